@@ -59,7 +59,7 @@ def test_imports_run_one_way():
     assert wrong == []
 
 
-def test_only_the_list_of_commands_knows_the_features():
+def test_only_command_list_imports_features():
     modules = [(file, module) for file, module in imports() if file.startswith("features/commands/")]
     importers = {
         file for file, module in modules if module.startswith("ipygpumem.features.") and "commands" not in module

@@ -43,12 +43,12 @@ def names(wheel):
     return wheel.namelist()
 
 
-def test_every_module_is_in_it(names):
+def test_every_module_is_included(names):
     ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ipygpumem").rglob("*.py")}
     assert ours <= set(names)
 
 
-def test_the_marker_and_the_data_are_in_it(names):
+def test_marker_and_data_are_included(names):
     assert "ipygpumem/py.typed" in names
     for path in (ROOT / "ipygpumem" / "data").iterdir():
         assert f"ipygpumem/data/{path.name}" in names
@@ -58,7 +58,7 @@ def test_the_marker_and_the_data_are_in_it(names):
         assert f"ipygpumem/viewer/static/{bundle}" in names
 
 
-def test_nothing_else_is_in_it(names):
+def test_nothing_else_is_included(names):
     strange = [
         name
         for name in names
@@ -68,7 +68,7 @@ def test_nothing_else_is_in_it(names):
     assert any(name.endswith(("licenses/LICENSE", "dist-info/LICENSE")) for name in names)
 
 
-def test_the_command_and_the_pytest_plugin_are_entry_points(wheel, names):
+def test_command_and_pytest_plugin_are_entry_points(wheel, names):
     (name,) = [name for name in names if name.endswith("dist-info/entry_points.txt")]
     points = configparser.ConfigParser()
     points.read_string(wheel.read(name).decode())

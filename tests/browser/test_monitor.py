@@ -125,7 +125,7 @@ def test_two_devices_while_cells_run(lab, tab):
     assert notebook.hosts <= {"127.0.0.1", None}
 
 
-def test_it_stops_when_its_output_is_removed(lab, browser):
+def test_monitor_stops_when_its_output_is_removed(lab, browser):
     context = browser.new_context(viewport={"width": 1000, "height": 800})
     notebook = Notebook(lab, context.new_page(), "stops.ipynb", FAKE, "%gpumem monitor --every 0.25", THREADS)
     notebook.run(0)

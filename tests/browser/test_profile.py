@@ -91,7 +91,7 @@ def test_tooltip(opened):
     assert tip.is_hidden()
 
 
-def test_hidden_categories_do_not_count(opened):
+def test_hidden_categories_are_not_counted(opened):
     opened.locator(".chip", has_text="parameter").click()
     settled(opened)
     visible = CUDA.total - CUDA.levels[:, 0]

@@ -15,7 +15,7 @@ MIB = 1 << 20
 TOLERANCE = 2
 
 
-def test_names_and_signatures_of_the_original():
+def test_names_and_signatures_match_original():
     def signature(function):
         parameters = inspect.signature(function).parameters.values()
         return f"({', '.join(str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)})"
@@ -34,7 +34,7 @@ def test_names_and_signatures_of_the_original():
     }
 
 
-def test_total_free_and_used_in_whole_mib(fake_gpu):
+def test_total_free_and_used_are_in_mib(fake_gpu):
     fake_gpu.alloc(100 * MIB)
     memory = mem.gpu_mem_get_mbs()
     assert memory == (143_771, 143_771 - 615 - 620 - 100, 615 + 620 + 100)
@@ -44,7 +44,7 @@ def test_total_free_and_used_in_whole_mib(fake_gpu):
     assert mem.gpu_mem_get_used_mbs() == memory.used
 
 
-def test_the_first_call_initializes_cuda(fake_gpu):
+def test_first_call_initializes_cuda(fake_gpu):
     assert mem.gpu_mem_get_used_mbs() == 615 + 620
     assert fake_gpu[0].context
 
@@ -56,7 +56,7 @@ def test_preload_initializes_cuda_once(two_gpus):
     assert not two_gpus[0].context
 
 
-def test_without_the_cache(fake_gpu):
+def test_cached_memory_is_not_counted_as_used(fake_gpu):
     fake_gpu.alloc(MIB)
     free = mem.gpu_mem_get_free_no_cache_mbs()
     fake_gpu.free(fake_gpu.alloc(300 * MIB))
@@ -89,13 +89,13 @@ def test_leave_memory_free(fake_gpu, left):
     del tensor
 
 
-def test_less_memory_is_free_already(make_gpu):
+def test_less_memory_is_already_free(make_gpu):
     make_gpu(nvml_devices=[FakeNvmlDevice(total=2000 * MIB)])
     with pytest.raises(AssertionError, match="already less available memory than requested: 765 MiB"):
         mem.gpu_mem_leave_free_mbs(3000)
 
 
-def test_the_current_device_is_the_default(two_gpus):
+def test_current_device_is_default(two_gpus):
     two_gpus.alloc(MIB, 0)
     two_gpus.outside(700 * MIB, 1)
     torch.cuda.set_device(1)
@@ -104,17 +104,17 @@ def test_the_current_device_is_the_default(two_gpus):
 
 
 @pytest.mark.parametrize("index", [7, -1])
-def test_a_device_that_does_not_exist(fake_gpu, index):
+def test_nonexistent_device(fake_gpu, index):
     with pytest.raises(IpyGpuMemError, match="device"):
         mem.gpu_mem_get_free_mbs(index)
 
 
-def test_without_nvml_cuda_is_asked(fake_gpu):
+def test_cuda_is_queried_without_nvml(fake_gpu):
     fake_gpu.nvml.present = False
     assert mem.gpu_mem_get_free_mbs() == 143_771 - 615 - 620
 
 
-def test_without_a_gpu_the_functions_raise():
+def test_functions_raise_without_gpu():
     for call in (mem.preload_pytorch, mem.gpu_mem_get_free_mbs, mem.gpu_mem_get_free_no_cache_mbs):
         with pytest.raises(RecordingError, match="these functions need a GPU"):
             call()

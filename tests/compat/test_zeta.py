@@ -15,7 +15,7 @@ from ipygpumem import OptionError, RecordingError, print_cuda_memory_usage, save
 MIB = 1 << 20
 
 
-def test_a_folder_is_created_for_the_snapshot(fake_gpu, tmp_path):
+def test_folder_is_created_for_snapshot(fake_gpu, tmp_path):
     with save_memory_snapshot(tmp_path / "a" / "b") as path:
         fake_gpu.alloc(MIB)
     assert path == tmp_path / "a" / "b" / "snapshot.pickle"
@@ -24,21 +24,21 @@ def test_a_folder_is_created_for_the_snapshot(fake_gpu, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.pickle", "x.pkl"])
-def test_a_file_name(fake_gpu, tmp_path, name):
+def test_file_name(fake_gpu, tmp_path, name):
     with save_memory_snapshot(str(tmp_path / name)) as path:
         pass
     assert path == tmp_path / name
     assert path.is_file()
 
 
-def test_an_existing_folder_of_any_name(fake_gpu, tmp_path):
+def test_existing_folder(fake_gpu, tmp_path):
     (tmp_path / "run.pickle").mkdir()
     with save_memory_snapshot(tmp_path / "run.pickle") as path:
         pass
     assert path == tmp_path / "run.pickle" / "snapshot.pickle"
 
 
-def test_the_home_folder_is_expanded(fake_gpu, tmp_path, monkeypatch):
+def test_home_folder_is_expanded(fake_gpu, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with save_memory_snapshot("~/runs") as path:
@@ -47,20 +47,20 @@ def test_the_home_folder_is_expanded(fake_gpu, tmp_path, monkeypatch):
     assert os.fspath(path) in {str(file) for file in tmp_path.rglob("*")}
 
 
-def test_the_snapshot_is_saved_when_the_block_raises(fake_gpu, tmp_path):
+def test_snapshot_is_saved_when_block_raises(fake_gpu, tmp_path):
     with pytest.raises(ZeroDivisionError), save_memory_snapshot(tmp_path / "runs") as path:
         raise ZeroDivisionError
     assert path.is_file()
     assert not torch._C._cuda_isHistoryEnabled()
 
 
-def test_an_invalid_path_is_an_error_before_the_block(fake_gpu, tmp_path):
+def test_invalid_path_raises_before_block(fake_gpu, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OptionError, match="cannot create the folder"), save_memory_snapshot(tmp_path / "file" / "runs"):
         raise AssertionError("the block ran")
 
 
-def test_without_a_gpu_no_folder_is_created(tmp_path):
+def test_no_folder_is_created_without_gpu(tmp_path):
     with pytest.raises(RecordingError, match=re.escape(NO_GPU)), save_memory_snapshot(tmp_path / "runs"):
         raise AssertionError("the block ran")
     assert list(tmp_path.iterdir()) == []
@@ -78,7 +78,7 @@ def test_usage_is_printed_in_the_original_format(fake_gpu, capsys):
     assert capsys.readouterr().out == "CUDA memory usage: -0.39 GB\n"
 
 
-def test_usage_nests(fake_gpu, capsys):
+def test_nested_usage(fake_gpu, capsys):
     with print_cuda_memory_usage():
         fake_gpu.alloc(1024 * MIB)
         with print_cuda_memory_usage():
@@ -86,7 +86,7 @@ def test_usage_nests(fake_gpu, capsys):
     assert capsys.readouterr().out == "CUDA memory usage: 0.50 GB\nCUDA memory usage: 1.50 GB\n"
 
 
-def test_usage_of_the_device_that_was_current_at_the_start(two_gpus, capsys):
+def test_usage_of_device_current_at_start(two_gpus, capsys):
     two_gpus.alloc(MIB, 1)
     with print_cuda_memory_usage():
         two_gpus.alloc(512 * MIB, 0)

@@ -95,7 +95,7 @@ def test_every_report_balances(before, after):
 
 
 @given(readings(), readings())
-def test_values_are_none_exactly_if_their_grade_is_unknown(before, after):
+def test_values_are_none_if_and_only_if_grade_is_unknown(before, after):
     report = DeviceReport(before, after)
     for name, grade in report.grades.items():
         assert (getattr(report, name) is None) == (grade.trust == "unknown"), name

@@ -153,14 +153,14 @@ def test_options_keep_their_dashes(site):
         assert "\N{EN DASH}" not in text.partition("<article")[2].partition("</article>")[0], name
 
 
-def test_the_first_page_and_the_readme_link_to_every_page_of_the_guide():
+def test_first_page_and_readme_link_to_every_page_of_the_guide():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("```{toctree}")[0]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pages = {path.name for path in ROOT.glob("docs/*.md")} - {"index.md", "api.md"}
     assert not [page for page in pages if f"({page})" not in index or f"(docs/{page})" not in readme]
 
 
-def test_the_list_of_design_decisions_is_complete():
+def test_list_of_design_decisions_is_complete():
     pages = {path.name for path in ROOT.glob("docs/design/*.md")} - {"index.md"}
     index = (ROOT / "docs" / "design" / "index.md").read_text(encoding="utf-8").partition("```{toctree}")[0]
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ def test_own_entry_is_verified(torch):
     assert imbalance(reading) == 0
 
 
-def test_held_to_the_byte(torch):
+def test_held_is_exact(torch):
     before = torch.cuda.memory_allocated()
     with ipygpumem.measure() as m:
         tensors = torch.empty(100 * MIB + 1, dtype=torch.uint8, device="cuda")
@@ -46,7 +46,7 @@ def test_held_to_the_byte(torch):
     del tensors
 
 
-def test_peak_is_the_counter(torch):
+def test_peak_matches_counter(torch):
     def work():
         a = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
         b = torch.empty(150 * MIB, dtype=torch.uint8, device="cuda")
@@ -70,7 +70,7 @@ def test_peak_is_the_counter(torch):
     del small
 
 
-def test_cache_and_its_return(torch):
+def test_cache_and_empty_cache(torch):
     with ipygpumem.measure() as fill:
         tensors = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
         del tensors
@@ -83,7 +83,7 @@ def test_cache_and_its_return(torch):
     balanced(drain.report)
 
 
-def test_pending_is_not_cache(torch):
+def test_pending_frees_are_not_cache(torch):
     side = torch.cuda.Stream()
     with ipygpumem.measure() as m:
         data = torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
@@ -98,7 +98,7 @@ def test_pending_is_not_cache(torch):
     balanced(m.report)
 
 
-def test_work_in_flight_is_noted(torch):
+def test_note_about_work_in_flight(torch):
     with ipygpumem.measure() as m:
         torch.cuda._sleep(1_000_000_000)
     assert m.report.devices["cuda:0"].after.busy is True
@@ -153,7 +153,7 @@ def test_nccl_is_outside(fresh):
     assert facts["grade"] == "exact"
 
 
-def test_another_process_is_not_ours(torch):
+def test_another_process_is_not_counted(torch):
     code = """
         import torch, sys
         x = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
@@ -174,7 +174,7 @@ def test_another_process_is_not_ours(torch):
     process.communicate("\n", timeout=60)
 
 
-def test_out_of_memory_is_the_users_error(torch, tmp_path):
+def test_out_of_memory_is_the_user_error(torch, tmp_path):
     path = tmp_path / "oom.pickle"
     with pytest.raises(torch.cuda.OutOfMemoryError), ipygpumem.measure(snapshot=path) as m:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
@@ -186,7 +186,7 @@ def test_out_of_memory_is_the_users_error(torch, tmp_path):
     assert torch._C._cuda_isHistoryEnabled() is False
 
 
-def test_inside_a_graph_capture(torch):
+def test_graph_capture(torch):
     x = torch.ones(1024, device="cuda")
     (x * 2).sum().item()
     graph = torch.cuda.CUDAGraph()
@@ -220,7 +220,7 @@ tell(value=y.sum().item(), mode=m.report.devices["cuda:0"].after.mode)
 """
 
 
-def test_across_a_capture_on_another_stream(fresh):
+def test_capture_on_another_stream(fresh):
     """A capture that stays open while the current stream is the default one: a reading must not void it."""
     facts = fresh(ACROSS_A_CAPTURE)
     assert facts["value"] == 2048

@@ -30,7 +30,7 @@ def uuids():
     return [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(torch.cuda.device_count())]
 
 
-def test_by_index_and_by_uuid(torch, fresh):
+def test_device_by_index_and_uuid(torch, fresh):
     index = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     for visible in (index, uuids()[0], uuids()[0][:12]):
         facts = fresh(READ, CUDA_VISIBLE_DEVICES=visible)
@@ -39,7 +39,7 @@ def test_by_index_and_by_uuid(torch, fresh):
         assert "test allocation" in facts["why"]
 
 
-def test_order_of_two(two, fresh):
+def test_reversed_device_order(two, fresh):
     for visible, first in (("0,1", 0), ("1,0", 1), ("1", 1), (f"{uuids()[1]},{uuids()[0]}", 1)):
         facts = fresh(READ, CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")
         assert f"GPU-{facts['uuid']}" == uuids()[first]
@@ -126,7 +126,7 @@ tell(**a)
 """
 
 
-def test_the_first_kernels_are_in_the_baseline(torch, fresh):
+def test_first_kernels_are_in_baseline(torch, fresh):
     facts = fresh(FIRST_USES)
     used = {name: value for name, value in facts.items() if isinstance(value, int) and name != "returncode"}
     assert len(used) == 7
@@ -169,7 +169,7 @@ def test_preload_leaves_no_trace(torch, fresh):
     assert 0 <= facts["peak"] - facts["now"] <= 2 * MIB
 
 
-def test_no_context_on_an_unused_device(two, fresh):
+def test_no_context_on_unused_device(two, fresh):
     facts = fresh(
         """
         import torch, ipygpumem
@@ -193,13 +193,13 @@ def test_no_context_on_an_unused_device(two, fresh):
     assert facts["idle"] == 0
 
 
-def test_the_warning_of_the_deprecated_package_is_hidden(torch, fresh):
+def test_warning_of_deprecated_package_is_hidden(torch, fresh):
     facts = fresh("import ipygpumem\nr = ipygpumem.preload_pytorch()\ntell(ok=r.device)")
     assert "FutureWarning" not in facts["stderr"]
     assert json.dumps(facts["ok"]) == '"cuda:0"'
 
 
-def test_preloading_only_the_context(torch, fresh):
+def test_preload_context_only(torch, fresh):
     facts = fresh(
         """
         import torch
@@ -213,7 +213,7 @@ def test_preloading_only_the_context(torch, fresh):
     assert (facts["kernels"], facts["reserved"], facts["mode"]) == (0, 0, "process")
 
 
-def test_the_test_allocation_without_cuda_bindings(torch, fresh):
+def test_test_allocation_without_cuda_bindings(torch, fresh):
     """It uses ctypes and the loaded runtime, and PyTorch's allocator does not change."""
     facts = fresh(
         """

@@ -32,7 +32,7 @@ def other(**variables):
 
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
-def test_memory_that_empty_cache_frees(fresh, settings):
+def test_memory_freed_by_empty_cache(fresh, settings):
     facts = fresh(
         HEAD
         + """
@@ -68,7 +68,7 @@ tell(before=before, after=after, freed=freed, allocated=torch.cuda.memory_alloca
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi here")
-def test_the_first_step_is_nvidia_smis_value(fresh):
+def test_first_step_matches_nvidia_smi(fresh):
     facts = fresh(
         HEAD
         + """
@@ -147,7 +147,7 @@ tell(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.
     assert any(label.startswith(f"pid {pid} (") for label in facts["sizes"])
 
 
-def test_time_of_a_reading(fresh):
+def test_reading_time(fresh):
     facts = fresh(
         HEAD
         + """

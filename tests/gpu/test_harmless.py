@@ -54,7 +54,7 @@ tell(out=out, total=torch.cuda.memory_summary().count("|"))
 """
 
 
-def test_user_reads_the_same_with_and_without(fresh):
+def test_user_reads_equal_values_with_and_without_extension(fresh):
     bare = fresh(READS.format(setup="import contextlib\ncell = contextlib.nullcontext", teardown=""))
     ours = fresh(
         READS.format(
@@ -80,7 +80,7 @@ tell(value=value)
 """
 
 
-def test_compiled_code_that_reads_the_counters(fresh):
+def test_compiled_code_that_reads_counters(fresh):
     bare = fresh(COMPILED.format(setup="import contextlib\ncell = contextlib.nullcontext"))
     ours = fresh(COMPILED.format(setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure"))
     assert ours["value"] == bare["value"] == 2048
@@ -110,7 +110,7 @@ def test_own_recording(torch, tmp_path):
     assert torch._C._cuda_isHistoryEnabled() is False
 
 
-def test_torchs_own_readers_take_the_file(torch, tmp_path):
+def test_torch_readers_accept_the_file(torch, tmp_path):
     from torch.cuda import _memory_viz
 
     path = tmp_path / "cell.pickle"
@@ -134,7 +134,7 @@ def test_dropped_events_are_counted(torch, tmp_path):
     assert facts.dropped == 50 - recorded
 
 
-def test_recording_within_the_users_recording(torch, tmp_path):
+def test_recording_within_user_recording(torch, tmp_path):
     torch.cuda.memory._record_memory_history(max_entries=5000, stacks="python")
     try:
         early = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
@@ -153,7 +153,7 @@ def test_recording_within_the_users_recording(torch, tmp_path):
     del early, tensors, late
 
 
-def test_a_user_who_takes_the_recording_over(torch, tmp_path):
+def test_user_takes_over_recording(torch, tmp_path):
     with pytest.warns(RuntimeWarning, match="switched"), ipygpumem.measure(snapshot=tmp_path / "x.pickle") as m:
         torch.cuda.memory._record_memory_history(max_entries=777)
     assert torch._C._cuda_isHistoryEnabled() is True
@@ -178,14 +178,14 @@ tell(held=device.held, used=device.after.used, mode=device.after.mode)
 """
 
 
-def test_reports_after_a_failed_kernel(fresh):
+def test_reports_after_failed_kernel(fresh):
     facts = fresh(AFTER_A_FAILED_KERNEL)
     assert facts["error"] in {"RuntimeError", "AcceleratorError"}
     assert facts["held"] == 0
     assert facts["used"] > 0
 
 
-def test_a_forked_child_does_nothing(fresh, tmp_path):
+def test_forked_child_does_nothing(fresh, tmp_path):
     facts = fresh(
         f"""
         import os, torch, ipygpumem
@@ -204,7 +204,7 @@ def test_a_forked_child_does_nothing(fresh, tmp_path):
     assert facts["saved"] is True
 
 
-def test_untouched_peaks_are_bounds_below_a_record_and_exact_above(torch):
+def test_peaks_without_reset_are_bounds_below_and_exact_above_record(torch):
     torch.cuda.reset_peak_memory_stats()
     spike = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
     del spike
@@ -220,7 +220,7 @@ def test_untouched_peaks_are_bounds_below_a_record_and_exact_above(torch):
     assert above.report.devices["cuda:0"].peak == 300 * MIB
 
 
-def test_a_further_option_of_the_recording(torch, tmp_path):
+def test_additional_recording_option(torch, tmp_path):
     with ipygpumem.measure(snapshot=tmp_path / "x.pickle", history={"context": "alloc"}) as m:
         torch.empty(MIB, dtype=torch.uint8, device="cuda")
     assert m.report.recording.error == ""

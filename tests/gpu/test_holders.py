@@ -158,7 +158,7 @@ def test_holders_add_up_to_the_allocated_memory(cases):
         assert output.seconds < 2
 
 
-def test_a_list_of_losses(cases):
+def test_list_of_losses(cases):
     _, search, deleted, *_ = cases["loss"]
     assert search.first == "losses"
     assert near(search.amount, deleted.freed)
@@ -166,7 +166,7 @@ def test_a_list_of_losses(cases):
     assert "keep .item() instead" in search.note
 
 
-def test_local_variables_of_a_failed_cell(cases):
+def test_local_variables_of_failed_cell(cases):
     failed, search, free, after, debug = cases["traceback"]
     assert failed.error == "ValueError"
     assert search.first == "last exception: fail() x"
@@ -178,7 +178,7 @@ def test_local_variables_of_a_failed_cell(cases):
     assert debug.error is None
 
 
-def test_a_displayed_output(cases):
+def test_displayed_output(cases):
     _, _, search, without, free, after = cases["output"]
     assert search.first.startswith("Out[")
     assert near(search.amount, 65536 * 4096 * 4)
@@ -188,30 +188,30 @@ def test_a_displayed_output(cases):
     assert "freed: 1 output" in free.shown
 
 
-def test_a_cache_of_results(cases):
+def test_result_cache(cases):
     assert cases["lru"][1].first == "load"
     assert near(cases["lru"][1].amount, GIB)
 
 
-def test_a_closure(cases):
+def test_closure(cases):
     _, search, _, deleted = cases["closure"]
     assert (search.first, search.part) == ("predict", "predict (closure batch)")
     assert near(search.amount, GIB)
     assert near(deleted.freed, GIB)
 
 
-def test_parameters_that_only_the_optimizer_has(cases):
+def test_parameters_held_only_by_optimizer(cases):
     search = cases["optimizer"][1]
     assert search.first == "optimizer"
     assert near(search.amount, 8 * (4096 * 4096 + 4096) * 4)
     assert search.part.startswith("optimizer.param_groups[0][")
 
 
-def test_everything_was_freed(cases):
+def test_all_memory_was_freed(cases):
     assert cases["end"][0].now < 64 * MIB, "except for cuBLAS's workspace"
 
 
-def test_a_fragmented_heap():
+def test_fragmented_heap():
     outputs = run(
         """
         torch.cuda.set_per_process_memory_fraction((4 << 30) / torch.cuda.get_device_properties(0).total_memory)
@@ -257,7 +257,7 @@ sys.stdin.readline()
 """
 
 
-def test_another_process_fills_the_device():
+def test_another_process_fills_device():
     with subprocess.Popen(
         [sys.executable, "-c", OTHER_PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -273,7 +273,7 @@ def test_another_process_fills_the_device():
     assert "fragmentation:" not in output.shown
 
 
-def test_out_of_memory_in_every_place():
+def test_out_of_memory_in_every_location():
     outputs = run(
         "torch.cuda.set_per_process_memory_fraction((2 << 30) / torch.cuda.get_device_properties(0).total_memory)\n"
         "def step(n):\n    x = torch.ones(1 << 30, dtype=torch.uint8, device='cuda')\n"
@@ -381,7 +381,7 @@ def test_ten_thousand_tensors_in_a_million_objects(fresh):
     print("seconds", facts["seconds"])
 
 
-def test_memory_of_another_process_is_reported_and_not_counted(fresh):
+def test_memory_of_another_process_is_reported_separately(fresh):
     facts = fresh(
         """
         import torch, ipygpumem
@@ -412,7 +412,7 @@ def test_memory_of_another_process_is_reported_and_not_counted(fresh):
     assert "64.0 MiB of tensors are not in PyTorch's allocator" in facts["notes"][0]
 
 
-def test_after_a_failed_kernel():
+def test_after_failed_kernel():
     outputs = run(
         "x = torch.zeros(64 << 20, dtype=torch.uint8, device='cuda')",
         "torch.zeros(10, device='cuda')[torch.tensor([100], device='cuda')]\ntorch.cuda.synchronize()",
@@ -425,7 +425,7 @@ def test_after_a_failed_kernel():
     assert all(output.error is None for output in outputs[2:])
 
 
-def test_a_storage_at_the_address_of_a_freed_one_is_new():
+def test_storage_at_address_of_freed_storage_is_new():
     """The caching allocator reuses an address at once."""
     outputs = run(
         "tensors = torch.ones(32 << 20, dtype=torch.uint8, device='cuda')\n"
@@ -438,7 +438,7 @@ def test_a_storage_at_the_address_of_a_freed_one_is_new():
     assert outputs[3].names == ["fresh"]
 
 
-def test_a_thread_that_allocates_during_the_search(fresh):
+def test_thread_that_allocates_during_search(fresh):
     facts = fresh(
         """
         import threading, torch, ipygpumem

@@ -24,7 +24,7 @@ def execute(*cells):
 LOAD = "%load_ext ipygpumem\nimport torch"
 
 
-def test_a_peak_over_its_limit_stops_the_notebook():
+def test_peak_over_limit_stops_notebook():
     notebook, error = execute(
         LOAD,
         f"def make(n):\n    return {TAKE.format('n')}",
@@ -53,7 +53,7 @@ def test_held_and_outside():
     assert "memory outside PyTorch +" in str(error)
 
 
-def test_the_setting_applies_to_every_cell():
+def test_setting_applies_to_every_cell():
     notebook, error = execute(
         LOAD, "%config GPUMem.limit = '1 GiB'", f"x = {TAKE.format(64)}", f"y = {TAKE.format(2048)}"
     )

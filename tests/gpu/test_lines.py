@@ -86,18 +86,18 @@ def check_against_memlab(function, *arguments):
     return compared
 
 
-def test_the_same_peaks_as_pytorch_memlab_for_a_loop(torch):
+def test_loop_peaks_match_pytorch_memlab(torch):
     assert check_against_memlab(work, torch, 2048, 4) >= 6
 
 
-def test_the_same_peaks_as_pytorch_memlab_for_a_training_step(torch):
+def test_training_step_peaks_match_pytorch_memlab(torch):
     model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4))).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     x = torch.randn(4096, 1024, device="cuda")
     assert check_against_memlab(train, torch, model, optimizer, x) >= 4
 
 
-def test_memory_of_backward_counts_for_the_line_that_calls_it(torch):
+def test_backward_memory_is_attributed_to_calling_line(torch):
     model = torch.nn.Linear(2048, 2048, bias=False).cuda()
     optimizer = torch.optim.SGD(model.parameters())
     x = torch.randn(1024, 2048, device="cuda", requires_grad=True)
@@ -115,7 +115,7 @@ def test_memory_of_backward_counts_for_the_line_that_calls_it(torch):
     assert backward.kept >= (2048 * 2048 + 1024 * 2048) * 4, "the gradients of weight and input"
 
 
-def test_the_peak_counters_of_the_user_do_not_change(torch):
+def test_user_peak_counters_are_unchanged(torch):
     keep = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
     high = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     del high

@@ -87,7 +87,7 @@ def size_of(tensors):
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_a_training_step(torch, gpt, autocast):
+def test_training_step(torch, gpt, autocast):
     import ipygpumem
 
     optimizer = torch.optim.AdamW(gpt.parameters())
@@ -136,7 +136,7 @@ def test_checkpointing(torch, gpt):
     assert parts["other threads"].peak == 0
 
 
-def test_a_compiled_model_is_reported_as_a_whole(torch, gpt):
+def test_compiled_model_is_reported_as_a_whole(torch, gpt):
     import ipygpumem
 
     compiled = torch.compile(gpt, backend="aot_eager")
@@ -236,7 +236,7 @@ def test_fully_sharded_modules(fresh):
     assert facts["optimizer"] == 6 * size
 
 
-def test_a_notebook(torch):
+def test_notebook(torch):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     cells = (
         "%load_ext ipygpumem\nimport torch",

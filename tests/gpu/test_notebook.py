@@ -83,7 +83,7 @@ def test_out_of_memory_cell_keeps_its_error_and_its_snapshot(tmp_path):
     assert any(event["action"] == "oom" for event in pickle.loads(path.read_bytes())["device_traces"][0])
 
 
-def test_preload_off_leaves_cuda_alone():
+def test_preload_off_does_not_initialize_cuda():
     cells = execute(
         "get_ipython().config.GPUMem.preload = 'off'\n%load_ext ipygpumem",
         "import torch\ntorch.cuda.is_initialized()",
@@ -119,7 +119,7 @@ def test_recording_across_cells(tmp_path):
     assert cells[6].outputs[0]["data"]["text/plain"] == "False"
 
 
-def test_a_failed_kernel_in_a_session():
+def test_failed_kernel_in_session():
     cells = execute(
         "%load_ext ipygpumem\nimport torch\nx = torch.zeros(10, device='cuda')",
         "x[torch.tensor([100], device='cuda')]\ntorch.cuda.synchronize()",
@@ -132,7 +132,7 @@ def test_a_failed_kernel_in_a_session():
     assert "device used" in texts(cells[3])[0] or "used" in texts(cells[3])[0]
 
 
-def test_unload_and_reload_leave_what_the_user_reads():
+def test_unload_and_reload_do_not_change_user_counters():
     cells = execute(
         "import torch\nx = torch.empty(1 << 20, dtype=torch.uint8, device='cuda')\n"
         "torch.cuda.reset_peak_memory_stats()\n%load_ext ipygpumem",
@@ -153,7 +153,7 @@ def test_unload_and_reload_leave_what_the_user_reads():
     assert after < 100
 
 
-def test_statement_and_switch():
+def test_statement_and_off_switch():
     cells = execute(
         "%load_ext ipygpumem\nimport torch",
         "%gpumem torch.ones(64 << 20, dtype=torch.uint8, device='cuda').sum().item()",

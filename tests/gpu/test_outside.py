@@ -172,7 +172,7 @@ def test_managed_and_pinned_memory(table):
     assert abs(table["pinned"]["rest"]) <= GRAIN
 
 
-def test_cudas_own_pool(table):
+def test_cuda_pool(table):
     step = table["stream pool"]
     assert exact(step) == {"ctypes": 256 * MIB}
     assert abs(step["rest"]) <= GRAIN
@@ -180,7 +180,7 @@ def test_cudas_own_pool(table):
     assert abs(table["stream pool, freed"]["rest"]) <= GRAIN
 
 
-def test_memory_without_an_allocation_is_the_rest(table):
+def test_memory_without_recorded_allocation_is_the_remainder(table):
     assert exact(table["stack limit"]) == {}
     assert table["stack limit"]["rest"] > 1000 * MIB
     assert table["graph"]["rest"] > 20 * MIB
@@ -239,7 +239,7 @@ def test_jax(fresh):
     assert exact(facts["steps"]["more"])["JAX/XLA"] >= 64 * MIB
 
 
-def test_without_llvmlite_only_nvml_is_used(fresh):
+def test_only_nvml_is_used_without_llvmlite(fresh):
     facts = fresh(
         "import sys; sys.modules['llvmlite'] = None\n"
         + HEAD
@@ -410,7 +410,7 @@ cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB))
 )
 
 
-def test_a_fork_and_an_exit_while_recording(fresh):
+def test_fork_and_exit_while_recording(fresh):
     facts = fresh(AT_THE_END.replace("{end}", "tell(child=child)"))
     assert facts["child"] == 0
     end = """m.__exit__(None, None, None)

@@ -27,7 +27,7 @@ def profiled(torch, run):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
+def test_categories_match_torch_export(torch, example, tmp_path):
     from ipygpumem.features.profile.event_tree import read_flow
     from ipygpumem.features.profile.timeline import build_timelines
 
@@ -48,7 +48,7 @@ def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
         )
 
 
-def test_the_peak_agrees_with_the_allocators_counter(torch, example, tmp_path):
+def test_peak_agrees_with_allocator_counters(torch, example, tmp_path):
     import ipygpumem
 
     with ipygpumem.measure(trace=tmp_path / "t.json.gz", timeline=tmp_path / "t.html") as m:
@@ -93,7 +93,7 @@ def test_code_that_runs_out_of_memory_has_its_categories(torch, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears:UserWarning")  # pytorch#180348
-def test_code_that_profiles_itself_keeps_its_kernels(torch, tmp_path):
+def test_code_with_its_own_profiler_keeps_its_kernels(torch, tmp_path):
     import ipygpumem
 
     with ipygpumem.measure(timeline=tmp_path / "t.html") as m:
@@ -105,7 +105,7 @@ def test_code_that_profiles_itself_keeps_its_kernels(torch, tmp_path):
     assert m.report.profile.aside is not None
 
 
-def test_a_run_without_cuda_events_starts_no_context(fresh, tmp_path):
+def test_run_without_cuda_events_creates_no_context(fresh, tmp_path):
     facts = fresh(f"""
         import ipygpumem, torch
         with ipygpumem.measure(trace={str(tmp_path / "t.json")!r}, timeline={str(tmp_path / "t.html")!r}) as m:
@@ -118,7 +118,7 @@ def test_a_run_without_cuda_events_starts_no_context(fresh, tmp_path):
     assert facts["devices"] == ["cpu"]
 
 
-def test_libraries_by_setting_are_not_recorded_during_a_profile(fresh, tmp_path):
+def test_library_recording_is_disabled_during_profile(fresh, tmp_path):
     facts = fresh(f"""
         import ipygpumem, torch
         ipygpumem.preload_pytorch()

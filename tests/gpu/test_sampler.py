@@ -61,7 +61,7 @@ before = threads(); current().sampler.close(); tell(rows=rows, before=before, af
     assert facts["after"] == []
 
 
-def test_a_recording_makes_it_exact_and_has_the_curves(fresh, tmp_path):
+def test_recording_makes_peak_exact_and_has_curves(fresh, tmp_path):
     path = str(tmp_path / "x.pickle")
     facts = fresh(
         HEAD
@@ -84,7 +84,7 @@ tell(sampled=facts(m.report.devices["cuda:0"]), curves=curves, base=m.report.dev
     assert levels <= {0, 700, 4, 696, 704}, "PyTorch's own memory is in no sample: both clocks agree"
 
 
-def test_after_a_failed_kernel_it_goes_on(fresh):
+def test_sampling_continues_after_failed_kernel(fresh):
     facts = fresh(
         HEAD
         + """
@@ -106,7 +106,7 @@ tell(failed=failed, trouble=window.tracks[0].problem, count=window.tracks[0].cou
     assert facts["threads"] == ["ipygpumem-sampler"]
 
 
-def test_a_graph_is_captured_while_it_looks(fresh):
+def test_graph_capture_while_sampling(fresh):
     facts = fresh(
         HEAD
         + """
@@ -124,7 +124,7 @@ tell(value=float(y[0]), count=0 if m.report.devices["cuda:0"].sampled is None el
     assert facts["value"] == 2
 
 
-def test_threads_that_allocate_and_read_counters_beside_it(fresh):
+def test_concurrent_threads_allocate_and_read_counters(fresh):
     """A thread that holds the GIL and waits for the allocator must never wait for the sampler."""
     facts = fresh(
         HEAD
@@ -197,7 +197,7 @@ tell(live=live, batch=batch)
 """
 
 
-def test_the_live_display_in_a_kernel(fresh):
+def test_live_display_in_kernel(fresh):
     pytest.importorskip("jupyter_client")
     facts = fresh(LIVE)
     kinds = [kind for kind, _ in facts["live"]]

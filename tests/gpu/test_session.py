@@ -37,7 +37,7 @@ def fresh_two(fresh, code):
     return facts
 
 
-def test_a_device_that_is_not_used_gets_no_context(fresh):
+def test_unused_device_gets_no_context(fresh):
     facts = fresh_two(
         fresh,
         "with ipygpumem.measure() as m:\n    y = x + 1\n"
@@ -47,7 +47,7 @@ def test_a_device_that_is_not_used_gets_no_context(fresh):
     assert facts["contexts"] == [True, False]
 
 
-def test_a_copy_creates_a_context_and_a_note(fresh):
+def test_copy_creates_context_and_note(fresh):
     facts = fresh_two(fresh, "with ipygpumem.measure(synchronize=True) as m:\n    y = x.to('cuda:1')\n" + FIGURES)
     assert facts["started"] is True
     assert facts["held"] == 64 * MIB
@@ -56,14 +56,14 @@ def test_a_copy_creates_a_context_and_a_note(fresh):
     assert "cuda:1: the first tensor there created a CUDA context, which stays until the process ends" in facts["text"]
 
 
-def test_a_context_without_a_tensor_is_noted(fresh):
+def test_context_without_tensor_is_noted(fresh):
     facts = fresh_two(fresh, "with ipygpumem.measure() as m:\n    torch.cuda.synchronize(1)\n" + FIGURES)
     assert facts["started"] is True
     assert facts["held"] == 0
     assert "cuda:1: a CUDA context was created without a tensor (by a copy between devices" in facts["text"]
 
 
-def test_each_device_has_its_row_and_peaks_are_not_added(two):
+def test_each_device_has_a_row_and_peaks_are_not_added(two):
     tensors = []
     with ipygpumem.measure() as m:
         for index, mib in ((0, 100), (1, 300)):
@@ -79,7 +79,7 @@ def test_each_device_has_its_row_and_peaks_are_not_added(two):
     assert len(text_line(m.report).splitlines()) >= 2
 
 
-def test_a_real_report_fits_into_metadata_and_is_read_back(torch, tmp_path):
+def test_real_report_round_trips_through_metadata(torch, tmp_path):
     ipygpumem.reports.log = tmp_path / "s.jsonl"
     try:
         with ipygpumem.measure() as m:

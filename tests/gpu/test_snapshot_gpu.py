@@ -119,7 +119,7 @@ record(work)
     assert agree(fresh(PRELUDE + code))["waited"] > 0
 
 
-def test_a_cuda_graph(fresh):
+def test_cuda_graph(fresh):
     code = """
 def work():
     model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(3)]).cuda()
@@ -145,7 +145,7 @@ record(work)
     assert any(label.startswith("private pool") for label in device_facts["pools"])
 
 
-def test_an_out_of_memory(fresh):
+def test_out_of_memory(fresh):
     code = """
 def work():
     total = torch.cuda.get_device_properties(0).total_memory
@@ -181,7 +181,7 @@ record(work, devices=2)
     agree(facts, 1)
 
 
-def test_a_history_that_dropped_events(fresh):
+def test_history_with_dropped_events(fresh):
     code = """
 torch.cuda.init()
 torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=100)
@@ -208,7 +208,7 @@ tell(
 
 
 @pytest.mark.parametrize("context", ["alloc", "state", None])
-def test_every_depth_of_recording(fresh, context):
+def test_every_stack_depth(fresh, context):
     code = f"""
 torch.cuda.init()
 torch.cuda.memory._record_memory_history(enabled="all", context={context!r}, stacks="python", max_entries=100_000)

@@ -27,7 +27,7 @@ def test_each_device_has_its_own_breakdown(two):
     assert lines[1].startswith("cuda:1  peak +200.0 MiB · cache +200.0 MiB")
 
 
-def test_the_report_of_one_device(two):
+def test_report_of_one_device(two):
     tensors = tensor(two, 1, 1)
     with ipygpumem.measure(devices=["cuda:1"]) as m:
         inner = tensor(two, 50, 0)
@@ -51,7 +51,7 @@ def test_nested_peaks_on_two_devices(two):
     del keep
 
 
-def test_a_copy_between_devices_is_balanced(two):
+def test_copy_between_devices_is_balanced(two):
     source = tensor(two, 64, 0)
     with ipygpumem.measure(synchronize=True) as m:
         copy = source.to("cuda:1")

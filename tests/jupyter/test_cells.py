@@ -86,7 +86,7 @@ def test_automatic_report(loaded, name):
 
 
 @pytest.mark.parametrize("name", UNDER_OURS)
-def test_cell_under_the_magic(loaded, name):
+def test_cell_below_magic(loaded, name):
     cell, value, error, _ = TRAPS[name]
     number = loaded.shell.execution_count
     ran = loaded.run(f"%%gpumem\n{cell}")
@@ -101,7 +101,7 @@ def test_cell_under_the_magic(loaded, name):
 
 
 @pytest.mark.parametrize("name", ["interrupted while waiting", "cancelled while waiting"])
-def test_interrupted_wait_under_the_magic(loaded, name):
+def test_interrupted_wait_below_magic(loaded, name):
     cell, _, error, _ = TRAPS[name]
     ran = loaded.run(f"%%gpumem -v facts\n{cell}")
     check(ran, None, error, 1)
@@ -120,7 +120,7 @@ ABOVE = {
 
 
 @pytest.mark.parametrize("name", ABOVE)
-def test_magic_below_another(loaded, name):
+def test_magic_below_another_magic(loaded, name):
     cell, value, reports = ABOVE[name]
     number = loaded.shell.execution_count
     ran = loaded.run(cell)
@@ -130,14 +130,14 @@ def test_magic_below_another(loaded, name):
     check(loaded.run("1 + 1"), 2, None, 1)
 
 
-def test_magic_used_twice_is_an_error_before_the_body(loaded):
+def test_duplicate_magic_raises_before_the_body(loaded):
     ran = loaded.run("%%gpumem -q\n%%gpumem -v second\nran = True")
     assert "put all options on one line" in ran.stderr
     assert "ran" not in loaded.shell.user_ns
     assert "second" not in loaded.shell.user_ns
 
 
-def test_magic_in_a_nested_run_measures_that_run(loaded):
+def test_magic_in_nested_run_measures_that_run(loaded):
     ran = loaded.run("ip = get_ipython()\nip.run_cell('%%gpumem -v inner\\n6 * 7')\nkept = " + LARGE)
     assert len(ran.texts) == 2
     assert ran.texts[0].startswith("host memory of this process")
@@ -146,7 +146,7 @@ def test_magic_in_a_nested_run_measures_that_run(loaded):
     assert inner.host.held < 64 << 20 < outer.host.held
 
 
-def test_a_notebook_run_by_run_reports_each_of_its_cells(loaded, tmp_path):
+def test_run_magic_reports_each_cell_of_a_notebook(loaded, tmp_path):
     script = tmp_path / "two.ipy"
     script.write_text("%gpumem -v one x = 1\n%gpumem -v two y = 2\n")
     ran = loaded.run(f"%run {script}\none.cell, two.cell")
@@ -164,7 +164,7 @@ def test_silent_and_unstored(loaded):
     assert loaded.last.cell is None
 
 
-def test_a_kernel_that_ends_a_cell_with_none(loaded):
+def test_kernel_that_ends_cell_with_none(loaded):
     """As ipykernel does for a cancelled async cell."""
     shell = loaded.shell
     infos = []
@@ -182,7 +182,7 @@ def test_a_kernel_that_ends_a_cell_with_none(loaded):
 
 
 @pytest.mark.parametrize("alive", [False, True])
-def test_cell_without_an_end(loaded, alive):
+def test_cell_without_end(loaded, alive):
     """A beginning without an end spoils no later cell, once it is gone or another beginning has ended."""
 
     class Info:
@@ -247,7 +247,7 @@ def test_from_future(loaded):
     assert ran.value == {"x": "no_such_name"}
 
 
-def test_classes_and_functions_know_their_source(loaded):
+def test_classes_and_functions_have_their_source(loaded):
     import inspect
 
     loaded.run("%%gpumem\ndef f():\n    return 1\n")
@@ -263,7 +263,7 @@ def test_traceback_lines(loaded, head):
     assert f"---> {written + 5} f()" in ran.stdout.replace("----", "---")
 
 
-def test_a_bad_option_runs_nothing(loaded):
+def test_invalid_option_runs_nothing(loaded):
     ran = loaded.run("%%gpumem --no-such-option\nran = True")
     assert isinstance(ran.error, UsageError)
     assert ran.stderr == "UsageError: %%gpumem: unrecognized arguments: --no-such-option\n"
@@ -280,12 +280,12 @@ def test_help_runs_nothing(loaded, words):
     assert "ran" not in loaded.shell.user_ns
 
 
-def test_help_bundled_with_another_switch_runs_nothing(loaded):
+def test_help_combined_with_another_option_runs_nothing(loaded):
     assert isinstance(loaded.run("%%gpumem -qh\nran = True").error, UsageError)
     assert "ran" not in loaded.shell.user_ns
 
 
-def test_called_by_name(loaded):
+def test_programmatic_call(loaded):
     """As in a script that nbconvert has made."""
     ran = loaded.run("get_ipython().run_cell_magic('gpumem', '-v facts', 'x = 1\\nx + 41')")
     assert ran.success
@@ -298,7 +298,7 @@ def test_called_by_name(loaded):
     assert "ran" not in loaded.shell.user_ns
 
 
-def test_cells_of_another_thread_are_measured_by_themselves(loaded):
+def test_cells_of_another_thread_are_measured_separately(loaded):
     """A kernel's subshell runs cells beside the main thread's."""
     loaded.run(
         "import threading\n"

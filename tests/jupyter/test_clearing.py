@@ -26,7 +26,7 @@ def test_last_picture_stays(loaded, tail, reports):
     assert sum("RSS" in text for text in ran.texts) == reports, ran.texts
 
 
-def test_the_methods_of_the_publisher_are_restored(loaded):
+def test_publisher_methods_are_restored(loaded):
     publisher = loaded.shell.display_pub
     assert "clear_output" in vars(publisher)
     assert "publish" not in vars(publisher), "wrapped only until the next output"

@@ -115,7 +115,7 @@ def completions(shell, text):
 
 
 @pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
-def test_through_ipython(loaded, tmp_path, monkeypatch):
+def test_completion_by_ipython(loaded, tmp_path, monkeypatch):
     assert set(completions(loaded.shell, "%%gpumem --s")) >= {"%%gpumem --snapshot", "%%gpumem --stacks"}
     assert "%gpumem on" in completions(loaded.shell, "%gpumem o")
     monkeypatch.chdir(tmp_path)
@@ -136,7 +136,7 @@ def test_python_is_completed_in_a_statement(loaded):
 
 
 @pytest.mark.skipif(version_info >= (8, 6), reason="this IPython has matchers")
-def test_an_ipython_without_matchers(loaded):
+def test_ipython_without_matchers(loaded):
     assert matcher() is None
     assert completions(loaded.shell, "impo")
 

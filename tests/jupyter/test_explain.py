@@ -86,7 +86,7 @@ class heap_as_it_was:  # noqa: N801 (a context manager reads as a verb)
         assert (torch.cuda.memory_stats(), self.gpu.calls["emptyCache"], self.gpu.nvml_device.used) == self.before
 
 
-def test_no_event_in_a_recording_of_the_user(heap, fake_gpu):
+def test_no_event_in_user_recording(heap, fake_gpu):
     torch.cuda.memory._record_memory_history(max_entries=1000)
     events = len(fake_gpu[0].allocator.trace)
     ran = heap.run("%gpumem explain")
@@ -146,7 +146,7 @@ def test_records_that_include_the_first_kernels(cupti, make_notebook, fake_gpu):
     outside_records().release()
 
 
-def test_an_error_of_the_records(cupti, heap, fake_gpu):
+def test_error_of_records(cupti, heap, fake_gpu):
     heap.run("%config GPUMem.outside = 'library'")
     fake_gpu.outside(10 * MIB)
     cupti.refuses["cuptiActivityFlushAll"] = 999
@@ -157,7 +157,7 @@ def test_an_error_of_the_records(cupti, heap, fake_gpu):
 
 
 @pytest.mark.parametrize("regime", ["A", "B", "C", "wsl", "hidden", "shared"])
-def test_steps_add_up_in_every_regime(make_gpu, regime):
+def test_steps_add_up_in_every_state(make_gpu, regime):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
@@ -169,7 +169,7 @@ def test_steps_add_up_in_every_regime(make_gpu, regime):
         assert remainder.grade.reason
 
 
-def test_without_nvml_and_after_a_failed_kernel(make_gpu):
+def test_without_nvml_and_after_failed_kernel(make_gpu):
     gpu = make_gpu()
     gpu.nvml.present = False
     gpu.alloc(100 * MIB)
@@ -199,7 +199,7 @@ def test_two_devices_and_one_of_them(two_gpus):
         ipygpumem.explain(device=["cuda:7"])
 
 
-def test_a_device_that_is_not_used(two_gpus):
+def test_unused_device(two_gpus):
     two_gpus.alloc(100 * MIB)
     (device,) = ipygpumem.explain(device=["cuda:1"]).devices
     assert device.notes[0] == "cuda:1 is not used by this process"
@@ -215,7 +215,7 @@ def test_before_cuda_is_initialized(fake_gpu, make_notebook):
     assert not fake_gpu[0].context
 
 
-def test_without_a_gpu_main_memory_is_shown(loaded):
+def test_host_memory_is_shown_without_gpu(loaded):
     loaded.run("import torch\nx = torch.ones(16 << 20)")
     ran = loaded.run("%gpumem explain")
     lines = ran.texts[0].splitlines()

@@ -49,14 +49,14 @@ def footprint(shell):
     }
 
 
-def test_load_says_one_line(notebook):
+def test_load_prints_one_line(notebook):
     ran = notebook.load()
     assert HOST_LINE.fullmatch(ran.stdout)
     assert ran.stderr == ""
     assert ran.displays == []
 
 
-def test_load_on_a_gpu_says_one_line(fake_gpu, notebook):
+def test_load_on_gpu_prints_one_line(fake_gpu, notebook):
     assert notebook.load().stdout == (
         "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 678 MiB (context 612, first kernels 66); "
         "cuBLAS workspace 32 MiB in PyTorch; a report follows every cell that changes memory\n"
@@ -79,7 +79,7 @@ def test_unload_restores_everything(fake_gpu, notebook):
     assert footprint(notebook.shell) == before
 
 
-def test_many_times(fake_gpu, notebook):
+def test_repeated_load_and_unload(fake_gpu, notebook):
     before = footprint(notebook.shell)
     for _ in range(5):
         notebook.load()
@@ -90,7 +90,7 @@ def test_many_times(fake_gpu, notebook):
     assert footprint(notebook.shell) == before
 
 
-def test_loading_twice_loads_once(fake_gpu, notebook):
+def test_second_load_has_no_effect(fake_gpu, notebook):
     notebook.load()
     ipygpumem.load_ipython_extension(notebook.shell)  # past IPython's own guard
     notebook.run("%reload_ext ipygpumem", store_history=False)
@@ -99,7 +99,7 @@ def test_loading_twice_loads_once(fake_gpu, notebook):
     assert len(notebook.run(ALLOCATE).texts) == 1
 
 
-def test_reports_outlive_a_reload(fake_gpu, notebook):
+def test_reports_are_kept_across_reload(fake_gpu, notebook):
     notebook.load()
     notebook.run("import torch")
     notebook.run(ALLOCATE)
@@ -108,7 +108,7 @@ def test_reports_outlive_a_reload(fake_gpu, notebook):
     assert [report.cell for report in notebook.reports] == [1, 2]
 
 
-def test_unload_restores_a_users_own_magics(notebook):
+def test_unload_restores_user_magics(notebook):
     shell = notebook.shell
 
     def mine(line, cell=None):
@@ -158,7 +158,7 @@ def test_unload_inside_a_cell(gpu_notebook):
     assert gpu_notebook.run(f"more = {ALLOCATE}").texts == []
 
 
-def test_unload_under_our_own_magic(gpu_notebook, tmp_path):
+def test_unload_below_own_magic(gpu_notebook, tmp_path):
     path = tmp_path / "x.pickle"
     ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
     assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
@@ -185,7 +185,7 @@ def test_unload_while_recording(fake_gpu, notebook):
     assert footprint(notebook.shell)["torch"] == before
 
 
-def test_what_the_user_reads_of_peaks_does_not_change_at_unload(gpu_notebook):
+def test_unload_does_not_change_user_peaks(gpu_notebook):
     gpu_notebook.run(f"{ALLOCATE}\ndel kept")
     gpu_notebook.run("1 + 1")
     read = "torch.cuda.max_memory_allocated()"
@@ -195,7 +195,7 @@ def test_what_the_user_reads_of_peaks_does_not_change_at_unload(gpu_notebook):
     assert peak >= 100 * MIB
 
 
-def test_an_interrupted_load_leaves_nothing(notebook, monkeypatch):
+def test_interrupted_load_leaves_no_hooks(notebook, monkeypatch):
     from ipygpumem.measurement.runtime import Runtime
 
     def interrupted(self, mode="kernels", *, reset_peaks=True):
@@ -210,7 +210,7 @@ def test_an_interrupted_load_leaves_nothing(notebook, monkeypatch):
     assert HOST_LINE.fullmatch(notebook.load().stdout)
 
 
-def test_two_shells_do_not_disturb_each_other(make_notebook):
+def test_two_shells_are_independent(make_notebook):
     first = make_notebook(GPUMem={"report": "always"})
     first.load()
     second = make_notebook(terminal=True, GPUMem={"report": "always"})
@@ -221,7 +221,7 @@ def test_two_shells_do_not_disturb_each_other(make_notebook):
     assert second.run("1 + 1").texts == []
 
 
-def test_two_shells_one_after_the_other(make_notebook):
+def test_two_consecutive_shells(make_notebook):
     """Closing the runtime unloads the extension of the first shell; the second one starts anew."""
     first = make_notebook(GPUMem={"report": "always"})
     before = footprint(first.shell)
@@ -240,7 +240,7 @@ def test_two_shells_one_after_the_other(make_notebook):
 
 
 @pytest.mark.parametrize("name", ["last", "reports", "reading"])
-def test_names_for_notebooks(loaded, name):
+def test_names_available_in_notebooks(loaded, name):
     loaded.run("import ipygpumem\n1 + 1")
     loaded.run("x = 1")
     values = {
@@ -251,7 +251,7 @@ def test_names_for_notebooks(loaded, name):
     assert loaded.run(values[name]).value
 
 
-def test_a_report_as_the_value_of_a_cell(gpu_notebook):
+def test_report_as_value_of_cell(gpu_notebook):
     gpu_notebook.run(ALLOCATE)
     ran = gpu_notebook.run("import ipygpumem\nipygpumem.last")
     assert re.fullmatch(

@@ -29,7 +29,7 @@ def take(mib, name="kept"):
 # snapshots that cannot be written
 
 
-def test_a_folder_that_vanishes_during_the_cell(gpu_notebook, tmp_path):
+def test_folder_removed_during_cell(gpu_notebook, tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
     ran = gpu_notebook.run(
@@ -42,7 +42,7 @@ def test_a_folder_that_vanishes_during_the_cell(gpu_notebook, tmp_path):
     assert len(gpu_notebook.run(take(10, "more")).texts) == 1
 
 
-def test_a_full_disk(gpu_notebook, tmp_path):
+def test_full_disk(gpu_notebook, tmp_path):
     path = tmp_path / "x.pickle"
     path.write_bytes(b"old")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -67,13 +67,13 @@ def test_read_only_folder(gpu_notebook, tmp_path):
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
-def test_a_folder_where_nothing_can_be_written(gpu_notebook):
+def test_unwritable_folder(gpu_notebook):
     ran = gpu_notebook.run("%%gpumem --snapshot /proc/x.pickle\nran = True")
     assert ran.stderr.startswith("UsageError: %%gpumem: cannot write into /proc: ")
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
-def test_recording_taken_over_by_the_user(gpu_notebook, tmp_path):
+def test_user_takes_over_recording(gpu_notebook, tmp_path):
     ran = gpu_notebook.run(
         f"%%gpumem --snapshot {tmp_path}/x.pickle\ntorch.cuda.memory._record_memory_history(max_entries=9)"
     )
@@ -81,7 +81,7 @@ def test_recording_taken_over_by_the_user(gpu_notebook, tmp_path):
     assert torch._C._cuda_isHistoryEnabled() is True
 
 
-def test_snapshot_during_the_users_recording(gpu_notebook, fake_gpu, tmp_path):
+def test_snapshot_during_user_recording(gpu_notebook, fake_gpu, tmp_path):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=5000)")
     before = dict(fake_gpu.history)
     ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\n{take(10)}")
@@ -102,7 +102,7 @@ def test_dropped_events_are_reported(gpu_notebook, tmp_path):
 # torch
 
 
-def test_no_torch(notebook, monkeypatch):
+def test_without_torch(notebook, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     ran = notebook.load()
     assert ran.stdout.startswith("ipygpumem: no GPU (torch cannot be imported (ModuleNotFoundError: ")
@@ -111,7 +111,7 @@ def test_no_torch(notebook, monkeypatch):
     assert "there is no device cuda:0" in notebook.run("%%gpumem -d 0\n1").stderr
 
 
-def test_an_old_torch(fake_gpu, notebook, monkeypatch):
+def test_old_torch(fake_gpu, notebook, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.1.2")
     ran = notebook.load()
     assert ran.stdout.startswith(
@@ -121,13 +121,13 @@ def test_an_old_torch(fake_gpu, notebook, monkeypatch):
     assert notebook.run("1 + 1").success
 
 
-def test_torch_without_a_gpu(notebook, tmp_path):
+def test_torch_without_gpu(notebook, tmp_path):
     assert f"no GPU ({NO_GPU})" in notebook.load().stdout
     ran = notebook.run("import torch\nx = torch.ones(128 << 20)")
     assert ran.text.startswith("host memory (RSS)  +")
 
 
-def test_torch_that_fails_to_import(notebook, monkeypatch):
+def test_torch_import_error(notebook, monkeypatch):
     class Broken(importlib.machinery.SourceFileLoader):
         def create_module(self, spec):
             raise OSError("libcudart.so.12: cannot open shared object file")
@@ -156,7 +156,7 @@ def test_late_import_of_torch(fake_gpu, make_notebook, monkeypatch):
     assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB · CUDA context and first kernels +612.0 MiB")
 
 
-def test_cuda_that_does_not_start(fake_gpu, notebook):
+def test_cuda_initialization_error(fake_gpu, notebook):
     fake_gpu.break_device(error="CUDA error: system not yet initialized")
     ran = notebook.load()
     assert ran.stdout.startswith("ipygpumem: no GPU (CUDA does not start: CUDA error: system not yet initialized")
@@ -164,7 +164,7 @@ def test_cuda_that_does_not_start(fake_gpu, notebook):
     assert notebook.run("6 * 7").value == 42
 
 
-def test_reports_after_a_failed_kernel(gpu_notebook, fake_gpu):
+def test_reports_after_failed_kernel(gpu_notebook, fake_gpu):
     gpu_notebook.run(take(64))
     fake_gpu.break_device()
     ran = gpu_notebook.run("del kept\n42")
@@ -217,7 +217,7 @@ def test_nvml_fails_and_recovers(gpu_notebook, fake_gpu):
 
 
 @pytest.mark.parametrize("place", ["begin", "end", "display"])
-def test_our_own_error_is_one_line_once(gpu_notebook, monkeypatch, place):
+def test_internal_error_is_reported_once(gpu_notebook, monkeypatch, place):
     from ipygpumem.jupyter import cells
     from ipygpumem.jupyter import display as show
     from ipygpumem.measurement.measurement import Measurement
@@ -242,7 +242,7 @@ def test_our_own_error_is_one_line_once(gpu_notebook, monkeypatch, place):
     assert gpu_notebook.run(take(10, "more")).text.startswith("cuda:0  +10.0 MiB held")
 
 
-def test_our_own_error_at_the_end_of_a_statement(gpu_notebook, monkeypatch):
+def test_internal_error_at_end_of_statement(gpu_notebook, monkeypatch):
     from ipygpumem.measurement.measurement import Measurement
 
     def broken(*arguments, **options):
@@ -257,7 +257,7 @@ def test_our_own_error_at_the_end_of_a_statement(gpu_notebook, monkeypatch):
     assert current().peaks._scopes == []
 
 
-def test_a_reading_that_fails(gpu_notebook, monkeypatch):
+def test_failed_reading(gpu_notebook, monkeypatch):
     """What cannot be read is None with its reason, and the rest is there."""
     from ipygpumem.sources import allocator
 
@@ -283,7 +283,7 @@ def test_a_reading_that_fails(gpu_notebook, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
+def test_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
     """The child ends the same cell, and runs further cells and magics, which use neither CUDA nor NVML."""
     output, shell = tmp_path / "output", gpu_notebook.shell
 
@@ -345,7 +345,7 @@ def test_a_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
 # growth
 
 
-def test_three_hundred_cells_cost_two_kilobytes_each(gpu_notebook, make_notebook):
+def test_memory_of_three_hundred_cells(gpu_notebook, make_notebook):
     import gc
     import tracemalloc
 

@@ -38,7 +38,7 @@ def labels(ran):
     return [line.split("  ")[1] for line in ran.text.splitlines()[2:] if line.startswith("  In")]
 
 
-def test_the_session_cell_by_cell(worked):
+def test_session_cell_by_cell(worked):
     ran = worked.run("%gpumem history")
     lines = ran.text.splitlines()
     assert lines[0] == "this session: 3 measurements"
@@ -98,7 +98,7 @@ def test_page_after_the_last(worked):
     assert text.splitlines()[-1] == "page 7 does not exist: the last page is 2"
 
 
-def test_rows_per_page_option_names(worked):
+def test_aliases_for_rows_per_page(worked):
     assert labels(worked.run("%gpumem history --top 1")) == labels(worked.run("%gpumem history -n 1"))
 
 
@@ -134,7 +134,7 @@ def test_history_of_an_empty_session(gpu_notebook):
     assert set(gpu_notebook.run("%gpumem history --plot").displays[0]) == {"text/plain", "image/png"}
 
 
-def test_two_devices_have_a_row_each_and_no_sum_of_peaks(two_gpus, make_notebook):
+def test_each_device_has_a_row_and_peaks_are_not_added(two_gpus, make_notebook):
     notebook = make_notebook()
     notebook.run("import torch", store_history=False)
     notebook.load()

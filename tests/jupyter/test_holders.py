@@ -29,7 +29,7 @@ def rows(text):
     return {match[1] for line in text.splitlines() if (match := re.match(r"  (\S.*?)  +\d", line))}
 
 
-def test_the_table_of_holders_adds_up(gpu_notebook):
+def test_holders_add_up(gpu_notebook):
     gpu_notebook.run(f"a = torch.ones(40 << 20, {GPU}\nb = [a[5:], torch.ones(10 << 20, {GPU}]")
     gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
     gpu_notebook.run(FAIL)
@@ -71,7 +71,7 @@ def test_html_escapes_names(gpu_notebook):
         ("free --oops", "unrecognized arguments: --oops"),
     ],
 )
-def test_an_invalid_argument_is_one_line_and_frees_nothing(gpu_notebook, line, message):
+def test_invalid_argument_is_one_line_and_frees_nothing(gpu_notebook, line, message):
     gpu_notebook.run(f"kept = torch.ones(9 << 20, {GPU}")
     ran = gpu_notebook.run(f"%gpumem {line}")
     assert type(ran.error).__name__ == "UsageError"
@@ -79,7 +79,7 @@ def test_an_invalid_argument_is_one_line_and_frees_nothing(gpu_notebook, line, m
     assert held()["kept"] == 9
 
 
-def test_holders_of_what_a_cell_added(gpu_notebook):
+def test_holders_added_by_a_cell(gpu_notebook):
     gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
     ran = gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}\n%gpumem who --new -v new_holders")
     assert ran.texts[0].startswith("cuda:0, new since this cell began")
@@ -91,7 +91,7 @@ def test_holders_of_what_a_cell_added(gpu_notebook):
     assert rows(ran.text) == {"newer"}
 
 
-def test_from_the_command_to_its_table_there_are_few_files(gpu_notebook):
+def test_command_runs_few_files(gpu_notebook):
     """Who reads the code of ``%gpumem who`` from the magic to the printed table opens 20 files in four folders."""
     gpu_notebook.run(f"x = torch.ones(3 << 20, {GPU}\nloss = torch.ones(1 << 20, requires_grad=True).exp().sum()")
     files = set()
@@ -126,7 +126,7 @@ def test_who_searches_the_heap_once(gpu_notebook, monkeypatch):
     assert len(searches) == 3
 
 
-def test_the_full_report_of_a_cell_lists_new_holders(gpu_notebook):
+def test_full_report_of_cell_lists_new_holders(gpu_notebook):
     gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
     text = gpu_notebook.run(f"%%gpumem\nnew = torch.ones(3 << 20, {GPU}").text
     assert re.search(r"cuda:0, new since this cell began\n.*\n  new  3\.0 MiB", text)
@@ -134,7 +134,7 @@ def test_the_full_report_of_a_cell_lists_new_holders(gpu_notebook):
     assert "new since" not in gpu_notebook.run("%%gpumem\n1 + 1").text
 
 
-def test_holders_with_a_certain_name(gpu_notebook):
+def test_holders_by_name(gpu_notebook):
     gpu_notebook.run(f"a = torch.ones(9 << 20, {GPU}; b = torch.ones(3 << 20, {GPU}")
     text = gpu_notebook.run("%gpumem who b").text
     assert "  b " in text
@@ -142,7 +142,7 @@ def test_holders_with_a_certain_name(gpu_notebook):
     assert re.search(r"other names +9\.0 MiB", text)
 
 
-def test_a_recording_shows_where_tensors_were_allocated(gpu_notebook):
+def test_recording_shows_allocation_lines(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run(f"def make():\n    return torch.ones(9 << 20, {GPU}\na = make()")
     text = gpu_notebook.run("%gpumem who").text
@@ -150,7 +150,7 @@ def test_a_recording_shows_where_tensors_were_allocated(gpu_notebook):
     gpu_notebook.run("%gpumem record stop")
 
 
-def test_free_removes_the_last_exception_everywhere(gpu_notebook):
+def test_free_removes_last_exception_everywhere(gpu_notebook):
     gpu_notebook.run(FAIL)
     announced = ipygpumem.holders().freeable("cuda:0", "traceback")
     allocated = ipygpumem.reading().devices["cuda:0"].allocated
@@ -162,7 +162,7 @@ def test_free_removes_the_last_exception_everywhere(gpu_notebook):
     assert held() == {}
 
 
-def test_after_free_there_is_no_traceback_to_debug(gpu_notebook):
+def test_no_traceback_to_debug_after_free(gpu_notebook):
     gpu_notebook.run(FAIL)
     gpu_notebook.run("%gpumem free")
     ran = gpu_notebook.run("%debug")
@@ -171,7 +171,7 @@ def test_after_free_there_is_no_traceback_to_debug(gpu_notebook):
     assert sys.last_type is ZeroDivisionError
 
 
-def test_free_leaves_outputs_and_variables_alone(gpu_notebook):
+def test_free_keeps_outputs_and_variables(gpu_notebook):
     gpu_notebook.run(f"mine = torch.ones(9 << 20, {GPU}\n_1 = 'my own'")
     gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
     assert "nothing to free" in gpu_notebook.run("%gpumem free").text or held() == {"mine": 9, "Out[2]": 20}
@@ -184,7 +184,7 @@ def test_free_leaves_outputs_and_variables_alone(gpu_notebook):
     assert gpu_notebook.run("_").value == 2, "outputs work as before"
 
 
-def test_free_a_variable_with_its_copies(gpu_notebook):
+def test_free_variable_with_its_copies(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\nother = 1")
     gpu_notebook.run("x")
     gpu_notebook.run("def f(given): 1/0\nf(x)")
@@ -195,12 +195,12 @@ def test_free_a_variable_with_its_copies(gpu_notebook):
     assert gpu_notebook.shell.user_ns["other"] == 1
 
 
-def test_free_a_variable_that_another_one_still_holds(gpu_notebook):
+def test_free_variable_referenced_elsewhere(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\ny = [x]")
     assert "still held by y (9.0 MiB)" in gpu_notebook.run("%gpumem free x").text
 
 
-def test_an_exception_in_a_variable_is_kept(gpu_notebook):
+def test_exception_in_variable_is_kept(gpu_notebook):
     gpu_notebook.run("try:\n    1/0\nexcept Exception as e:\n    kept = e\nraise kept")
     trace = gpu_notebook.run("kept.__traceback__").value
     gpu_notebook.run("%gpumem free")
@@ -208,7 +208,7 @@ def test_an_exception_in_a_variable_is_kept(gpu_notebook):
     del trace
 
 
-def test_free_the_cache(gpu_notebook, fake_gpu):
+def test_free_cache(gpu_notebook, fake_gpu):
     gpu_notebook.run(f"x = torch.ones(60 << 20, {GPU}; del x")
     before = fake_gpu.calls["emptyCache"]
     text = gpu_notebook.run("%gpumem free --cache").text
@@ -229,7 +229,7 @@ def test_free_collects_unreachable_cycles(gpu_notebook):
         gpu_notebook.run("gc.enable()")
 
 
-def test_without_a_gpu_tensors_in_main_memory_are_listed(loaded):
+def test_tensors_in_host_memory_are_listed_without_gpu(loaded):
     loaded.run("import torch\nx = torch.ones(3 << 20)")
     text = loaded.run("%gpumem who x").texts[0]
     assert text.startswith("cpu, who holds the memory")
@@ -237,7 +237,7 @@ def test_without_a_gpu_tensors_in_main_memory_are_listed(loaded):
     assert "this process (RSS)" in loaded.run("%gpumem free").texts[0]
 
 
-def test_a_stored_result_keeps_no_tensor_alive(gpu_notebook):
+def test_stored_result_keeps_no_tensor_alive(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
     gone = weakref.ref(gpu_notebook.shell.user_ns["x"])
     gpu_notebook.run("%gpumem who -v new_holders")
@@ -245,7 +245,7 @@ def test_a_stored_result_keeps_no_tensor_alive(gpu_notebook):
     assert gone() is None
 
 
-def test_unloading_restores_the_roots(gpu_notebook):
+def test_unload_restores_roots(gpu_notebook):
     from ipygpumem.features.holders.roots import naming, python_roots
 
     assert naming().roots is not python_roots
@@ -263,7 +263,7 @@ def test_true_and_none_are_not_copies_of_a_variable(gpu_notebook):
     assert isinstance(sys.last_value, ValueError)
 
 
-def test_free_keeps_an_underscore_that_the_user_assigned(gpu_notebook):
+def test_free_keeps_underscore_assigned_by_user(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\n_ = x")
     text = gpu_notebook.run("%gpumem free x").text
     assert gpu_notebook.shell.user_ns["_"] is not None
@@ -272,7 +272,7 @@ def test_free_keeps_an_underscore_that_the_user_assigned(gpu_notebook):
 
 
 @pytest.mark.parametrize("name", ["__name__", "__builtins__", "__doc__"])
-def test_free_refuses_names_that_belong_to_python(gpu_notebook, name):
+def test_free_refuses_names_reserved_by_python(gpu_notebook, name):
     ran = gpu_notebook.run(f"%gpumem free {name}")
     assert f"'{name}' belongs to Python and cannot be deleted" in str(ran.error) + ran.stderr
     assert name in gpu_notebook.shell.user_ns
@@ -287,7 +287,7 @@ def test_free_refuses_names_that_belong_to_python(gpu_notebook, name):
         ("try:\n    raise KeyError(x)\nexcept KeyError:\n    raise RuntimeError('later')", "RuntimeError"),
     ],
 )
-def test_free_a_variable_that_the_last_exception_refers_to(gpu_notebook, raises, name):
+def test_free_variable_referenced_by_last_exception(gpu_notebook, raises, name):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
     gpu_notebook.run(raises)
     gpu_notebook.shell.user_ns.pop("e", None)
@@ -296,13 +296,13 @@ def test_free_a_variable_that_the_last_exception_refers_to(gpu_notebook, raises,
     assert held() == {}
 
 
-def test_the_object_of_an_attribute_error_has_a_name(gpu_notebook):
+def test_object_of_attribute_error_has_a_name(gpu_notebook):
     gpu_notebook.run(f"def f():\n    torch.ones(9 << 20, {GPU}.nothing_of_the_kind\nf()")
     (holder,) = ipygpumem.holders().holders
     assert (holder.parts[0].name, holder.place) == ("last exception.obj", "traceback")
 
 
-def test_a_local_variable_is_preferred_to_an_attribute_of_the_exception(gpu_notebook):
+def test_local_variable_is_preferred_to_exception_attribute(gpu_notebook):
     gpu_notebook.run(f"def f():\n    mine = torch.ones(9 << 20, {GPU}\n    mine.nothing_of_the_kind\nf()")
     (holder,) = ipygpumem.holders().holders
     assert holder.parts[0].name == "last exception: f() mine"
@@ -310,7 +310,7 @@ def test_a_local_variable_is_preferred_to_an_attribute_of_the_exception(gpu_note
 
 
 @pytest.mark.parametrize("name", ["_", "__", "_7"])
-def test_a_users_variable_with_a_name_like_an_output(gpu_notebook, name):
+def test_user_variable_named_like_an_output(gpu_notebook, name):
     gpu_notebook.run("'an output'")
     gpu_notebook.run(f"{name} = torch.ones(9 << 20, {GPU}")
     (holder,) = ipygpumem.holders().holders
@@ -323,7 +323,7 @@ def test_a_users_variable_with_a_name_like_an_output(gpu_notebook, name):
     assert (ran.error, held()) == (None, {})
 
 
-def test_free_out_frees_what_was_announced(gpu_notebook):
+def test_free_out_frees_the_announced_size(gpu_notebook):
     """Including outputs that are no longer in the history."""
     gpu_notebook.run(f"torch.ones(9 << 20, {GPU}")
     gpu_notebook.run("Out.clear()\ndel _1")
@@ -332,7 +332,7 @@ def test_free_out_frees_what_was_announced(gpu_notebook):
     assert held() == {}
 
 
-def test_an_attribute_of_the_shell_is_not_an_output(gpu_notebook):
+def test_shell_attribute_is_not_an_output(gpu_notebook):
     gpu_notebook.run(f"get_ipython().mine = torch.ones(9 << 20, {GPU}")
     (holder,) = ipygpumem.holders().holders
     assert (holder.parts[0].name, holder.place) == ("IPython.mine", "elsewhere")
@@ -345,7 +345,7 @@ HOSTILE = (
 )
 
 
-def test_free_an_object_whose_metaclass_raises(gpu_notebook):
+def test_free_object_whose_metaclass_raises(gpu_notebook):
     gpu_notebook.run(f"{HOSTILE}thing = Thing(torch.ones(9 << 20, {GPU})")
     ran = gpu_notebook.run("%gpumem free thing")
     assert (ran.error, ran.stderr, held()) == (None, "", {})
@@ -358,7 +358,7 @@ def test_free_an_object_whose_metaclass_raises(gpu_notebook):
         "def __getattribute__(self, name):\n        raise RuntimeError('mine')",
     ],
 )
-def test_free_a_variable_while_the_last_exception_raises_when_read(gpu_notebook, body):
+def test_free_variable_while_last_exception_raises_when_read(gpu_notebook, body):
     if IPython.version_info < (8,) and "__getattribute__" in body:
         pytest.skip("this IPython's own traceback fails on such an exception")
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\ny = torch.ones(5 << 20, {GPU}")
@@ -370,7 +370,7 @@ def test_free_a_variable_while_the_last_exception_raises_when_read(gpu_notebook,
     assert held() == {"y": 5}
 
 
-def test_free_deletes_nothing_if_looking_for_copies_fails(gpu_notebook, monkeypatch):
+def test_free_deletes_nothing_if_search_for_copies_fails(gpu_notebook, monkeypatch):
     from ipygpumem.features.release import collect
 
     def fails(shell, thing):
@@ -383,7 +383,7 @@ def test_free_deletes_nothing_if_looking_for_copies_fails(gpu_notebook, monkeypa
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups exist since Python 3.11")
-def test_free_a_variable_that_an_exception_group_refers_to(gpu_notebook):
+def test_free_variable_referenced_by_exception_group(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
     gpu_notebook.run(
         "def fails(mine):\n    raise KeyError\ntry:\n    fails(x)\nexcept KeyError as error:\n    kept = error\n"
@@ -394,7 +394,7 @@ def test_free_a_variable_that_an_exception_group_refers_to(gpu_notebook):
     assert held() == {}
 
 
-def test_the_frame_that_failed_is_preferred_to_the_arguments_of_a_context_manager(gpu_notebook):
+def test_failed_frame_is_preferred_to_context_manager_arguments(gpu_notebook):
     gpu_notebook.run(f"def fails():\n    loc = torch.ones(9 << 20, {GPU}\n    raise ValueError")
     gpu_notebook.run(
         "import contextlib\n@contextlib.contextmanager\ndef manager():\n    try:\n        yield\n"

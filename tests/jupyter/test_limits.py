@@ -20,7 +20,7 @@ def error_message(ran):
     return str(ran.error)
 
 
-def test_a_peak_over_its_limit_ends_the_cell_and_keeps_its_value(gpu_notebook):
+def test_peak_over_limit_ends_cell_and_keeps_its_value(gpu_notebook):
     nb = gpu_notebook
     nb.run(f"def make(n):\n    return {TAKE.format('n')}")
     assert nb.run("%%gpumem --limit 10MiB\nx = make(10)\n6").value == 6
@@ -60,7 +60,7 @@ def test_host(loaded):
     assert ran.value == 5
 
 
-def test_a_limit_on_gpus_without_a_gpu_is_met(loaded):
+def test_gpu_limit_is_met_without_gpu(loaded):
     ran = loaded.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
     assert ran.success
     (note,) = [line for line in ran.text.splitlines() if "was not checked" in line]
@@ -68,21 +68,21 @@ def test_a_limit_on_gpus_without_a_gpu_is_met(loaded):
     assert "not checked" not in loaded.run("%%gpumem --limit-host 10GiB\nx = b'x' * (64 << 20)").text
 
 
-def test_a_limit_without_cuda_initialized_is_met(fake_gpu):
+def test_limit_is_met_before_cuda_is_initialized(fake_gpu):
     with ipygpumem.measure(limit="1 MiB", limit_held=0) as m:
         pass
     assert m.report.devices == {}
     assert m.report.notes == ()
 
 
-def test_several_limits_at_once(gpu_notebook):
+def test_several_limits(gpu_notebook):
     text = error_message(gpu_notebook.run(f"%%gpumem --limit 1MiB --limit-held 2MiB\nx = {TAKE.format(8)}"))
     assert "peak +8.0 MiB" in text
     assert "held +8.0 MiB" in text
     assert "\n" not in text
 
 
-def test_the_error_of_the_cell_itself_is_raised(gpu_notebook):
+def test_cell_error_takes_precedence(gpu_notebook):
     ran = gpu_notebook.run(f"%%gpumem --limit 1MiB\nx = {TAKE.format(8)}\n1/0")
     assert isinstance(ran.error, ZeroDivisionError)
     assert "over the limit" in ran.text
@@ -96,7 +96,7 @@ def test_await_and_nesting(gpu_notebook):
     error_message(gpu_notebook.run(f"get_ipython().run_cell_magic('gpumem', '--limit 1MiB', {TAKE.format(8)!r})"))
 
 
-def test_the_setting_applies_to_every_cell_and_records_nothing(gpu_notebook, fake_gpu):
+def test_setting_applies_to_every_cell_and_records_nothing(gpu_notebook, fake_gpu):
     nb = gpu_notebook
     nb.run("%config GPUMem.limit = '10 MiB'")
     before = fake_gpu.calls["record_memory_history"]
@@ -117,14 +117,14 @@ def test_the_setting_applies_to_every_cell_and_records_nothing(gpu_notebook, fak
     assert nb.run(f"x = {TAKE.format(12)}; del x").success
 
 
-def test_a_statement(gpu_notebook):
+def test_statement(gpu_notebook):
     ran = gpu_notebook.run(f"%gpumem --limit 1MiB x = {TAKE.format(8)}")
     assert "over the limit of 1.0 MiB" in error_message(ran)
     assert "cells.py" not in ran.stdout + ran.stderr, "no traceback into this package"
     assert gpu_notebook.run(f"%gpumem --limit 10MiB {TAKE.format(8)}.shape[0]").value == 8 << 20
 
 
-def test_a_limit_that_was_not_checked_is_reported(make_gpu, make_notebook):
+def test_unchecked_limit_is_reported(make_gpu, make_notebook):
     from fakes.cuda import FakeNvmlDevice
 
     make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden")])
@@ -148,7 +148,7 @@ def test_a_limit_that_was_not_checked_is_reported(make_gpu, make_notebook):
         ("--stacks all --limit 1GiB", "need a recording: add --snapshot PATH"),
     ],
 )
-def test_invalid_options_end_the_cell_before_it_runs(gpu_notebook, line, message):
+def test_invalid_options_end_cell_before_it_runs(gpu_notebook, line, message):
     gpu_notebook.run("x = 3")
     ran = gpu_notebook.run(f"%%gpumem {line}\nran = True")
     assert isinstance(ran.error, UsageError)
@@ -156,7 +156,7 @@ def test_invalid_options_end_the_cell_before_it_runs(gpu_notebook, line, message
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
-def test_a_model(gpu_notebook):
+def test_model_limits(gpu_notebook):
     nb = gpu_notebook
     nb.run(
         "class Net(torch.nn.Module):\n"
@@ -182,7 +182,7 @@ def test_a_model(gpu_notebook):
     assert [row.type for row in nb.last.modules[0].rows] == ["Net", "Identity"]
 
 
-def test_unloading_during_a_cell_removes_the_hooks(gpu_notebook):
+def test_unload_during_cell_removes_hooks(gpu_notebook):
     nb = gpu_notebook
     nb.run("net = torch.nn.Identity()")
     nb.run("%%gpumem --modules net --lines\n%unload_ext ipygpumem\nnet(1)")

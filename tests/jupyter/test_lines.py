@@ -47,7 +47,7 @@ def titles(notebook):
     return [listing.title for listing in device.listings]
 
 
-def test_the_cell_and_the_functions_of_the_notebook_that_ran(nb):
+def test_cell_and_notebook_functions_that_ran(nb):
     ran = nb.run("%%gpumem --lines\nkeep = []\nfor i in range(3):\n    keep.append(net.forward(10))\nlen(keep)")
     assert ran.value == 3
     assert titles(nb) == ["In [2]", "make, In [1]", "Net.forward, In [1]"]
@@ -68,7 +68,7 @@ def test_named_functions_only(nb, name):
     assert titles(nb) == ["In [2]", "make, In [1]" if name == "make" else "Net.forward, In [1]"]
 
 
-def test_a_function_that_the_cell_defines_is_listed_with_it(nb):
+def test_function_defined_in_cell_is_listed_once(nb):
     cell = "%%gpumem -f late -f Late.step\ndef late():\n    return make(3)\n"
     cell += "class Late:\n    def step(self):\n        pass\n"
     assert nb.run(cell + "a = late()").success
@@ -76,7 +76,7 @@ def test_a_function_that_the_cell_defines_is_listed_with_it(nb):
     assert uses(nb)["return make(3)"].kept == 3 << 20
 
 
-def test_a_statement(nb):
+def test_statement(nb):
     ran = nb.run("%gpumem --lines a = make(4)")
     assert titles(nb) == ["make, In [1]", "In [2]"]
     assert uses(nb)["a = make(4)"].kept == 4 << 20
@@ -84,30 +84,30 @@ def test_a_statement(nb):
     assert "cuda:0 by line of code" in ran.text
 
 
-def test_a_cell_that_runs_twice_is_listed_under_its_latest_number(nb):
+def test_repeated_cell_is_listed_under_latest_number(nb):
     for number in (2, 3):
         nb.run("%%gpumem --lines\na = make(1)")
         assert titles(nb)[0] == f"In [{number}]"
 
 
-def test_a_cell_that_fails_is_listed(nb):
+def test_failing_cell_is_listed(nb):
     ran = nb.run("%%gpumem --lines\na = make(5)\n1/0")
     assert isinstance(ran.error, ZeroDivisionError)
     assert uses(nb)["a = make(5)"].kept == 5 << 20
 
 
-def test_a_cell_that_awaits(nb):
+def test_awaiting_cell(nb):
     ran = nb.run("%%gpumem --lines\nimport asyncio\nawait asyncio.sleep(0)\na = make(5)\n7")
     assert ran.value == 7
     assert uses(nb)["a = make(5)"].kept == 5 << 20
 
 
-def test_magics_in_the_cell_do_not_move_the_lines(nb):
+def test_magics_in_cell_do_not_shift_lines(nb):
     nb.run("%%gpumem --lines\n%pwd\n%time a = make(5)\nb = make(6)")
     assert uses(nb)["b = make(6)"].kept == 6 << 20
 
 
-def test_with_a_snapshot_both_come_from_one_recording(nb, tmp_path):
+def test_snapshot_and_lines_share_one_recording(nb, tmp_path):
     path = tmp_path / "x.pickle"
     ran = nb.run(f"%%gpumem --lines --snapshot {path}\na = make(5)")
     assert path.exists()
@@ -116,12 +116,12 @@ def test_with_a_snapshot_both_come_from_one_recording(nb, tmp_path):
     assert "at its peak, by line of code" not in ran.text, "the listing contains the peak"
 
 
-def test_lines_and_limits_of_a_cell_under_another_magic(nb):
+def test_lines_and_limits_below_another_magic(nb):
     nb.run("%%capture\n%%gpumem --lines\na = make(5)")
     assert uses(nb)["a = make(5)"].kept == 5 << 20
 
 
-def test_the_time_magic_below_ours(nb):
+def test_time_magic_below_own_magic(nb):
     ran = nb.run("%%gpumem --lines\n\n%%time\na = make(5)\nb = make(6)\nmake(7).shape")
     assert ran.success
     lines = uses(nb)
@@ -131,12 +131,12 @@ def test_the_time_magic_below_ours(nb):
     assert "b = make(7)" not in lines
 
 
-def test_a_cell_that_runs_a_cell(nb):
+def test_cell_that_runs_a_cell(nb):
     nb.run("%%gpumem --lines\nget_ipython().run_cell('c = make(8)')")
     assert uses(nb)["c = make(8)"].kept == 8 << 20
 
 
-def test_together_with_a_recording_for_out_of_memory_errors(nb, tmp_path):
+def test_combined_with_oom_recording(nb, tmp_path):
     nb.run(f"%config GPUMem.oom_snapshot = {str(tmp_path / 'oom_{n}.pickle')!r}")
     recording = nb.shell.user_ns["torch"]._C._cuda_isHistoryEnabled
     assert nb.run("%%gpumem\nkept = make(2)\ntorch._C._cuda_isHistoryEnabled()").value is True
@@ -150,7 +150,7 @@ def test_together_with_a_recording_for_out_of_memory_errors(nb, tmp_path):
     assert recording()
 
 
-def test_options_of_a_recording_go_with_lines(nb):
+def test_recording_options_apply_to_lines(nb):
     assert nb.run("%%gpumem --lines --max-entries 2\na = make(5); b = make(5)").success
     assert any("dropped" in note for note in nb.last.notes)
     assert nb.last.lines == ()
@@ -168,14 +168,14 @@ def test_options_of_a_recording_go_with_lines(nb):
         ("--lines train", "unrecognized arguments: train"),
     ],
 )
-def test_invalid_options_end_the_cell_before_it_runs(nb, options, message):
+def test_invalid_options_end_cell_before_it_runs(nb, options, message):
     ran = nb.run(f"%%gpumem {options}\nran = True")
     assert isinstance(ran.error, UsageError)
     assert message in str(ran.error)
     assert "ran" not in nb.shell.user_ns
 
 
-def test_no_code_of_named_objects_runs(nb):
+def test_code_of_named_objects_is_not_run(nb):
     nb.run(
         "class Trap:\n"
         "    def __getattr__(self, name):\n        raise SystemExit(name)\n"
@@ -188,13 +188,13 @@ def test_no_code_of_named_objects_runs(nb):
     assert isinstance(ran.error, UsageError)
 
 
-def test_no_gpu(loaded):
+def test_without_gpu(loaded):
     ran = loaded.run("%%gpumem --lines\nran = True")
     assert isinstance(ran.error, UsageError)
     assert "GPU memory only" in str(ran.error)
 
 
-def test_labels_of_lines_at_the_peak(gpu_notebook, tmp_path):
+def test_labels_of_lines_at_peak(gpu_notebook, tmp_path):
     path = tmp_path / "x.pickle"
     make = "def make():\n    return torch.ones(40 << 20, dtype=torch.uint8, device='cuda')\n"
     long_line = f"ones = torch.ones(33 << 20, dtype=torch.uint8, device='cuda')  # {'long ' * 20}"

@@ -72,7 +72,7 @@ def test_breakdown_without_a_gpu(loaded):
     assert "no GPU: torch" in text
 
 
-def test_breakdown_as_a_value(gpu_notebook):
+def test_breakdown_as_value(gpu_notebook):
     ran = gpu_notebook.run("now = %gpumem -o -q\nnow")
     assert ran.displays == []
     assert isinstance(ran.value, Reading)
@@ -151,7 +151,7 @@ def test_help_names_every_option_and_command():
 # %gpumem STATEMENT
 
 
-def test_a_statement_has_its_value_and_its_report(gpu_notebook):
+def test_statement_has_value_and_report(gpu_notebook):
     gpu_notebook.run("def f(n): return torch.ones(n << 20, dtype=torch.uint8, device='cuda').shape[0] >> 20")
     number = gpu_notebook.shell.execution_count
     ran = gpu_notebook.run("%gpumem f(100)")
@@ -221,14 +221,14 @@ def test_values(fake_gpu, make_notebook, line, value):
     assert len(notebook.reports) == 1
 
 
-def test_a_statement_within_a_function_sees_its_names(loaded):
+def test_statement_within_function_sees_local_names(loaded):
     ran = loaded.run("def f(n):\n    get_ipython().run_line_magic('gpumem', '-q -v facts n + 1')\n    return n\nf(3)")
     assert ran.value == 3
     ran = loaded.run("for i in range(3):\n    %gpumem -q i + 1")
     assert ran.success
 
 
-def test_a_cell_of_statements_reports_each_and_itself(loaded):
+def test_cell_of_statements_reports_each_and_itself(loaded):
     ran = loaded.run("%gpumem x = 1\n%gpumem y = 2\nz = b'x' * (128 << 20)")
     assert len(ran.texts) == 3
     assert loaded.last.host.held > 100 * MIB  # the cell's own
@@ -236,7 +236,7 @@ def test_a_cell_of_statements_reports_each_and_itself(loaded):
     assert len(ran.texts) == 1
 
 
-def test_a_statement_that_raises(loaded):
+def test_statement_that_raises(loaded):
     loaded.run("def f():\n    1/0")
     number = loaded.shell.execution_count
     ran = loaded.run("%gpumem f()")
@@ -252,7 +252,7 @@ def test_a_statement_that_raises(loaded):
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "MemoryError", "SystemExit"])
 @pytest.mark.filterwarnings("ignore:To exit")
-def test_a_statement_that_is_stopped(loaded, error):
+def test_interrupted_statement(loaded, error):
     loaded.run("def f(): raise " + error)
     ran = loaded.run("%gpumem f()")
     assert type(ran.error).__name__ == error
@@ -268,7 +268,7 @@ def test_statement_with_a_syntax_error(loaded):
     assert len(loaded.run("1 + 1").texts) == 1
 
 
-def test_a_statement_that_awaits(loaded):
+def test_statement_that_awaits(loaded):
     loaded.run("async def f(): pass")
     line = usage_line(loaded.run("%gpumem await f()"))
     assert line == "%gpumem cannot measure a statement with await: use %%gpumem for the cell"
@@ -280,11 +280,11 @@ def usage_line(ran):
     return ran.stderr.strip().removeprefix("UsageError: ")
 
 
-def test_a_magic_in_a_statement_that_fails(loaded):
+def test_magic_in_failing_statement(loaded):
     assert isinstance(loaded.run("%gpumem %no_such_magic x").error, UsageError)
 
 
-def test_a_long_statement_with_snapshot(gpu_notebook, tmp_path):
+def test_long_statement_with_snapshot(gpu_notebook, tmp_path):
     path = tmp_path / "a b.pickle"
     ran = gpu_notebook.run(f"%gpumem --snapshot '{path}' --max-entries 50 {take(30)}")
     assert ran.success, ran
@@ -354,7 +354,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_bad_options_are_one_line_and_nothing_runs(gpu_notebook, tmp_path, monkeypatch, words):
+def test_invalid_options_are_one_line_and_nothing_runs(gpu_notebook, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     line = usage(gpu_notebook.run(f"%%gpumem {words}\nran = True"))
     assert re.fullmatch(BAD[words] if "\\" in BAD[words] or ".*" in BAD[words] else re.escape(BAD[words]), line), line
@@ -367,7 +367,7 @@ def test_bad_options_are_one_line_and_nothing_runs(gpu_notebook, tmp_path, monke
 @pytest.mark.parametrize(
     "words", ["--snapshot", "--max-entries 0 x = 1", "-d 7 x = 1", "--snap x", "--snapshot . x = 1"]
 )
-def test_bad_options_of_a_statement(gpu_notebook, words):
+def test_invalid_options_of_statement(gpu_notebook, words):
     usage(gpu_notebook.run(f"%gpumem {words}"))
     assert "x" not in gpu_notebook.shell.user_ns
 
@@ -419,7 +419,7 @@ def test_stacks(gpu_notebook, fake_gpu, tmp_path, stacks):
     assert history["skip_actions"] == ("free_requested",)
 
 
-def test_names_in_the_path(gpu_notebook, tmp_path):
+def test_placeholders_in_path(gpu_notebook, tmp_path):
     gpu_notebook.run("step, run = 7, {'name': 'a'}")
     ran = gpu_notebook.run(
         f"%%gpumem -q --snapshot '{tmp_path}/{{step:03d}}-{{run[\"name\"]}}-{{host}}-{{time}}.pickle'\n1"
@@ -429,7 +429,7 @@ def test_names_in_the_path(gpu_notebook, tmp_path):
     assert re.fullmatch(rf"007-a-{re.escape(platform.node())}-\d{{8}}-\d{{6}}\.pickle", path.name)
 
 
-def test_a_failing_cell_leaves_its_snapshot(gpu_notebook, tmp_path):
+def test_failing_cell_writes_its_snapshot(gpu_notebook, tmp_path):
     path = tmp_path / "x.pickle"
     ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{take(10)}\n1/0")
     assert isinstance(ran.error, ZeroDivisionError)
@@ -459,7 +459,7 @@ def test_quiet_cell_still_reports_lost_recordings(gpu_notebook, tmp_path):
     assert ran.stdout.splitlines()[-1].startswith(f"ipygpumem: the snapshot {folder}/x.pickle was not written: ")
 
 
-def test_no_recording_without_a_gpu(notebook, tmp_path):
+def test_no_recording_without_gpu(notebook, tmp_path):
     notebook.load()
     line = usage(notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True"))
     assert line == f"%%gpumem: PyTorch records the history of GPU memory only, and {NO_GPU}"
@@ -535,7 +535,7 @@ def forget(shell):
     gc.collect()
 
 
-def test_the_help_shows_how_many_files_a_command_takes():
+def test_help_shows_number_of_files():
     lines = help_text().splitlines()
     for usage in ("history [FILE]", "compare A B", "engines [CLIENT]", "ranks FOLDER", "view FILE..."):
         assert any(line.startswith(f"%gpumem {usage} ") for line in lines), usage

@@ -104,7 +104,7 @@ def test_page_without_messages_times_out(monitoring, sent, monkeypatch):
     until(lambda: not monitoring._active)
 
 
-def test_opening_again_moves_the_monitor(monitoring, shown, sent, monkeypatch):
+def test_reopening_moves_monitor(monitoring, shown, sent, monkeypatch):
     monitoring.open(0.25)
     first = monitoring._widget
     closed = []

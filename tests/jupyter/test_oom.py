@@ -25,7 +25,7 @@ def panels(ran):
     return [text for text in ran.texts if "is out of memory" in text]
 
 
-def test_the_panel(oom_notebook, fake_gpu):
+def test_panel(oom_notebook, fake_gpu):
     fake_gpu.nvml.devices[0].others[UNUSED_PID] = 50 << 30
     ran = oom_notebook.run("step(40)")
     assert type(ran.error) is torch.OutOfMemoryError
@@ -47,14 +47,14 @@ def test_the_panel(oom_notebook, fake_gpu):
     assert oom_notebook.last.devices["cuda:0"].ooms == 1
 
 
-def test_an_error_that_caused_another_exception(oom_notebook):
+def test_error_that_caused_another_exception(oom_notebook):
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise ValueError('no') from error")
     assert type(ran.error) is ValueError
     assert "requested\n" in panels(ran)[0]
     assert "last exception: step() x" in panels(ran)[0]
 
 
-def test_an_error_that_the_code_catches(oom_notebook):
+def test_error_caught_by_user_code(oom_notebook):
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    print('caught')")
     assert (ran.success, ran.stdout) == (True, "caught\n")
     (panel,) = panels(ran)
@@ -73,7 +73,7 @@ RAISING = {
 
 
 @pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
-def test_an_exception_that_raises_when_read_loses_neither_panel_nor_report(oom_notebook, body):
+def test_exception_that_raises_when_read_keeps_panel_and_report(oom_notebook, body):
     if IPython.version_info < (8,) and "__getattribute__" in body:
         pytest.skip("this IPython's own traceback fails on such an exception")
     oom_notebook.run(f"class Raising(Exception):\n    {body}")
@@ -84,13 +84,13 @@ def test_an_exception_that_raises_when_read_loses_neither_panel_nor_report(oom_n
     assert oom_notebook.last.devices["cuda:0"].ooms == 1
 
 
-def test_a_cell_that_failed_later_did_not_continue(oom_notebook):
+def test_cell_with_a_later_error_has_no_note(oom_notebook):
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception:\n    pass\nraise ValueError('no')")
     (panel,) = panels(ran)
     assert "caught by the code" not in panel
 
 
-def test_an_error_in_a_thread(oom_notebook):
+def test_error_in_thread(oom_notebook):
     cell = "import threading\nthreading.excepthook = lambda hook: None"
     cell += "\nt = threading.Thread(target=step, args=(80,), name='w')"
     ran = oom_notebook.run(f"{cell}\nt.start(); t.join()")
@@ -107,7 +107,7 @@ def test_several_failures_have_one_panel(oom_notebook):
     assert "3 allocations failed in this cell; this is the last one" in panel
 
 
-def test_the_next_cell_has_no_panel(oom_notebook):
+def test_next_cell_has_no_panel(oom_notebook):
     oom_notebook.run("step(80)")
     assert oom_notebook.run("1 + 1").texts == []
 
@@ -119,13 +119,13 @@ def test_no_panel_while_reports_are_off(oom_notebook):
     assert oom_notebook.run("1 + 1").texts == []
 
 
-def test_a_measured_cell_has_a_panel_and_a_table(oom_notebook):
+def test_measured_cell_has_panel_and_table(oom_notebook):
     ran = oom_notebook.run("%%gpumem\nstep(80)")
     assert len(ran.texts) == 2
     assert len(panels(ran)) == 1
 
 
-def test_without_the_extension_there_is_no_panel(oom_notebook):
+def test_no_panel_without_extension(oom_notebook):
     from ipygpumem.features.oom.observer import failed_allocations
 
     oom_notebook.run("%unload_ext ipygpumem")
@@ -135,7 +135,7 @@ def test_without_the_extension_there_is_no_panel(oom_notebook):
     assert len(panels(oom_notebook.run("step(80)"))) == 1
 
 
-def test_a_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
+def test_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
     ran = oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'")
     assert "the last 100,000 allocations and frees are recorded" in ran.stdout
     assert fake_gpu.history["max_entries"] == 100_000
@@ -149,7 +149,7 @@ def test_a_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
     assert fake_gpu.history is None
 
 
-def test_the_history_is_interrupted_by_other_recordings(oom_notebook, fake_gpu, tmp_path):
+def test_history_is_interrupted_by_other_recordings(oom_notebook, fake_gpu, tmp_path):
     oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom.pickle'")
     ran = oom_notebook.run("%gpumem record start")
     assert ran.success
@@ -167,7 +167,7 @@ def test_the_history_is_interrupted_by_other_recordings(oom_notebook, fake_gpu, 
 
 
 @pytest.mark.parametrize("value", ["/proc/no/oom.pickle", "{unknown}.pickle", "", 3])
-def test_an_invalid_path_is_refused_when_it_is_set(oom_notebook, value):
+def test_invalid_path_is_rejected_when_set(oom_notebook, value):
     magics = oom_notebook.shell.magics_manager.registry["GPUMem"]
     with pytest.raises(Exception, match=r".+"):
         magics.oom_snapshot = value

@@ -38,7 +38,7 @@ def threads():
     return [thread.name for thread in threading.enumerate() if thread.name == "ipygpumem-outside"]
 
 
-def test_a_cell_with_the_table_by_library(notebook, cupti):
+def test_cell_with_table_by_library(notebook, cupti):
     ran = notebook.run("%%gpumem --outside\ntake(0x1000, 388 * MIB, NCCL)")
     assert ran.success
     assert "cuda:0 outside PyTorch, by library" in ran.text
@@ -50,18 +50,18 @@ def test_a_cell_with_the_table_by_library(notebook, cupti):
     assert notebook.last.libraries == ()
 
 
-def test_a_statement_has_a_sentence(notebook):
+def test_statement_has_a_sentence(notebook):
     ran = notebook.run("%gpumem --outside take(0x1000, 388 * MIB, NCCL)")
     assert "cuda:0 outside PyTorch: NCCL +388.0 MiB" in ran.text
 
 
-def test_without_cupti_the_reason_is_shown(gpu_notebook, no_cupti):
+def test_reason_is_shown_without_cupti(gpu_notebook, no_cupti):
     ran = gpu_notebook.run("%%gpumem --outside\nx = 5\nx")
     assert ran.value == 5
     assert "memory outside PyTorch by library: no CUPTI library is loaded" in ran.text
 
 
-def test_the_setting_records_from_cell_to_cell(notebook, cupti):
+def test_setting_records_across_cells(notebook, cupti):
     notebook.run("%config GPUMem.outside = 'library'")
     assert cupti.enabled
     assert threads() == ["ipygpumem-outside"]
@@ -74,7 +74,7 @@ def test_the_setting_records_from_cell_to_cell(notebook, cupti):
     assert threads() == []
 
 
-def test_memory_freed_in_the_same_cell(notebook):
+def test_memory_freed_in_same_cell(notebook):
     notebook.run("%config GPUMem.outside = 'library'")
     ran = notebook.run("take(0x1000, 512 * MIB, CUPY)\ngive(0x1000)")
     assert "cuda:0 outside PyTorch: CuPy peak +512.0 MiB" in ran.text
@@ -82,7 +82,7 @@ def test_memory_freed_in_the_same_cell(notebook):
     assert notebook.run("take(0x2000, 2 * MIB, CUPY)\ngive(0x2000)").displays == []
 
 
-def test_a_problem_with_the_setting_is_reported_once(gpu_notebook, fake_gpu, no_cupti):
+def test_problem_with_setting_is_reported_once(gpu_notebook, fake_gpu, no_cupti):
     ran = gpu_notebook.run("%config GPUMem.outside = 'library'")
     assert ran.stdout == (
         "ipygpumem: memory outside PyTorch is reported without libraries: no CUPTI library is loaded; "
@@ -94,7 +94,7 @@ def test_a_problem_with_the_setting_is_reported_once(gpu_notebook, fake_gpu, no_
     assert "CUPTI" not in ran.text + ran.stdout
 
 
-def test_unloading_within_a_cell_stops_recording(notebook, cupti):
+def test_unload_within_cell_stops_recording(notebook, cupti):
     notebook.run("%config GPUMem.outside = 'library'")
     ran = notebook.run("%%gpumem --outside\ntake(0x1000, MIB, CUPY)\n%unload_ext ipygpumem\nx = 7")
     assert ran.success
@@ -102,12 +102,12 @@ def test_unloading_within_a_cell_stops_recording(notebook, cupti):
     assert threads() == []
 
 
-def test_an_invalid_value_of_the_setting(notebook, caplog):
+def test_invalid_setting(notebook, caplog):
     notebook.run("%config GPUMem.outside = 'everything'")
     assert notebook.run("%config GPUMem.outside").value == "off"
 
 
-def test_env_shows_what_is_missing(gpu_notebook, no_cupti):
+def test_env_shows_missing_packages(gpu_notebook, no_cupti):
     ran = gpu_notebook.run("%gpumem env")
     assert "outside PyTorch, by library" in ran.stdout
     assert "unknown: no CUPTI library is loaded; PyTorch's CUDA builds load it" in ran.stdout
@@ -126,13 +126,13 @@ def test_env_shows_the_pip_command(notebook, monkeypatch):
     assert "pip install 'ipygpumem[outside]'" in notebook.run("%gpumem env").stdout
 
 
-def test_env_with_everything(notebook):
+def test_env_with_all_packages(notebook):
     lines = notebook.run("%gpumem env").stdout.splitlines()
     line = next(line for line in lines if "by library" in line)
     assert line.endswith("  exact: CUPTI's records")
 
 
-def test_a_later_problem_is_reported_once(notebook, cupti):
+def test_later_problem_is_reported_once(notebook, cupti):
     notebook.run("%config GPUMem.outside = 'library'")
     notebook.run("take(0x1000, 100 * MIB, NCCL)")
     cupti.refuses["cuptiGetTimestamp"] = 999
@@ -155,7 +155,7 @@ def test_env_shows_the_last_error_of_cupti(notebook, cupti):
     assert "the last attempt failed: " not in notebook.run("%gpumem env").stdout
 
 
-def test_the_option_needs_a_statement(notebook):
+def test_option_requires_a_statement(notebook):
     ran = notebook.run("%gpumem --outside")
     assert not ran.success
     assert "add the statement to measure" in str(ran.error)

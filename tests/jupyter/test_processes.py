@@ -33,14 +33,14 @@ def notebook(gpu_notebook, fake_gpu, child):
     return gpu_notebook
 
 
-def test_unchanged_processes_are_not_in_the_report(notebook):
+def test_unchanged_processes_are_not_reported(notebook):
     notebook.run("others(**{child: 3 * GIB})")
     ran = notebook.run("import torch\nx = torch.ones(1 << 22, device='cuda')")
     assert "pid" not in ran.text
     assert notebook.last.neighbours == ()
 
 
-def test_changed_processes_are_in_the_report(notebook, child):
+def test_changed_processes_are_reported(notebook, child):
     ran = notebook.run("others(**{child: 3 * GIB}, p4194303=GIB)\ny = torch.ones(1 << 22, device='cuda')")
     assert ran.text.splitlines()[1] == (
         f"cuda:0 other processes: pid {child.pid} (sleep, child of this process) started, +3.0 GiB · "
@@ -57,13 +57,13 @@ def test_changed_processes_are_in_the_report(notebook, child):
     assert "pid 4194303" in ran.displays[0]["text/html"]
 
 
-def test_a_process_that_stops_using_the_gpu(notebook, child):
+def test_process_that_stops_using_the_gpu(notebook, child):
     notebook.run("others(**{child: 3 * GIB})")
     ran = notebook.run("others()\nz = torch.ones(1 << 22, device='cuda')")
     assert f"pid {child.pid} (sleep, child of this process) stopped using the GPU, -3.0 GiB" in ran.text
 
 
-def test_the_full_table_has_a_row_for_each(notebook, child):
+def test_full_table_has_a_row_per_process(notebook, child):
     notebook.run("others(**{child: 3 * GIB})")
     ran = notebook.run("%%gpumem\nothers(**{child: 3 * GIB}, p4194303=GIB)")
     at = next(i for i, line in enumerate(ran.text.splitlines()) if "other processes" in line)
@@ -87,12 +87,12 @@ def test_further_processes_are_summed(notebook):
     assert ran.text.splitlines()[1].endswith("pid 4194298 stopped using the GPU, -6.0 GiB · 5 more -15.0 GiB")
 
 
-def test_the_breakdown_names_other_processes(notebook, child):
+def test_breakdown_names_other_processes(notebook, child):
     ran = notebook.run("others(**{child: 3 * GIB})\n%gpumem")
     assert f"pid {child.pid} (sleep, child of this process)" in ran.texts[0]
 
 
-def test_the_out_of_memory_panel_names_other_processes(notebook, child):
+def test_oom_panel_names_other_processes(notebook, child):
     notebook.run("others(**{child: 130 * GIB})")
     ran = notebook.run("torch.ones(20 << 30, dtype=torch.uint8, device='cuda')")
     (panel,) = ran.texts
@@ -101,7 +101,7 @@ def test_the_out_of_memory_panel_names_other_processes(notebook, child):
     assert sentence in panel
 
 
-def test_the_command(notebook, child):
+def test_command(notebook, child):
     notebook.run("others(**{child: 3 * GIB}, p4194303=GIB)")
     ran = notebook.run("%gpumem processes")
     lines = [" ".join(line.split()) for line in ran.text.splitlines()]
@@ -129,7 +129,7 @@ def test_invalid_arguments_are_one_line(notebook, words):
     assert "\n" not in str(ran.error)
 
 
-def test_before_cuda_is_initialized_all_devices_are_listed(fake_gpu, make_notebook, child):
+def test_all_devices_are_listed_before_cuda_is_initialized(fake_gpu, make_notebook, child):
     fake_gpu.nvml_device.others[child.pid] = 3 * GIB
     notebook = make_notebook(GPUMem={"preload": "off"})
     notebook.load()
@@ -140,7 +140,7 @@ def test_before_cuda_is_initialized_all_devices_are_listed(fake_gpu, make_notebo
     assert not fake_gpu[0].context
 
 
-def test_without_a_driver_it_is_one_line(make_notebook, fake_nvml):
+def test_missing_driver_is_one_line(make_notebook, fake_nvml):
     fake_nvml.present = False
     notebook = make_notebook()
     notebook.load()
@@ -148,7 +148,7 @@ def test_without_a_driver_it_is_one_line(make_notebook, fake_nvml):
     assert str(ran.error) == "%gpumem processes: no NVIDIA driver library (libnvidia-ml) on this machine"
 
 
-def test_an_nvml_error_is_shown_with_its_device(notebook, fake_gpu):
+def test_nvml_error_is_shown_with_its_device(notebook, fake_gpu):
     import pynvml
 
     for version in ("v3", "v2"):
@@ -157,21 +157,21 @@ def test_an_nvml_error_is_shown_with_its_device(notebook, fake_gpu):
     assert "no permission for the NVML query" in ran.text
 
 
-def test_an_error_in_the_lookup_does_not_lose_the_report(notebook, monkeypatch):
+def test_lookup_error_keeps_the_report(notebook, monkeypatch):
     monkeypatch.setattr(process_names.ProcessDirectory, "lookup", lambda *_, **__: 1 / 0)
     ran = notebook.run("others(p4194303=GIB)\nv = torch.ones(1 << 22, device='cuda')")
     assert "other processes could not be identified: division by zero" in ran.text
     assert notebook.last.devices["cuda:0"].others == GIB
 
 
-def test_no_lookup_without_a_change(notebook, monkeypatch):
+def test_no_lookup_without_change(notebook, monkeypatch):
     notebook.run("others(p4194303=GIB)\nu = torch.ones(1 << 22, device='cuda')")
     monkeypatch.setattr(process_names, "_look_up", lambda *_, **__: pytest.fail("a process was looked up"))
     notebook.run("del u")
     assert notebook.last.notes == ()
 
 
-def test_a_process_from_before_the_first_measurement_is_named_when_it_ends(fake_gpu, child):
+def test_process_from_before_first_measurement_is_named_when_it_ends(fake_gpu, child):
     fake_gpu.alloc(1 << 20)
     fake_gpu.nvml_device.others[child.pid] = 3 * GIB
     with ipygpumem.measure():
@@ -183,6 +183,6 @@ def test_a_process_from_before_the_first_measurement_is_named_when_it_ends(fake_
     assert [(change.neighbour.name, change.event) for change in m.report.neighbours] == [("sleep", "ended")]
 
 
-def test_the_help_has_it(notebook):
+def test_help_lists_the_command(notebook):
     assert "%gpumem processes" in notebook.run("%gpumem --help").stdout
     assert sys.modules["ipygpumem.jupyter.completion"].candidates("%gpumem proc") == ["processes"]

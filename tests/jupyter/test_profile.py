@@ -26,7 +26,7 @@ def notebook(make_notebook, tmp_path):
     return notebook
 
 
-def test_both_files_and_a_picture_below_the_report(notebook, tmp_path):
+def test_both_files_and_picture_below_report(notebook, tmp_path):
     ran = notebook.run("%%gpumem --trace {folder}/t.json.gz --timeline {folder}/t.html\n" + BODY + "y.shape")
     assert ran.success
     assert tuple(ran.value) == (1000, 200)
@@ -41,11 +41,11 @@ def test_both_files_and_a_picture_below_the_report(notebook, tmp_path):
     assert notebook.last.profile.timeline == str(tmp_path / "t.html")
 
 
-def test_a_trace_alone_has_no_picture(notebook):
+def test_trace_alone_has_no_picture(notebook):
     assert len(notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY).displays) == 1
 
 
-def test_a_cell_that_fails(notebook, tmp_path):
+def test_failing_cell(notebook, tmp_path):
     original = vars(notebook.shell).get("showtraceback")
     ran = notebook.run(
         "%%gpumem --trace {folder}/t.json --timeline {folder}/t.html\n" + BODY + "raise ValueError('mine')"
@@ -61,7 +61,7 @@ def test_a_cell_that_fails(notebook, tmp_path):
 @pytest.mark.parametrize(
     "end", ["raise ValueError('mine')", "raise KeyboardInterrupt", "", "with torch.profiler.profile(): pass"]
 )
-def test_the_time_to_stop_the_profiler_does_not_count_for_the_cell(notebook, monkeypatch, end):
+def test_time_to_stop_profiler_is_not_in_cell_time(notebook, monkeypatch, end):
     from ipygpumem.features.profile import capture
 
     stop = capture.Capture.stop
@@ -78,7 +78,7 @@ def test_the_time_to_stop_the_profiler_does_not_count_for_the_cell(notebook, mon
     assert notebook.last.profile.seconds > 1.5
 
 
-def test_a_showtraceback_that_was_replaced(notebook):
+def test_replaced_showtraceback(notebook):
     shown = []
     notebook.shell.showtraceback = lambda *_, **__: shown.append(1)
     replacement = notebook.shell.showtraceback
@@ -113,7 +113,7 @@ def test_cell_with_its_own_profiler(notebook, tmp_path):
         ("--trace {folder}/a.json --outside", f"%%gpumem: {CUPTI}"),
     ],
 )  # fmt: skip
-def test_invalid_options_end_the_cell_before_it_runs(notebook, tmp_path, line, message):
+def test_invalid_options_end_cell_before_it_runs(notebook, tmp_path, line, message):
     ran = notebook.run(f"%%gpumem {line}\nran = True")
     assert isinstance(ran.error, UsageError)
     assert ran.stderr.strip() == f"UsageError: {message.replace('{tmp}', str(tmp_path))}"
@@ -126,7 +126,7 @@ def test_missing_statement(notebook):
     assert "add the statement to record" in ran.stderr
 
 
-def test_a_statement(notebook, tmp_path):
+def test_statement(notebook, tmp_path):
     ran = notebook.run("%gpumem --timeline {folder}/t.html torch.ones(1000, 200).mul(2).shape")
     assert tuple(ran.value) == (1000, 200)
     assert len(ran.displays) == 2

@@ -57,7 +57,7 @@ def test_invalid_arguments(notebook, run, line):
     assert isinstance(ran.error, UsageError) and ran.stderr.count("\n") == 1
 
 
-def test_rank_in_a_path(notebook):
+def test_rank_in_path(notebook):
     from ipygpumem.jupyter.namespace import filled
 
     notebook.load()

@@ -26,7 +26,7 @@ def usage(ran):
     return ran.stderr.strip().removeprefix("UsageError: ")
 
 
-def test_start_save_stop(gpu_notebook, tmp_path):
+def test_start_save_and_stop(gpu_notebook, tmp_path):
     path = tmp_path / "run.pickle"
     ran = gpu_notebook.run("%gpumem record start")
     assert ran.stdout == (
@@ -83,7 +83,7 @@ def test_cells_without_a_report_are_recorded(gpu_notebook, tmp_path):
     assert numbers[-3:] == [number, number + 1, number + 2]
 
 
-def test_saved_again_and_again(gpu_notebook, tmp_path):
+def test_repeated_saves(gpu_notebook, tmp_path):
     gpu_notebook.run("%gpumem record start")
     for step in range(3):
         gpu_notebook.run(allocation(4, f"x{step}"))
@@ -124,14 +124,14 @@ def test_invalid_commands(gpu_notebook, tmp_path, monkeypatch, line, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_twice(gpu_notebook):
+def test_second_start(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     line = usage(gpu_notebook.run("%gpumem record start"))
     assert line == "%gpumem record start: a recording is already running: stop it with %gpumem record stop"
     assert recording()
 
 
-def test_a_users_own_recording_is_left_alone(gpu_notebook, fake_gpu):
+def test_user_recording_is_left_unchanged(gpu_notebook, fake_gpu):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
@@ -142,7 +142,7 @@ def test_a_users_own_recording_is_left_alone(gpu_notebook, fake_gpu):
     assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record stop: nothing is being recorded"
 
 
-def test_recording_taken_over_by_the_user(gpu_notebook):
+def test_user_takes_over_recording(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     ran = gpu_notebook.run(allocation(8))
@@ -152,7 +152,7 @@ def test_recording_taken_over_by_the_user(gpu_notebook):
     assert "recording" not in gpu_notebook.run(allocation(8, "more")).text
 
 
-def test_snapshot_of_a_cell_during_a_recording(gpu_notebook, tmp_path):
+def test_snapshot_of_cell_during_recording(gpu_notebook, tmp_path):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run(allocation(4))
     ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/cell.pickle\n{allocation(8, 'more')}")
@@ -164,13 +164,13 @@ def test_snapshot_of_a_cell_during_a_recording(gpu_notebook, tmp_path):
     assert not recording()
 
 
-def test_no_gpu(notebook):
+def test_without_gpu(notebook):
     notebook.load()
     assert "PyTorch records the history of GPU memory only" in usage(notebook.run("%gpumem record start"))
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_statement_in_the_cell_is_not_the_cell(fake_gpu, make_notebook, tmp_path, terminal):
+def test_statement_in_cell_is_distinct_from_cell(fake_gpu, make_notebook, tmp_path, terminal):
     notebook = make_notebook(terminal=terminal)
     notebook.load()
     notebook.run("import torch")

@@ -35,7 +35,7 @@ def test_peak_outside_pytorch_within_a_cell(gpu_notebook, fake_gpu):
     assert threads() == []
 
 
-def test_unloading_in_the_middle_of_a_cell(gpu_notebook, fake_gpu):
+def test_unload_within_cell(gpu_notebook, fake_gpu):
     assert gpu_notebook.run("import time; time.sleep(0.08)\n%unload_ext ipygpumem\ntime.sleep(0.05)").success
     assert threads() == []
     gpu_notebook.load()
@@ -44,7 +44,7 @@ def test_unloading_in_the_middle_of_a_cell(gpu_notebook, fake_gpu):
     assert "at least +1.2 GiB" in gpu_notebook.run("passing()").text
 
 
-def test_over_several_cells(gpu_notebook, fake_gpu, tmp_path):
+def test_peaks_of_several_cells(gpu_notebook, fake_gpu, tmp_path):
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu
     gpu_notebook.run(CELL)
     gpu_notebook.run("%gpumem record start")

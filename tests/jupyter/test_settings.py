@@ -79,7 +79,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_value_by_config_is_one_line(gpu_notebook, caplog, name):
+def test_invalid_value_by_config_is_one_line(gpu_notebook, caplog, name):
     before = gpu_notebook.run(f"%config GPUMem.{name}").value
     with caplog.at_level(logging.ERROR):
         ran = gpu_notebook.run(f"%config GPUMem.{name} = {BAD[name]!r}")
@@ -95,7 +95,7 @@ def test_a_bad_value_by_config_is_one_line(gpu_notebook, caplog, name):
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_value_in_the_configuration_does_not_break_the_load(fake_gpu, configured, name):
+def test_invalid_value_in_configuration_does_not_break_load(fake_gpu, configured, name):
     notebook = configured(**{name: BAD[name], "style": BAD[name] if name == "style" else "table"})
     first, fault = notebook.said.stdout.splitlines()
     assert first.startswith("ipygpumem: cuda:0 NVIDIA H200")
@@ -107,7 +107,7 @@ def test_a_bad_value_in_the_configuration_does_not_break_the_load(fake_gpu, conf
     assert ("allocated (tensors)" in ran.text) is (name != "style")  # the good values hold
 
 
-def test_a_device_that_only_torch_can_deny(fake_gpu, make_notebook, monkeypatch):
+def test_nonexistent_device(fake_gpu, make_notebook, monkeypatch):
     """Before torch is imported the devices are unknown: the line is printed with the baseline."""
     from ipygpumem.sources import pytorch
 
@@ -140,7 +140,7 @@ def test_report(fake_gpu, setting, report, reports):
     assert len(notebook.run("%%gpumem\n1 + 1").texts) == 1  # asked for is always shown
 
 
-def test_load_says_that_reports_are_off(fake_gpu, configured):
+def test_load_mentions_that_reports_are_off(fake_gpu, configured):
     assert configured(report="off").said.stdout.endswith("; reports are off (%gpumem on)\n")
 
 
@@ -176,11 +176,11 @@ def test_devices(two_gpus, setting, devices):
     assert list(notebook.last.devices) == ["cuda:0", "cuda:1"]
 
 
-def test_no_devices_at_all_is_refused(fake_gpu, configured):
+def test_empty_list_of_devices_is_rejected(fake_gpu, configured):
     assert "devices must not be empty" in configured(devices=[]).said.stdout
 
 
-def test_unload_monitors_all_devices_again(two_gpus, configured):
+def test_unload_resets_monitored_devices(two_gpus, configured):
     from ipygpumem.measurement.runtime import current
 
     notebook = configured(devices="cuda:1")
@@ -195,7 +195,7 @@ def test_preload_context(fake_gpu, configured):
     assert "outside PyTorch +66.0 MiB" in notebook.run("x = torch.ones(64, 64, device='cuda')\ny = x @ x").text
 
 
-def test_preload_off_leaves_cuda_alone(fake_gpu, configured):
+def test_preload_off_does_not_initialize_cuda(fake_gpu, configured):
     notebook = configured(preload="off")
     assert notebook.said.stdout == (
         "ipygpumem: CUDA was not started; the first cell that starts it sets the baseline; "
@@ -221,14 +221,14 @@ def test_breakdown_before_cuda_is_initialized(fake_gpu, configured):
     assert "CUDA has not started" in text
 
 
-def test_preload_by_config_later(fake_gpu, configured):
+def test_preload_set_later_by_config(fake_gpu, configured):
     notebook = configured(preload="off")
     ran = notebook.run("%config GPUMem.preload = 'context'")
     assert ran.stdout.startswith("ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 612 MiB (context 612, ")
     assert notebook.run("%config GPUMem.preload = 'off'").stdout == ""
 
 
-def test_peaks_untouched_resets_nothing(fake_gpu, configured):
+def test_untouched_peaks_are_not_reset(fake_gpu, configured):
     notebook = configured(peaks="untouched")
     assert fake_gpu.calls["resetPeakMemoryStats"] == 0
     assert "peak +64.0 MiB" in notebook.run(TAKE_AND_DROP).text  # a new record is exact
@@ -271,7 +271,7 @@ def test_host_peak(make_notebook):
         assert 31 * MIB < notebook.last.host.peak < 60 * MIB
 
 
-def test_every_trait_is_tested_here():
+def test_every_trait_is_tested():
     assert set(Settings.class_traits(config=True)) == set(BAD)
 
 

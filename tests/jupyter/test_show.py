@@ -45,7 +45,7 @@ def test_color_in_a_terminal(terminal, monkeypatch, case, colored):
     assert uses_color(terminal.shell) is colored
 
 
-def test_the_line_in_a_terminal(terminal, monkeypatch):
+def test_line_in_a_terminal(terminal, monkeypatch):
     """What a person sees: IPython's own publisher prints the text."""
     from IPython.core.displaypub import DisplayPublisher
 
@@ -68,7 +68,7 @@ def test_notebook_is_not_a_terminal(loaded):
 
 
 @pytest.mark.parametrize(("cell", "limit"), [(TAKE, 4096), (f"%%gpumem\n{TAKE}", 16384), ("%gpumem", 16384)])
-def test_small_and_plain_html(gpu_notebook, cell, limit):
+def test_html_is_small_and_plain(gpu_notebook, cell, limit):
     (bundle,) = gpu_notebook.run(cell).displays
     assert set(bundle) == {"text/plain", "text/html"}
     html = bundle["text/html"]
@@ -92,7 +92,7 @@ def test_one_to_three_lines(two_gpus, make_notebook, tmp_path):
     assert "recording allocation history" in text
 
 
-def test_the_callers_text_is_not_markup(gpu_notebook, tmp_path):
+def test_text_of_the_caller_is_not_markup(gpu_notebook, tmp_path):
     path = tmp_path / "<b>&.pickle"
     (bundle,) = gpu_notebook.run(f"%%gpumem --snapshot '{path}'\n{TAKE}").displays
     assert "&lt;b&gt;&amp;.pickle" in bundle["text/html"]
@@ -100,6 +100,6 @@ def test_the_callers_text_is_not_markup(gpu_notebook, tmp_path):
 
 
 @pytest.mark.parametrize("cell", ["%gpumem", "%gpumem 6 * 7", "%%gpumem\n6 * 7", "6 * 7"])
-def test_one_display_for_a_cell(loaded, cell):
+def test_one_display_per_cell(loaded, cell):
     """The books are the answer; a line about the memory that drawing them took is not."""
     assert len(loaded.run(cell).texts) == 1

@@ -49,7 +49,7 @@ def quiet(make_notebook):
     return notebook
 
 
-def test_a_file_in_a_terminal(loaded, gpt):
+def test_file_in_a_terminal(loaded, gpt):
     ran = loaded.run(f"%gpumem view '{gpt}'")
     assert ran.success
     assert ran.texts == [f"{Snapshot.load(gpt).summary()}\n{HINT}"], "and the cell has no report of its own"
@@ -57,7 +57,7 @@ def test_a_file_in_a_terminal(loaded, gpt):
 
 
 @pytest.mark.parametrize("kind", ["live", "batch"])
-def test_a_file_in_a_notebook(quiet, gpt, monkeypatch, kind):
+def test_file_in_a_notebook(quiet, gpt, monkeypatch, kind):
     watch(monkeypatch, kind)
     ran = quiet.run(f"%gpumem view '{gpt}'")
     kinds = [set(data) for data in ran.displays]
@@ -91,7 +91,7 @@ def test_file_that_is_not_a_snapshot(quiet, tmp_path):
     assert usage(quiet.run(f"%gpumem view {tmp_path}/x")).startswith(f"%gpumem view: {tmp_path}/x: neither a pickle")
 
 
-def test_a_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monkeypatch):
+def test_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monkeypatch):
     watch(monkeypatch, "live")
     path = tmp_path / "x.pickle"
     ran = gpu_notebook.run(f"%%gpumem --snapshot {path} --view\n{BODY}")
@@ -105,25 +105,25 @@ def test_a_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monke
     assert WIDGET in viewer
 
 
-def test_a_failing_cell_is_shown_and_fails(gpu_notebook, tmp_path):
+def test_failing_cell_is_shown_and_fails(gpu_notebook, tmp_path):
     ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle --view\n{BODY}\n1/0")
     assert isinstance(ran.error, ZeroDivisionError)
     assert HINT in ran.texts[-1]
 
 
-def test_quiet_leaves_the_view(gpu_notebook, tmp_path):
+def test_quiet_keeps_the_view(gpu_notebook, tmp_path):
     ran = gpu_notebook.run(f"%%gpumem -q --snapshot {tmp_path}/x.pickle --view\n{BODY}")
     assert HINT in ran.text
     assert ran.stdout == "Out[1]: 31457280\n"
 
 
-def test_a_statement(gpu_notebook, tmp_path):
+def test_statement(gpu_notebook, tmp_path):
     ran = gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle --view {BODY.splitlines()[0]}")
     assert HINT in ran.texts[-1]
     assert "peak 62.0 MiB requested" in ran.texts[-1]
 
 
-def test_a_view_that_fails_is_a_line(gpu_notebook, tmp_path, monkeypatch):
+def test_failing_view_is_one_line(gpu_notebook, tmp_path, monkeypatch):
     def broken(self, where):
         raise RuntimeError("no canvas\nand more")
 
@@ -136,7 +136,7 @@ def test_a_view_that_fails_is_a_line(gpu_notebook, tmp_path, monkeypatch):
     assert ran.stderr == ""
 
 
-def test_nothing_written_nothing_shown(gpu_notebook, tmp_path):
+def test_no_view_without_snapshot_file(gpu_notebook, tmp_path):
     (tmp_path / "gone").mkdir()
     ran = gpu_notebook.run(
         f"%%gpumem --snapshot {tmp_path}/gone/x.pickle --view\n{BODY.splitlines()[0]}\n"
@@ -146,7 +146,7 @@ def test_nothing_written_nothing_shown(gpu_notebook, tmp_path):
     assert ran.success
 
 
-def test_view_needs_a_snapshot(gpu_notebook):
+def test_view_requires_snapshot(gpu_notebook):
     message = usage(gpu_notebook.run(f"%%gpumem --view\n{BODY}"))
     assert message == "%%gpumem: --view shows a recording: add --snapshot PATH"
     assert "kept" not in gpu_notebook.shell.user_ns

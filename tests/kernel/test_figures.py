@@ -58,7 +58,7 @@ def test_each_output_carries_at_most_2_kb(executed):
     assert all(len(json.dumps(data).encode()) <= LIMIT for data in figures)
 
 
-def test_html_of_such_a_notebook_is_made(executed):
+def test_html_conversion_of_notebook_with_metadata(executed):
     exporters = pytest.importorskip("nbconvert.exporters")
     try:
         page, _ = exporters.HTMLExporter(template_name="basic").from_filename(str(executed / "run.ipynb"))
@@ -87,7 +87,7 @@ def test_rerun_cell_is_compared_with_its_last_run(kernel):
     assert f"last run, In [{number}]: +64." in again.reports[0]
 
 
-def test_a_log_survives_the_kernel(tmp_path):
+def test_log_outlives_kernel(tmp_path):
     """The kernel is killed during a cell: the reports of earlier cells are complete."""
     from jupyter_client.manager import KernelManager
 

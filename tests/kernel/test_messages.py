@@ -113,14 +113,14 @@ def test_ten_thousand_lines(kernel):
     assert len(answer.reports) == 1
 
 
-def test_the_reports_of_the_session(kernel):
+def test_reports_of_session(kernel):
     number = kernel.run("x = 1").reply["execution_count"]
     kernel.run("import ipygpumem")
     assert kernel.run(f"ipygpumem.reports.cell({number}).cell").value == str(number)
     assert kernel.run("len(ipygpumem.reports) >= 3").value == "True"
 
 
-def test_the_cell_id_of_the_front_end(kernel):
+def test_cell_id_of_front_end(kernel):
     """JupyterLab and nbclient name the cell; older kernels do not pass it on."""
     client = kernel.client
     content = {"code": "y = 1", "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
@@ -169,7 +169,7 @@ def test_is_complete(kernel):
     assert kernel.request(kernel.client.is_complete("x = 1"))["status"] == "complete"
 
 
-def test_a_nested_run_and_unload(kernel):
+def test_nested_run_and_unload(kernel):
     assert len(kernel.run("get_ipython().run_cell('6 * 7');").reports) == 1
     answer = kernel.run("%unload_ext ipygpumem\n6 * 7")
     assert answer.kinds == ["execute_result"]

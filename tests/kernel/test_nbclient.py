@@ -63,7 +63,7 @@ def test_outputs(executed):
     assert displays(cells[7]) == []
 
 
-def test_a_notebook_stays_small(executed):
+def test_notebook_stays_small(executed):
     """What the reports add to a notebook file."""
     notebook, _ = executed
     for cell in notebook.cells:
@@ -101,7 +101,7 @@ def test_numbers_and_names_of_cells(executed):
 
 
 @pytest.mark.parametrize("head", ["", "%%gpumem\n"])
-def test_a_failing_cell_fails(head):
+def test_failing_cell_fails(head):
     notebook, error = execute(LOAD, f"{head}x = b'x' * (64 << 20)\n1/0", "ran = True")
     assert error is not None
     assert error.ename == "ZeroDivisionError"
@@ -110,7 +110,7 @@ def test_a_failing_cell_fails(head):
     assert len(displays(notebook.cells[1])) == 1  # and its report is there
 
 
-def test_bad_options_fail_the_run():
+def test_invalid_options_fail_the_run():
     _, error = execute(LOAD, "%%gpumem --no-such\nran = True")
     assert error.ename == "UsageError"
 
@@ -130,7 +130,7 @@ RESET = (
 
 
 @pytest.mark.parametrize("wait", ["", "import asyncio\nawait asyncio.sleep(0)\n"], ids=["sync", "await"])
-def test_a_limit_stops_the_notebook(wait):
+def test_limit_stops_notebook(wait):
     notebook, error = execute(
         RESET,
         "%%gpumem --limit-host 200MiB\nx = b'x' * (64 << 20)\nlen(x)",

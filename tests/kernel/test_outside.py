@@ -8,7 +8,7 @@ import nbclient
 import nbformat
 
 
-def test_the_notebook_runs_without_a_gpu(tmp_path):
+def test_notebook_runs_without_gpu(tmp_path):
     notebook = nbformat.read(Path(__file__).parents[2] / "notebooks" / "outside_pytorch.ipynb", as_version=4)
     executed = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert any("NCCL" in output.get("data", {}).get("text/plain", "") for output in executed), "as run on a GPU"

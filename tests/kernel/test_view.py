@@ -89,7 +89,7 @@ def test_widget_in_an_interactive_notebook(kernel, answering):
     assert ask(kernel, comm, {"id": "c", "get": "7"}) == ({"id": "c", "error": "unknown request: '7'"}, b"")
 
 
-def test_a_closed_view_is_silent(kernel, answering):
+def test_closed_view_sends_no_messages(kernel, answering):
     answering(f"{SAMPLE}view = snapshot.view()\nview")
     closed = answering("view.close()")
     assert [kind for kind, _ in closed.outputs if kind.startswith("comm")].count("comm_close") >= 1
@@ -97,7 +97,7 @@ def test_a_closed_view_is_silent(kernel, answering):
     assert WIDGET in [content["data"] for kind, content in again.outputs if kind == "display_data"][1]
 
 
-def test_the_notebook_about_snapshots_runs_where_there_is_no_gpu(tmp_path):
+def test_snapshot_notebook_runs_without_gpu(tmp_path):
     """Its cells with the tag gpu record; every other takes the sample that comes with the package."""
     notebook = nbformat.read(Path(__file__).parents[2] / "notebooks" / "snapshots.ipynb", as_version=4)
     notebook.cells = [cell for cell in notebook.cells if "gpu" not in cell.metadata.get("tags", [])]

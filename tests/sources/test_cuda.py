@@ -60,7 +60,7 @@ def runtime(monkeypatch, fresh_package):
     return runtime
 
 
-def test_memory_is_freed_at_the_end_of_the_block(runtime):
+def test_memory_is_freed_at_end_of_block(runtime):
     with cuda.raw_allocation(SIZE) as allocated:
         assert allocated
         assert list(runtime.held.values()) == [SIZE]
@@ -68,20 +68,20 @@ def test_memory_is_freed_at_the_end_of_the_block(runtime):
     assert runtime.modes == [0, 2, 0, 2, 0], "every call in relaxed capture mode"
 
 
-def test_memory_is_freed_when_the_block_raises(runtime):
+def test_memory_is_freed_when_block_raises(runtime):
     with pytest.raises(ZeroDivisionError), cuda.raw_allocation(SIZE):
         raise ZeroDivisionError
     assert runtime.held == {}
 
 
-def test_a_failed_allocation_leaves_no_error_for_the_next_call(runtime):
+def test_failed_allocation_leaves_no_error_for_next_call(runtime):
     runtime.error = 2
     with cuda.raw_allocation(SIZE) as allocated:
         assert not allocated
     assert runtime.cleared == 1
 
 
-def test_without_a_runtime_nothing_is_allocated(monkeypatch):
+def test_nothing_is_allocated_without_runtime(monkeypatch):
     _hide_bindings(monkeypatch)
     monkeypatch.setattr(cuda, "_loaded_runtime", lambda: None)
     cuda._runtime.cache_clear()
@@ -89,7 +89,7 @@ def test_without_a_runtime_nothing_is_allocated(monkeypatch):
         assert (allocated, relaxed) == (False, False)
 
 
-def test_the_loaded_runtime_is_found_in_the_memory_map(monkeypatch, tmp_path):
+def test_loaded_runtime_is_in_memory_map(monkeypatch, tmp_path):
     opened = []
     maps = tmp_path / "maps"
     maps.write_text(

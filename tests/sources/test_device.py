@@ -39,7 +39,7 @@ def read(monitor, name="cuda:0"):
 
 
 @pytest.mark.parametrize("regime", ["bare", "A", "C"])
-def test_our_entry_is_found(make_gpu, regime):
+def test_own_entry_is_identified(make_gpu, regime):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     _, monitor = start(gpu)
     device = read(monitor)
@@ -53,7 +53,7 @@ def test_our_entry_is_found(make_gpu, regime):
     assert gpu[0].allocator.stats["reserved_bytes"]["all"].peak == 100 * MIB, "it was not allocated by PyTorch"
 
 
-def test_another_process_with_our_pid(make_gpu):
+def test_another_process_with_own_pid(make_gpu):
     nvml_device = FakeNvmlDevice(regime="A", others={os.getpid() - 3_000_000: 50 * MIB})
     _, monitor = start(make_gpu(nvml_devices=[nvml_device]))
     device = read(monitor)
@@ -69,7 +69,7 @@ def test_another_process_with_our_pid(make_gpu):
         ("shared", "several entries"),
     ],
 )
-def test_an_entry_that_cannot_be_found(make_gpu, regime, reason):
+def test_own_entry_cannot_be_identified(make_gpu, regime, reason):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     _, monitor = start(gpu)
     device = read(monitor)
@@ -81,14 +81,14 @@ def test_an_entry_that_cannot_be_found(make_gpu, regime, reason):
     assert gpu.raw == {}
 
 
-def test_this_process_is_not_in_the_list(make_gpu):
+def test_this_process_is_not_listed(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden", drawing={5: 3 * MIB})])
     gpu.nvml_device.processes = lambda: [(9000001, 300 * MIB)]
     _, monitor = start(gpu)
     assert "this process is not in NVML's list" in read(monitor).why
 
 
-def test_without_free_memory_the_pid_is_used(make_gpu):
+def test_pid_is_used_without_free_memory(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(total=1500 * MIB)])
     _, monitor = start(gpu)
     device = read(monitor)
@@ -97,21 +97,21 @@ def test_without_free_memory_the_pid_is_used(make_gpu):
     assert device.why == "NVML entry found by process id (too little free memory for a test allocation)"
 
 
-def test_without_free_memory_and_pids_of_the_host(make_gpu):
+def test_host_pids_without_free_memory(make_gpu):
     _, monitor = start(make_gpu(nvml_devices=[FakeNvmlDevice(total=1500 * MIB, regime="A")]))
     device = read(monitor)
     assert (device.mode, device.process) == ("device", None)
     assert "too little free memory" in device.why
 
 
-def test_without_a_cuda_runtime_the_pid_is_used(fake_gpu, monkeypatch):
+def test_pid_is_used_without_cuda_runtime(fake_gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     _, monitor = start(fake_gpu)
     device = read(monitor)
     assert device.why == "NVML entry found by process id (the test allocation outside PyTorch failed)"
 
 
-def test_a_device_that_does_not_change_is_not_ours(make_gpu):
+def test_unchanged_device_is_not_our_entry(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a", regime="hidden"), FakeNvmlDevice(uuid="GPU-b")])
     # a virtualization layer in which NVML lists the devices in another order than CUDA
     gpu[0].nvml_device, gpu[1].nvml_device = gpu[1].nvml_device, gpu[0].nvml_device
@@ -139,7 +139,7 @@ def test_devices_are_matched_by_uuid(make_gpu):
     assert read(DeviceMonitor(), "cuda:1").others == 77 * MIB
 
 
-def test_a_mig_instance_is_read_by_its_own_handle(make_gpu):
+def test_mig_instance_is_read_by_its_own_handle(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="MIG-a", total=10_000 * MIB)])
     gpu.nvml.devices.append(FakeNvmlDevice(uuid="GPU-parent", mig=True))
     _, monitor = start(gpu)
@@ -147,7 +147,7 @@ def test_a_mig_instance_is_read_by_its_own_handle(make_gpu):
     assert (device.mode, device.total) == ("process", 10_000 * MIB)
 
 
-def test_the_whole_gpu_of_a_mig_instance_is_not_used(make_gpu):
+def test_whole_gpu_of_mig_instance_is_not_used(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a", mig=True)])
     _, monitor = start(gpu)
     device = read(monitor)
@@ -156,7 +156,7 @@ def test_the_whole_gpu_of_a_mig_instance_is_not_used(make_gpu):
     assert device.source == "cudaMemGetInfo"
 
 
-def test_an_entry_smaller_than_pytorchs_memory_is_not_used(fake_gpu):
+def test_entry_smaller_than_pytorch_memory_is_not_used(fake_gpu):
     _, monitor = start(fake_gpu)
     assert read(monitor).mode == "process"
     fake_gpu.nvml_device.own = 99 * MIB
@@ -165,7 +165,7 @@ def test_an_entry_smaller_than_pytorchs_memory_is_not_used(fake_gpu):
     assert device.why == "NVML's entry is smaller than what PyTorch has reserved"
 
 
-def test_an_entry_that_disappears_or_becomes_zero(fake_gpu):
+def test_entry_that_disappears_or_becomes_zero(fake_gpu):
     _, monitor = start(fake_gpu)
     read(monitor)
     for regime in ("hidden", "B"):
@@ -186,7 +186,7 @@ def test_graphics_processes_are_counted_once(make_gpu):
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("functions", [LISTS, MEMORY, LISTS + MEMORY, ("nvmlDeviceGetHandleByUUID",)])
-def test_errors_of_nvml_from_the_start(make_gpu, functions, code):
+def test_nvml_errors_at_start(make_gpu, functions, code):
     gpu = make_gpu()
     for name in functions:
         gpu.nvml.fail(name, code)
@@ -206,7 +206,7 @@ def test_errors_of_nvml_from_the_start(make_gpu, functions, code):
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("functions", [LISTS, MEMORY, LISTS + MEMORY])
-def test_errors_of_nvml_later(fake_gpu, functions, code):
+def test_nvml_errors_later(fake_gpu, functions, code):
     _, monitor = start(fake_gpu)
     assert read(monitor).mode == "process"
     for name in functions:
@@ -229,7 +229,7 @@ def test_errors_of_nvml_later(fake_gpu, functions, code):
         (True, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "different versions"),
     ],
 )
-def test_without_nvml_cuda_is_asked(make_gpu, present, code, reason):
+def test_cuda_is_queried_without_nvml(make_gpu, present, code, reason):
     gpu = make_gpu()
     gpu.nvml.present = present
     if code:
@@ -242,7 +242,7 @@ def test_without_nvml_cuda_is_asked(make_gpu, present, code, reason):
     assert device.outside == CONTEXT + 8 * MIB
 
 
-def test_no_cuda_call_on_a_device_without_a_context(two_gpus):
+def test_no_cuda_call_on_device_without_context(two_gpus):
     two_gpus.nvml.present = False
     _, monitor = start(two_gpus)
     for _ in range(3):
@@ -252,7 +252,7 @@ def test_no_cuda_call_on_a_device_without_a_context(two_gpus):
     assert device.total is not None, "from its properties"
 
 
-def test_a_device_without_a_context_is_read_with_nvml(two_gpus):
+def test_device_without_context_is_read_with_nvml(two_gpus):
     two_gpus[1].nvml_device.others[5] = 50 * MIB
     _, monitor = start(two_gpus)
     device = read(monitor, "cuda:1")
@@ -261,7 +261,7 @@ def test_a_device_without_a_context_is_read_with_nvml(two_gpus):
 
 
 @pytest.mark.parametrize("stream", ["current", "side"])
-def test_no_forbidden_call_during_a_capture(two_gpus, stream):
+def test_no_forbidden_call_during_capture(two_gpus, stream):
     two_gpus.alloc(MIB, 0)
     two_gpus.alloc(MIB, 1)
     monitor = DeviceMonitor()
@@ -279,7 +279,7 @@ def test_no_forbidden_call_during_a_capture(two_gpus, stream):
     assert two_gpus.violations == []
 
 
-def test_values_that_can_be_read_after_a_failed_kernel(fake_gpu):
+def test_values_readable_after_failed_kernel(fake_gpu):
     _, monitor = start(fake_gpu)
     read(monitor)
     fake_gpu.break_device()
@@ -287,7 +287,7 @@ def test_values_that_can_be_read_after_a_failed_kernel(fake_gpu):
     assert (device.allocated, device.process, device.busy) == (100 * MIB, CONTEXT + 100 * MIB, None)
 
 
-def test_a_failed_kernel_before_the_first_reading(fake_gpu):
+def test_failed_kernel_before_first_reading(fake_gpu):
     _, monitor = start(fake_gpu)
     fake_gpu.break_device()
     device = read(monitor)
@@ -316,14 +316,14 @@ def _accompany(gpu, monkeypatch, *movers):
     monkeypatch.setattr(runtime, "cudaFree", cuda_free)
 
 
-def test_another_process_that_changes_by_the_same_amount_once(make_gpu, monkeypatch):
+def test_another_process_changes_once_by_the_same_amount(make_gpu, monkeypatch):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={7: 100 * MIB, 8: 100 * MIB})])
     _accompany(gpu, monkeypatch, 7, 8)
     _, monitor = start(gpu)
     assert read(monitor).others == 200 * MIB
 
 
-def test_another_process_that_changes_by_the_same_amount_while_we_are_hidden(make_gpu, monkeypatch):
+def test_another_process_changes_by_the_same_amount_while_own_entry_is_hidden(make_gpu, monkeypatch):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={7: 100 * MIB}, regime="hidden")])
     gpu.nvml_device.processes = lambda: list(gpu.nvml_device.others.items())
     _accompany(gpu, monkeypatch, 7)

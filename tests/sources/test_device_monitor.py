@@ -33,11 +33,11 @@ def test_every_device_has_its_reading(two_gpus):
 
 
 @pytest.mark.parametrize("name", ["1", "cuda:1", " cuda:1 ", "cuda:01", 1])
-def test_ways_to_write_a_device(two_gpus, name):
+def test_device_specifications(two_gpus, name):
     assert DeviceMonitor().parse_devices([name, name]) == ("cuda:1",)
 
 
-def test_cuda_without_an_index_is_the_first_device(two_gpus):
+def test_cuda_without_index_is_first_device(two_gpus):
     assert DeviceMonitor().parse_devices(["cuda"]) == ("cuda:0",)
 
 
@@ -48,7 +48,7 @@ def test_invalid_devices(two_gpus, name):
     assert "\n" not in str(caught.value)
 
 
-def test_a_reading_is_repeated_if_segments_change(fake_gpu, monkeypatch):
+def test_reading_is_repeated_if_segments_change(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
     monitor = DeviceMonitor()
     monitor.read()
@@ -66,7 +66,7 @@ def test_a_reading_is_repeated_if_segments_change(fake_gpu, monkeypatch):
     assert device.outside == 612 * MIB
 
 
-def test_values_of_a_failed_reading_are_none(fake_gpu, monkeypatch):
+def test_values_of_failed_reading_are_none(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
     monitor = DeviceMonitor()
     monitor.read()
@@ -87,7 +87,7 @@ def test_cuda_malloc_async(make_gpu):
     assert device.torch_why.startswith("cudaMallocAsync")
 
 
-def test_values_of_a_pluggable_allocator_are_none(make_gpu):
+def test_values_of_pluggable_allocator_are_none(make_gpu):
     gpu = make_gpu(backend="pluggable")
     torch.cuda.init()
     gpu.outside(500 * MIB)
@@ -105,7 +105,7 @@ def test_pinned_memory(fake_gpu, monkeypatch):
     assert DeviceMonitor().read().host.pinned is None
 
 
-def test_busy_does_not_wait(fake_gpu):
+def test_busy_query_does_not_wait(fake_gpu):
     fake_gpu.alloc(MIB)
     monitor = DeviceMonitor()
     monitor.read()
@@ -116,7 +116,7 @@ def test_busy_does_not_wait(fake_gpu):
     assert monitor.read().devices["cuda:0"].busy is False
 
 
-def test_problems_of_torch(monkeypatch, fake_gpu):
+def test_torch_errors(monkeypatch, fake_gpu):
     assert pytorch.problem(load=True) is None
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "2.3.1+cu121")
@@ -136,7 +136,7 @@ def test_problems_of_torch(monkeypatch, fake_gpu):
         assert pytorch.module() is None, "during its own import"
 
 
-def test_a_machine_without_a_gpu():
+def test_without_gpu():
     assert pytorch.problem(load=True) == NO_GPU
     assert DeviceMonitor().read().devices == {}
     with pytest.raises(DeviceError, match="this process sees 0"):

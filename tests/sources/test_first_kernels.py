@@ -7,7 +7,7 @@ from ipygpumem.sources.first_kernels import run_first_kernels
 MIB = 1 << 20
 
 
-def test_the_workspace_stays_allocated_and_no_tensor(fake_gpu):
+def test_workspace_stays_allocated_without_tensors(fake_gpu):
     torch.cuda.init()
     state = torch.get_rng_state()
     assert run_first_kernels(torch, 0) == ""
@@ -16,7 +16,7 @@ def test_the_workspace_stays_allocated_and_no_tensor(fake_gpu):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_the_users_modes_are_unchanged_and_have_no_effect(fake_gpu):
+def test_user_modes_are_unchanged_and_have_no_effect(fake_gpu):
     torch.cuda.init()
     calls = []
 

@@ -14,7 +14,7 @@ from ipygpumem.sources.host import namespace_pids, read_host, reset_peak
 MIB = 1 << 20
 
 
-def test_a_reading_matches_the_kernel():
+def test_reading_matches_kernel():
     reading = read_host(pinned=5, available=True)
     process = psutil.Process()
     assert abs(reading.rss - process.memory_info().rss) < 2 * MIB
@@ -41,7 +41,7 @@ assert after.peak - after.rss < 5 << 20, after
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_without_proc_psutil_is_used(monkeypatch):
+def test_psutil_is_used_without_proc(monkeypatch):
     monkeypatch.setattr("ipygpumem.sources.host._STATUS", "/nowhere/status")
     host._status.cache_clear()
     reading = read_host()
@@ -50,7 +50,7 @@ def test_without_proc_psutil_is_used(monkeypatch):
     assert namespace_pids() == (os.getpid(),)
 
 
-def test_a_reset_that_fails(monkeypatch):
+def test_failed_reset(monkeypatch):
     monkeypatch.setattr("pathlib.Path.open", _refuse)
     assert reset_peak() is False
 
@@ -66,7 +66,7 @@ def test_pids_in_all_namespaces(monkeypatch, tmp_path):
     assert namespace_pids() == (os.getpid(), 4000, 12, 1)
 
 
-def test_a_reused_file_descriptor_is_not_read(tmp_path):
+def test_reused_file_descriptor_is_not_read(tmp_path):
     """A program that closes all descriptors may open another file with the number of ours."""
     read_host()
     descriptor = host._status(os.getpid())

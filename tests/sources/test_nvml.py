@@ -22,20 +22,20 @@ def opened(fake_nvml):
     return nvml, nvml.handle(fake_nvml.devices[0].uuid)[0]
 
 
-def test_memory_v2_includes_the_drivers_reserve_in_used(fake_nvml):
+def test_memory_v2_includes_driver_reserve_in_used(fake_nvml):
     fake_nvml.devices[0].own = 700 * MIB
     nvml, handle = opened(fake_nvml)
     assert nvml.memory(handle) == DeviceMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
 
 
-def test_memory_v2_of_a_driver_that_includes_its_reserve(fake_nvml):
+def test_memory_v2_of_driver_that_includes_its_reserve(fake_nvml):
     fake_nvml.devices[0].own = 700 * MIB
     fake_nvml.devices[0].reserved_in_used = True
     nvml, handle = opened(fake_nvml)
     assert nvml.memory(handle) == DeviceMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
 
 
-def test_a_driver_without_v2_is_always_read_with_v1(fake_nvml):
+def test_driver_without_v2_is_always_read_with_v1(fake_nvml):
     fake_nvml.devices[0].own = 700 * MIB
     fake_nvml.missing.add("nvmlDeviceGetMemoryInfo_v2")
     nvml, handle = opened(fake_nvml)
@@ -46,7 +46,7 @@ def test_a_driver_without_v2_is_always_read_with_v1(fake_nvml):
     assert nvml.memory(handle) == expected, "the version does not change"
 
 
-def test_a_driver_with_another_version_of_the_structure(fake_nvml):
+def test_driver_with_another_structure_version(fake_nvml):
     fake_nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
     nvml, handle = opened(fake_nvml)
     assert nvml.memory(handle).source == "NVML memory info v1"
@@ -81,7 +81,7 @@ def test_long_process_lists(fake_nvml):
         nvml.processes(handle)
 
 
-def test_an_unused_device_has_no_processes(fake_nvml):
+def test_unused_device_has_no_processes(fake_nvml):
     nvml, handle = opened(fake_nvml)
     assert nvml.processes(handle) == {}
 
@@ -107,7 +107,7 @@ def test_handles_by_uuid_and_pci_bus_id(fake_nvml):
         nvml.handle("unheard of")
 
 
-def test_the_whole_gpu_of_a_mig_instance_is_recognized(fake_nvml):
+def test_whole_gpu_of_mig_instance_is_recognized(fake_nvml):
     fake_nvml.devices[0].mig = True
     nvml = Nvml()
     assert nvml.handle(fake_nvml.devices[0].uuid)[1] is True
@@ -164,7 +164,7 @@ def _package(**names):
         _package(),
     ],
 )
-def test_an_old_package_of_the_same_name(monkeypatch, module):
+def test_old_package_with_the_same_name(monkeypatch, module):
     monkeypatch.setitem(sys.modules, "pynvml", module)
     with pytest.raises(NvmlError, match="pip uninstall pynvml"):
         Nvml()
@@ -181,7 +181,7 @@ def test_nvidia_ml_py_cannot_be_imported(monkeypatch, tmp_path):
         Nvml()
 
 
-def test_the_warning_of_the_deprecated_package_is_hidden(monkeypatch, tmp_path):
+def test_warning_of_deprecated_package_is_hidden(monkeypatch, tmp_path):
     (tmp_path / "pynvml.py").write_text("import warnings; warnings.warn('deprecated', FutureWarning)")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "pynvml")

@@ -69,7 +69,7 @@ def test_own_pid():
     assert own_pid() == os.getpid()
 
 
-def test_a_child(start, outermost):
+def test_child(start, outermost):
     child = start(sys.executable, "-c", SLEEP, "--hf-token", "hunter2", "--lr=3", "--password=hunter2")
     process = ProcessDirectory().lookup(child.pid, 5, trusted=True)
     assert (process.pid, process.amount, process.relation, process.role, process.notebook, process.why) == (
@@ -86,7 +86,7 @@ def test_a_child(start, outermost):
     assert process.began == pytest.approx(time.time(), abs=30)
 
 
-def test_a_grandchild_is_a_child(start, outermost):
+def test_grandchild_is_a_child(start, outermost):
     shell = start("/bin/sh", "-c", "sleep 60 & wait")
     for _ in range(200):
         below = psutil.Process(shell.pid).children()
@@ -97,7 +97,7 @@ def test_a_grandchild_is_a_child(start, outermost):
     below[0].kill()
 
 
-def test_a_hidden_parent(start, outermost, monkeypatch):
+def test_hidden_parent(start, outermost, monkeypatch):
     child = start("/bin/sleep", "60")
 
     class Process(psutil.Process):
@@ -118,7 +118,7 @@ def unrelated(monkeypatch):
     monkeypatch.setattr(process_names, "_is_descendant", lambda process: False)
 
 
-def test_a_kernel_is_named_by_its_notebook(start, outermost, unrelated):
+def test_kernel_is_named_by_its_notebook(start, outermost, unrelated):
     here = str(os.getpid())
     kernel = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID=here)
     process = ProcessDirectory().lookup(kernel.pid, trusted=True)
@@ -126,7 +126,7 @@ def test_a_kernel_is_named_by_its_notebook(start, outermost, unrelated):
     assert process.label == "kernel of train.ipynb"
 
 
-def test_a_child_of_a_kernel_is_not_a_kernel(start, outermost, unrelated):
+def test_child_of_kernel_is_not_a_kernel(start, outermost, unrelated):
     script = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID="1", RANK="3", WORLD_SIZE="4")
     process = ProcessDirectory().lookup(script.pid, trusted=True)
     assert (process.role, process.notebook) == ("rank 3", "/home/me/train.ipynb")
@@ -144,7 +144,7 @@ def test_long_names_are_shortened(start, outermost, unrelated):
         assert ProcessDirectory().lookup(script.pid, trusted=True).role == ""
 
 
-def test_only_the_program_of_another_user_is_shown(start, outermost, other_user, monkeypatch):
+def test_only_program_of_another_user_is_shown(start, outermost, other_user, monkeypatch):
     started = start("/bin/sleep", "60", JPY_SESSION_NAME="secret.ipynb")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: pytest.fail("another user's command line"))
     monkeypatch.setattr(psutil.Process, "environ", lambda self: pytest.fail("another user's environment"))
@@ -153,7 +153,7 @@ def test_only_the_program_of_another_user_is_shown(start, outermost, other_user,
     assert process.label == f"sleep, user {process.user}"
 
 
-def test_a_long_program_name_of_another_user(start, outermost, other_user, monkeypatch):
+def test_long_program_name_of_another_user(start, outermost, other_user, monkeypatch):
     started = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "trainer-of-my-secret-model --token 5")
     assert ProcessDirectory().lookup(started.pid, trusted=True).name == "trainer-of-my-s"
@@ -168,14 +168,14 @@ def test_control_characters_are_removed(start, outermost, monkeypatch):
     assert process.command == "py?[2J *** ***"
 
 
-def test_a_pid_that_may_belong_to_another_namespace(start, outermost):
+def test_pid_that_may_belong_to_another_namespace(start, outermost):
     child = start()
     process = ProcessDirectory().lookup(child.pid, 5, trusted=False)
     assert (process.name, process.relation, process.command, process.amount) == ("", "unknown", "", 5)
     assert process.why == "not looked up: NVML's pid may belong to another PID namespace"
 
 
-def test_in_a_container_only_processes_that_use_the_driver_are_looked_up(start, nested, monkeypatch, tmp_path):
+def test_only_processes_that_use_the_driver_are_looked_up_in_containers(start, nested, monkeypatch, tmp_path):
     child = start()
     assert ProcessDirectory().lookup(child.pid, trusted=True).relation == "unknown"
     monkeypatch.setattr(process_names, "_uses_driver", lambda pid: pid == child.pid)
@@ -183,7 +183,7 @@ def test_in_a_container_only_processes_that_use_the_driver_are_looked_up(start, 
     assert ProcessDirectory().lookup(child.pid, trusted=False).relation == "child"
 
 
-def test_whether_a_process_uses_the_driver(start, tmp_path, monkeypatch):
+def test_process_uses_driver(start, tmp_path, monkeypatch):
     child = start()
     assert not process_names._uses_driver(child.pid)
     assert not process_names._uses_driver(1 << 30)
@@ -194,7 +194,7 @@ def test_whether_a_process_uses_the_driver(start, tmp_path, monkeypatch):
     assert process_names._uses_driver(child.pid)
 
 
-def test_an_ended_process_keeps_its_name(start, outermost):
+def test_ended_process_keeps_its_name(start, outermost):
     child = start()
     directory = ProcessDirectory()
     directory.record(((child.pid, MIB),), trusted=True)
@@ -207,7 +207,7 @@ def test_an_ended_process_keeps_its_name(start, outermost):
     assert again.why == "the process has ended or is hidden by the system"
 
 
-def test_a_reused_pid_is_another_process(start, outermost):
+def test_reused_pid_is_another_process(start, outermost):
     directory = ProcessDirectory()
     first = start("/bin/sleep", "60")
     directory.record(((first.pid, MIB),), trusted=True)
@@ -217,14 +217,14 @@ def test_a_reused_pid_is_another_process(start, outermost):
     assert directory.lookup(first.pid, trusted=True).name == "sleep"
 
 
-def test_an_untrusted_process_is_looked_up_again(start, outermost):
+def test_untrusted_process_is_looked_up_again(start, outermost):
     child, directory = start(), ProcessDirectory()
     directory.record(((child.pid, MIB),), trusted=False)
     assert directory.lookup(child.pid, trusted=False).relation == "unknown"
     assert directory.lookup(child.pid, trusted=True).relation == "child"
 
 
-def test_the_number_of_known_processes_is_limited(start, outermost):
+def test_number_of_known_processes_is_limited(start, outermost):
     child, directory = start(), ProcessDirectory()
     directory.record([(pid, 1) for pid in range(1 << 22, (1 << 22) + 5000)], trusted=False)
     directory.record([(child.pid, 1)], trusted=True)
@@ -240,7 +240,7 @@ def test_the_number_of_known_processes_is_limited(start, outermost):
         (psutil.ZombieProcess(5), "the process has ended or is hidden by the system"),
     ],
 )
-def test_a_process_that_cannot_be_read(start, outermost, monkeypatch, error, why):
+def test_unreadable_process(start, outermost, monkeypatch, error, why):
     child = start()
 
     def refuse(self):
@@ -250,7 +250,7 @@ def test_a_process_that_cannot_be_read(start, outermost, monkeypatch, error, why
     assert ProcessDirectory().lookup(child.pid, trusted=True).why == why
 
 
-def test_a_process_that_hides_its_environment(start, outermost, monkeypatch):
+def test_process_with_hidden_environment(start, outermost, monkeypatch):
     child = start("/bin/sleep", "60")
 
     def refuse(self):
@@ -261,7 +261,7 @@ def test_a_process_that_hides_its_environment(start, outermost, monkeypatch):
     assert (process.name, process.relation, process.notebook) == ("sleep", "child", "")
 
 
-def test_workers_of_multiprocessing_and_of_a_dataloader(start, outermost, monkeypatch):
+def test_workers_of_multiprocessing_and_dataloader(start, outermost, monkeypatch):
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), name="Feeder-7")
     process.start()
     try:
@@ -276,7 +276,7 @@ def test_workers_of_multiprocessing_and_of_a_dataloader(start, outermost, monkey
 # on a device
 
 
-def test_other_processes_on_a_device(make_gpu, start, outermost):
+def test_other_processes_on_device(make_gpu, start, outermost):
     child = start("/bin/sleep", "60")
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={child.pid: 300 * MIB})])
     gpu.alloc(MIB)
@@ -287,7 +287,7 @@ def test_other_processes_on_a_device(make_gpu, start, outermost):
     assert (process.name, process.relation, process.amount) == ("sleep", "child", 300 * MIB)
 
 
-def test_pids_of_the_host_are_not_looked_up(make_gpu, start, outermost):
+def test_host_pids_are_not_looked_up(make_gpu, start, outermost):
     child = start("/bin/sleep", "60")
     # regime A adds 3,000,000 to every pid: this process is listed with the pid of our child
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="A", others={child.pid - 3_000_000: 300 * MIB})])
@@ -300,7 +300,7 @@ def test_pids_of_the_host_are_not_looked_up(make_gpu, start, outermost):
 
 
 @pytest.mark.parametrize("regime", ["B", "wsl", "hidden", "shared"])
-def test_without_an_own_entry_there_are_no_other_processes(make_gpu, start, outermost, regime):
+def test_no_other_processes_without_own_entry(make_gpu, start, outermost, regime):
     child = start("/bin/sleep", "60")
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={child.pid: 300 * MIB})])
     gpu.alloc(MIB)

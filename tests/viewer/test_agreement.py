@@ -180,7 +180,7 @@ def test_pools_are_inferred_from_segments(tmp_path, seed):
         assert sorted(groups_of(answer)) == sorted(expected), event
 
 
-def test_the_pool_of_a_block_whose_segment_stays_while_another_is_freed(tmp_path):
+def test_pool_of_block_whose_segment_outlives_another(tmp_path):
     mib = 1 << 20
     events = [
         ("segment_alloc", 0x10000000, 20 * mib),

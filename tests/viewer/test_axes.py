@@ -64,7 +64,7 @@ def test_time_ticks(first, last, expected):
     assert labels(time_ticks(first, last)) == expected
 
 
-def test_texts_and_the_last_tick_label_stay_on_the_sheet():
+def test_texts_and_last_tick_label_stay_on_the_page():
     with style():
         sheet = Sheet(200, 2.0)
         sheet.title(10, 20, "name", "a long list of facts " * 50)

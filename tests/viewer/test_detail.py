@@ -16,7 +16,7 @@ def timeline(request):
 
 
 @pytest.mark.parametrize(("events", "width"), [(3, 12), (12, 4), (7, 5), (5, 5), (0, 3)])
-def test_the_columns_that_represent_events(events, width):
+def test_columns_that_represent_events(events, width):
     trace = [
         {"action": "alloc", "addr": 4096 * number, "size": 1, "stream": 0, "time_us": number, "frames": []}
         for number in range(events)
@@ -37,7 +37,7 @@ def test_the_columns_that_represent_events(events, width):
 
 
 @pytest.mark.parametrize("width", [1, 7, 500, 100_000])
-def test_each_column_shows_the_instant_of_its_maximum(timeline, width):
+def test_each_column_shows_the_time_of_its_maximum(timeline, width):
     chosen = columns(timeline, width)
     bytes_, points = timeline.requested.bytes, len(timeline.requested)
     assert len(chosen) == width

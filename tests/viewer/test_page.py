@@ -19,7 +19,7 @@ def data():
     return PageData("gpt_small.pickle", Snapshot.load(path("gpt_small")).encode())
 
 
-def test_one_file_with_a_policy_without_network(data):
+def test_single_file_with_policy_without_network(data):
     text = page([data])
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
     digest = base64.b64encode(hashlib.sha256(script("page.js").encode()).digest()).decode()
@@ -46,12 +46,12 @@ def test_names_are_escaped(data):
     text.encode("utf-8")
 
 
-def test_the_bundle_ends_no_script():
+def test_bundle_ends_no_script():
     assert "</script" not in script("page.js")
     assert "<!--" not in script("page.js")
 
 
-def test_a_page_with_two_snapshots(data):
+def test_page_with_two_snapshots(data):
     second = PageData("second", data.data)
     text = page([data, second], theme="dark")
     assert re.findall('data-name="([^"]*)"', text) == ["gpt_small.pickle", "second"]

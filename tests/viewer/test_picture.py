@@ -35,7 +35,7 @@ def opened(still):
 
 
 @pytest.mark.parametrize("name", ["gpt_small", "gpt_cpp", "oom_fragmented", "resnet50", "gpt_500k"])
-def test_the_file_is_small_and_has_a_high_resolution(name):
+def test_file_is_small_with_high_resolution(name):
     snapshot = Snapshot.load(files.path(name))
     still = picture(snapshot)
     image = opened(still)
@@ -46,7 +46,7 @@ def test_the_file_is_small_and_has_a_high_resolution(name):
     assert still.text == snapshot.summary()
 
 
-def test_the_peak_is_at_its_event():
+def test_peak_is_at_its_event():
     """One allocation among thousands: its color reaches from the axis up to its bytes and occurs nowhere else."""
     low = [event(addr=1 << 30, size=1), event("free_completed", addr=1 << 30, size=1)]
     trace = [event(addr=8192, size=100 << 20), *low * 30, event("free_completed", 8192, 100 << 20), *low * 2000]
@@ -63,7 +63,7 @@ def test_the_peak_is_at_its_event():
     assert rows.min() == pytest.approx(300 * scale * (1 - 1 / 1.16), abs=3)
 
 
-def test_the_users_settings_are_neither_used_nor_changed():
+def test_user_settings_are_neither_used_nor_changed():
     snapshot = Snapshot.load(files.path("gpt_small"))
     expected = picture(snapshot).png
     changes = {"font.size": 31.0, "axes.facecolor": "black", "text.color": "red", "lines.linewidth": 9.0}
@@ -125,7 +125,7 @@ def test_unusual_files_have_a_picture(snapshot, text):
     assert opened(still).size[0] >= WIDTH
 
 
-def test_an_unknown_device():
+def test_unknown_device():
     with pytest.raises(DeviceError, match="no device 7"):
         picture(Snapshot.load(files.path("gpt_small")), 7)
 
@@ -176,7 +176,7 @@ def texts(monkeypatch):
     return texts_of
 
 
-def test_every_cell_has_a_band_up_to_the_last():
+def test_every_cell_has_a_band():
     cells = [cell(number + 1, number, number + 1) for number in range(300)]
     still = picture(loaded([numbered(number) for number in range(300)], {"cells": cells}))
     pixels = np.asarray(opened(still).convert("RGB")).astype(int)
@@ -186,7 +186,7 @@ def test_every_cell_has_a_band_up_to_the_last():
     assert (band[12:].sum(axis=1) < 3 * 250).all()
 
 
-def test_a_cell_without_a_number_has_the_name_of_its_file(texts):
+def test_cell_without_number_has_the_name_of_its_file(texts):
     own = {"cells": [cell(None, 0, 90, "/home/user/with/a/long/path/run.py")]}
     assert "run.py" in texts(loaded([numbered(number) for number in range(100)], own))
 
@@ -198,14 +198,14 @@ def test_tick_labels_are_at_their_events(texts):
     assert ticks["80"] - ticks["70"] == pytest.approx(step, abs=1)
 
 
-def test_a_single_byte_is_not_rounded_to_zero(texts):
+def test_single_byte_is_not_rounded_to_zero(texts):
     drawn = texts(loaded([numbered(0, size=1)]))
     assert "peak 1 B at event 0" in drawn
     assert "requested, at the end 1 B" in drawn
     assert not any("0.0 MiB" in text for text in drawn)
 
 
-def test_the_legend_mentions_lines_that_are_freed_before_the_peak():
+def test_legend_mentions_lines_freed_before_peak():
     other_frames = [{"filename": "/x/b.py", "line": 9, "name": "g"}]
     events = [numbered(0, frames=other_frames), numbered(0, "free_completed"), numbered(1, size=5 * MIB)]
     snapshot = loaded(events)
@@ -232,7 +232,7 @@ def test_negative_reserved_bytes_are_not_drawn():
     assert columns(loaded(events).timeline(), 50).reserved is None
 
 
-def test_the_label_of_the_peak_is_readable_over_other_lines():
+def test_peak_label_is_readable_over_other_lines():
     """The label's background hides the lines of out-of-memory events."""
     still = picture(loaded([numbered(0), *(numbered(number, "oom") for number in range(1, 40))]))
     pixels = np.asarray(opened(still).convert("RGB")).astype(int)
@@ -246,12 +246,12 @@ def test_the_label_of_the_peak_is_readable_over_other_lines():
     assert red_pixels(69) < red_pixels(90) / 10
 
 
-def test_the_length_is_formatted_as_in_the_viewer(texts):
+def test_duration_is_formatted_as_in_the_viewer(texts):
     assert any("2 events in 326 ms" in text for text in texts(loaded([numbered(0), numbered(326_000)])))
 
 
 @pytest.mark.parametrize(("size", "above"), [(20, ""), (10, ", above the picture")])
-def test_a_device_full_of_other_processes_does_not_flatten_the_picture(texts, size, above):
+def test_device_full_of_other_processes_does_not_flatten_the_picture(texts, size, above):
     curve = {"device": 0, "time_us": [START], "bytes": [50 * MIB]}
     snapshot = loaded([numbered(0, size=size * MIB)], {"curves": {"device used": curve}})
     assert f"device used, at most 50.0 MiB (sampled){above}" in texts(snapshot)

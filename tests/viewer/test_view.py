@@ -51,7 +51,7 @@ def no_displayed_views(monkeypatch):
     monkeypatch.setattr(view, "_displayed", {})
 
 
-def test_a_live_front_end(snapshot, live, shown):
+def test_live_front_end(snapshot, live, shown):
     snapshot.view().publish(live)
     (picture, size), (viewer, _) = shown
     assert picture["text/plain"] == snapshot.summary()
@@ -63,7 +63,7 @@ def test_a_live_front_end(snapshot, live, shown):
     assert len(viewer[WIDGET]["model_id"]) == 32
 
 
-def test_an_unattended_notebook(snapshot, shown):
+def test_unattended_notebook(snapshot, shown):
     batch = snapshot.view()
     batch.publish(DisplayTarget("batch", lambda data, metadata: shown.append((data, metadata))))
     ((picture, _),) = shown
@@ -72,7 +72,7 @@ def test_an_unattended_notebook(snapshot, shown):
 
 
 @pytest.mark.parametrize("kind", ["text", "none"])
-def test_a_terminal(snapshot, kind, monkeypatch, shown):
+def test_terminal(snapshot, kind, monkeypatch, shown):
     monkeypatch.setattr(view, "picture", None)
     snapshot.view().publish(DisplayTarget(kind, lambda data, metadata: shown.append((data, metadata))))
     ((data, _),) = shown
@@ -114,7 +114,7 @@ def test_without_anywidget(snapshot, live, shown, monkeypatch):
     )
 
 
-def test_an_error_of_the_widget_is_displayed_as_a_line(snapshot, live, shown, monkeypatch):
+def test_widget_error_is_displayed_as_one_line(snapshot, live, shown, monkeypatch):
     def broken(self, *arguments):
         raise AttributeError("no comm_manager\nand more")
 
@@ -137,12 +137,12 @@ def test_without_matplotlib(snapshot, live, shown, monkeypatch):
     )
 
 
-def test_an_unknown_device(snapshot):
+def test_unknown_device(snapshot):
     with pytest.raises(DeviceError, match="no device 3"):
         snapshot.view(device=3)
 
 
-def test_closing_and_showing_again(snapshot, live, shown):
+def test_close_and_show_again(snapshot, live, shown):
     shown_view = snapshot.view()
     shown_view.publish(live)
     first = shown_view.widget
@@ -154,7 +154,7 @@ def test_closing_and_showing_again(snapshot, live, shown):
     assert shown[1][0][WIDGET] != shown[3][0][WIDGET]
 
 
-def test_a_cell_that_runs_again_closes_its_previous_views(snapshot):
+def test_repeated_cell_closes_its_previous_views(snapshot):
     def run(cell, request, *views):
         for shown in views:
             shown.publish(DisplayTarget("live", lambda data, metadata: None, cell, request))
@@ -223,7 +223,7 @@ def ask(snapshot, monkeypatch):
     return ask
 
 
-def test_the_synchronized_state_is_small(snapshot):
+def test_synchronized_state_is_small(snapshot):
     state = View([snapshot]).widget.get_state()
     assert len(json.dumps(state, default=str)) < 4096
     assert state["_esm"] == script("loader.js")
@@ -231,7 +231,7 @@ def test_the_synchronized_state_is_small(snapshot):
     assert repr(View([snapshot]).widget) == "<viewer of gpt_small.pickle.xz>"
 
 
-def test_about(ask, snapshot):
+def test_about_request(ask, snapshot):
     content, buffers = ask({"id": "x1", "get": "about"})
     (end,) = content["stills"]
     assert content == {"id": "x1", "names": ["gpt_small.pickle.xz"], "stills": [end]}
@@ -279,7 +279,7 @@ def test_invalid_requests_are_answered_with_an_error(ask):
         assert buffers == []
 
 
-def test_an_error_while_encoding_is_answered(ask, monkeypatch):
+def test_error_while_encoding_is_answered(ask, monkeypatch):
     def broken(snapshot):
         raise MemoryError
 

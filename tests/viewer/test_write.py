@@ -30,7 +30,7 @@ def snapshots_of(path):
     return [(name, *decode(base64.b64decode(data))) for name, data in elements]
 
 
-def test_a_page(snapshot, tmp_path):
+def test_page(snapshot, tmp_path):
     path = snapshot.to_html(tmp_path / "x.html")
     assert path == tmp_path / "x.html"
     ((name, header, columns),) = snapshots_of(path)
@@ -40,19 +40,19 @@ def test_a_page(snapshot, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["x.html"]
 
 
-def test_a_page_of_two(snapshot, tmp_path):
+def test_page_of_two_snapshots(snapshot, tmp_path):
     path = snapshot.to_html(tmp_path / "x.html", Snapshot.load(files.path("resnet50")))
     assert [name for name, *_ in snapshots_of(path)] == ["gpt_small.pickle.xz", "resnet50.pickle.xz"]
 
 
-def test_a_page_without_paths(snapshot, tmp_path):
+def test_page_without_paths(snapshot, tmp_path):
     path = snapshot.to_html(tmp_path / "x.html", paths=False)
     ((_, header, _),) = snapshots_of(path)
     assert "/home/user" not in str(header)
     assert ["train_gpt.py", 26, "save"] in header["frames"]
 
 
-def test_a_picture(snapshot, tmp_path):
+def test_picture(snapshot, tmp_path):
     path = snapshot.to_png(str(tmp_path / "x.png"))
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(DeviceError):
@@ -60,7 +60,7 @@ def test_a_picture(snapshot, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["x.png"]
 
 
-def test_a_failed_write_keeps_the_previous_page(snapshot, tmp_path, monkeypatch):
+def test_failed_write_keeps_previous_page(snapshot, tmp_path, monkeypatch):
     path = tmp_path / "x.html"
     path.write_text("old")
     with pytest.raises(OptionError, match="unknown theme 'pink'"):
@@ -77,7 +77,7 @@ def test_a_failed_write_keeps_the_previous_page(snapshot, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("method", ["to_html", "to_png"])
-def test_an_invalid_path_is_rejected_at_once(snapshot, tmp_path, method, monkeypatch):
+def test_invalid_path_is_rejected_immediately(snapshot, tmp_path, method, monkeypatch):
     monkeypatch.setattr("ipygpumem.viewer.write.encode", None)
     monkeypatch.setattr("ipygpumem.viewer.write.picture", None)
     for path, message in ((tmp_path, "is a folder: name a file in it"), (tmp_path / "no" / "x", "does not exist")):
@@ -85,7 +85,7 @@ def test_an_invalid_path_is_rejected_at_once(snapshot, tmp_path, method, monkeyp
             getattr(snapshot, method)(path)
 
 
-def test_a_page_requires_only_numpy(tmp_path):
+def test_page_requires_only_numpy(tmp_path):
     """As on a laptop without matplotlib, anywidget, IPython and torch."""
     code = (
         "import sys\n"
@@ -121,7 +121,7 @@ class Browser:
         (None, Browser("firefox", True), False),
     ],
 )
-def test_the_browser(snapshot, monkeypatch, tmp_path, display, default, opened):  # noqa: PLR0917 (fixtures)
+def test_browser(snapshot, monkeypatch, tmp_path, display, default, opened):  # noqa: PLR0917 (fixtures)
     for variable in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(variable, raising=False)
     if display:
@@ -138,7 +138,7 @@ def test_the_browser(snapshot, monkeypatch, tmp_path, display, default, opened):
     assert default.opened == ([path.as_uri()] if graphical else [])
 
 
-def test_no_browser_at_all(snapshot, monkeypatch, tmp_path):
+def test_no_browser(snapshot, monkeypatch, tmp_path):
     monkeypatch.setenv("BROWSER", "/no/such/browser %s")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     path, success = open_page([snapshot])

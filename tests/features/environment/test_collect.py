@@ -4,7 +4,7 @@ from fakes.builds import NO_GPU
 from ipygpumem.features.environment.collect import environment, environment_lines
 
 
-def test_a_machine_with_a_gpu(fake_gpu):
+def test_machine_with_gpu(fake_gpu):
     facts = environment()
     assert facts.torch is None
     assert facts.nvml is None
@@ -16,7 +16,7 @@ def test_a_machine_with_a_gpu(fake_gpu):
     assert "attribution  by process: NVML entry verified by a test allocation" in environment_lines(facts)
 
 
-def test_a_machine_without_a_gpu(fake_nvml):
+def test_machine_without_gpu(fake_nvml):
     facts = environment()
     assert facts.torch == NO_GPU
     assert facts.mode is None

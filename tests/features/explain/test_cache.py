@@ -37,7 +37,7 @@ def test_unused_segments_are_returnable_and_others_pinned():
     assert cache_of(segments, 2) == Cache()
 
 
-def test_a_block_that_waits_for_a_stream_pins_its_segment():
+def test_block_waiting_for_stream_pins_segment():
     changed = segment((5, False), (15, True))
     changed["blocks"][0]["state"] = "active_pending_free"
     assert cache_of([changed], 0).pinned == 15 * MIB
@@ -49,7 +49,7 @@ def test_private_pools():
     assert (cache.private, cache.pools, cache.returnable, cache.total) == (35 * MIB, 2, 4 * MIB, 39 * MIB)
 
 
-def test_an_older_torch_has_no_pool_ids():
+def test_torch_without_pool_ids():
     changed = segment((20, True))
     del changed["segment_pool_id"], changed["is_expandable"]
     assert cache_of([changed], 0).returnable == 20 * MIB

@@ -55,7 +55,7 @@ def cupy(monkeypatch):
     return pool
 
 
-def test_a_pool_with_counters_needs_no_records(gpu, cupy):
+def test_pool_counters_replace_records(gpu, cupy):
     cupy.total = 256 * MIB
     gpu.outside(300 * MIB)
     (fall,) = ipygpumem.explain().devices
@@ -67,7 +67,7 @@ def test_a_pool_with_counters_needs_no_records(gpu, cupy):
     assert fall.imbalance == 0
 
 
-def test_memory_in_records_and_a_pool_is_listed_once(gpu, cupti, cupy):
+def test_memory_in_records_and_pool_is_listed_once(gpu, cupti, cupy):
     cupy.total = 100 * MIB  # before recording
     gpu.outside(100 * MIB)
     outside_records().acquire()
@@ -82,7 +82,7 @@ def test_memory_in_records_and_a_pool_is_listed_once(gpu, cupti, cupy):
     outside_records().release()
 
 
-def test_a_pool_with_more_than_the_memory_in_use_is_counted_twice(gpu, cupy):
+def test_pool_larger_than_used_memory_is_counted_twice(gpu, cupy):
     cupy.total = 512 * MIB
     (fall,) = ipygpumem.explain().devices
     assert steps(fall)["counted twice"] == -512 * MIB
@@ -91,7 +91,7 @@ def test_a_pool_with_more_than_the_memory_in_use_is_counted_twice(gpu, cupy):
     assert ipygpumem.explain()._repr_html_()
 
 
-def test_a_mig_instance_of_which_only_the_whole_gpu_is_visible(make_gpu):
+def test_mig_instance_with_only_the_whole_gpu_visible(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(mig=True)])
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
@@ -101,7 +101,7 @@ def test_a_mig_instance_of_which_only_the_whole_gpu_is_visible(make_gpu):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_in_a_forked_child(gpu, cupti):
+def test_forked_child(gpu, cupti):
     outside_records().acquire()
     cupti.alloc(0x1000, 5)
     pid = os.fork()

@@ -72,7 +72,7 @@ def test_all_steps():
     assert pinned.remark == ("3 free blocks in 2 segments, because 4 blocks of 9.0 MiB in the same segments are in use")
 
 
-def test_without_an_own_entry_the_rest_may_belong_to_other_processes():
+def test_without_own_entry_remainder_may_belong_to_other_processes():
     hidden = before(process=None, others=None, mode="device", why="hidden by its container")
     fall = device_waterfall(hidden, baseline=baseline())
     assert lines(fall)[2:] == [
@@ -88,7 +88,7 @@ def test_without_an_own_entry_the_rest_may_belong_to_other_processes():
     assert "765.0 MiB outside PyTorch in this or other processes" in fall.summary
 
 
-def test_without_nvml_only_pytorchs_memory_is_known():
+def test_without_nvml_only_pytorch_memory_is_known():
     bare = before(used=None, driver_reserved=None, process=None, others=None, mode="torch-only", why="no driver")
     fall = device_waterfall(bare)
     assert lines(fall) == [
@@ -100,7 +100,7 @@ def test_without_nvml_only_pytorchs_memory_is_known():
     assert fall.summary == "cuda:0: nvidia-smi shows: unknown (no driver)"
 
 
-def test_a_process_list_without_a_value_for_the_device():
+def test_process_list_without_value_for_device():
     unified = before(used=None, driver_reserved=None)
     fall = device_waterfall(unified)
     assert [label for label, *_ in lines(fall)][:3] == [
@@ -111,7 +111,7 @@ def test_a_process_list_without_a_value_for_the_device():
     assert fall.imbalance == 0
 
 
-def test_a_driver_that_does_not_report_its_reserve():
+def test_driver_that_does_not_report_its_reserve():
     fall = device_waterfall(before(driver_reserved=None))
     assert lines(fall)[0] == ("nvidia-smi shows", 1500, "exact")
     (unattributed,) = [step for step in fall.steps if step.label == "unattributed"]
@@ -120,7 +120,7 @@ def test_a_driver_that_does_not_report_its_reserve():
     assert fall.imbalance == 0
 
 
-def test_an_allocator_without_counters():
+def test_allocator_without_counters():
     pluggable = before(allocated=None, reserved=None, active=None, torch_why="this allocator keeps no counters")
     fall = device_waterfall(pluggable, baseline=baseline())
     assert lines(fall)[-3:] == [
@@ -138,7 +138,7 @@ def test_memory_counted_twice_is_negative():
     assert fall.imbalance == 0
 
 
-def test_the_baseline_of_another_device_is_not_used():
+def test_baseline_of_another_device_is_not_used():
     fall = device_waterfall(before("cuda:1"), baseline=baseline())
     assert "CUDA context" not in [step.label for step in fall.steps]
     assert fall.imbalance == 0
@@ -225,7 +225,7 @@ def test_steps_add_up_to_the_byte(  # noqa: PLR0917 (one draw each)
     assert fall.summary
 
 
-def test_a_missing_step_is_an_imbalance():
+def test_missing_step_is_an_imbalance():
     fall = device_waterfall(before(), baseline=baseline())
     steps = tuple(step for step in fall.steps if step.label != "cached")
     assert dataclasses.replace(fall, steps=steps).imbalance == 20 * MIB
@@ -234,7 +234,7 @@ def test_a_missing_step_is_an_imbalance():
 # main memory
 
 
-def test_main_memory():
+def test_host_memory():
     host = HostReading(rss=300 * MIB, total=1000 * MIB, available=400 * MIB)
     fall = host_waterfall(host, 100 * MIB)
     assert lines(fall) == [
@@ -257,7 +257,7 @@ def test_unwritten_tensors_are_not_resident():
     assert fall.imbalance == 0
 
 
-def test_a_system_without_values():
+def test_system_without_values():
     fall = host_waterfall(HostReading(), 100 * MIB, ["not all were found"])
     assert lines(fall)[0] == ("this process (RSS)", None, "unknown")
     assert fall.notes == ("not all were found",)

@@ -71,11 +71,11 @@ libraries, kernel code, stacks, graphs: derived (the difference, which belongs t
 a note"""
 
 
-def test_as_text():
+def test_text():
     assert text_waterfalls([fall()], "no GPU") == TEXT
 
 
-def test_each_bar_begins_where_the_one_above_it_ends():
+def test_each_bar_starts_where_the_previous_one_ends():
     level = None
     for row in _rows(fall()):
         if row.step.kind == "total":
@@ -88,7 +88,7 @@ def test_each_bar_begins_where_the_one_above_it_ends():
     assert level == pytest.approx(100 / 1500)
 
 
-def test_html_has_all_steps_and_no_elements_that_are_removed():
+def test_html_has_all_steps_and_only_allowed_elements():
     html = html_waterfalls([fall()], "no <GPU>")
     assert "no &lt;GPU&gt;" in html
     for step in fall().steps:
@@ -120,7 +120,7 @@ def test_unknown_totals_have_no_bar():
     assert "unknown" in html_waterfalls([unknown])
 
 
-def test_an_unused_device():
+def test_unused_device():
     empty = dataclasses.replace(
         before(), used=0, driver_reserved=None, process=0, others=0, allocated=0, reserved=0, active=0
     )
@@ -128,7 +128,7 @@ def test_an_unused_device():
     assert html_waterfalls([device_waterfall(empty)])
 
 
-def test_a_long_name_is_shortened():
+def test_long_name_is_shortened():
     long = fall(processes=[OtherProcess(7, 70 * MIB, "x" * 60, "own")])
     assert max(len(line.partition("-")[0]) for line in text_waterfalls([long]).splitlines() if "…" in line) < 60
     html = html_waterfalls([long])

@@ -81,14 +81,14 @@ def test_failed_cells_are_marked():
     assert plot.where(module._FAILED)[0, plot.centers].tolist() == [False, True, True]
 
 
-def test_the_capacity_is_visible_if_usage_is_near():
+def test_capacity_is_visible_if_usage_is_near():
     far, near = (Plot([report]).panel for report in (cell(1), cell(1, held=60_000, peak=60_000)))
     assert far.limit < far.capacity
     assert near.limit > near.capacity
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 300, 10_000])
-def test_the_file_is_small_for_any_session(count):
+def test_file_is_small_for_any_session(count):
     picture = render(session(count))
     assert len(picture.png) <= MAX_BYTES
     assert picture.width == WIDTH

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from ipygpumem.sources.storages import TorchTypes
 
 
-def test_activations_belong_to_the_tensor_with_the_graph(search):
+def test_activations_belong_to_tensor_with_graph(search):
     x = search.parameter()
     losses = [x.exp().sum() for _ in range(2)]
     storages = search.storages({"losses": losses, "x": x})
@@ -20,7 +20,7 @@ def test_activations_belong_to_the_tensor_with_the_graph(search):
     ]
 
 
-def test_an_activation_with_a_name_of_its_own(search):
+def test_named_activation(search):
     x = search.parameter()
     y = x.exp()
     storages = search.storages({"loss": y.sum(), "y": y, "x": x})
@@ -84,7 +84,7 @@ def offloaded_by_a_method(x):
 
 
 @pytest.mark.parametrize("make", [checkpointed, offloaded, offloaded_by_a_method])
-def test_what_a_hook_keeps_belongs_to_the_loss(search, make):
+def test_tensors_saved_by_hooks_belong_to_the_loss(search, make):
     storages = search.storages({"losses": [make(search.parameter()) for _ in range(2)]})
     assert sorted({(storage.facts.name, storage.place, storage.facts.graph) for storage in storages}) == [
         ("losses[0]", "variable", True),
@@ -92,13 +92,13 @@ def test_what_a_hook_keeps_belongs_to_the_loss(search, make):
     ]
 
 
-def test_a_pytorch_that_does_not_show_hooks_reports_incomplete_results():
+def test_torch_without_hook_introspection_gives_incomplete_results():
     saved_tensor = type("SavedTensor", (), {"data": 1})
     node = type("Node", (), {"_raw_saved_self": saved_tensor()})
     assert TorchTypes(torch).saved(node()) == ([1], True)
 
 
-def test_what_a_custom_function_keeps(search):
+def test_tensors_saved_by_custom_functions(search):
     class Twice(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):

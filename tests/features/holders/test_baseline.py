@@ -47,7 +47,7 @@ def test_only_new_storages_are_listed(fake_gpu):
     assert holders([Root("", variables, "variable", "names")], since=baseline).total("cuda:0").held == 7 * MIB
 
 
-def test_a_storage_at_the_address_of_a_freed_one_is_new(fake_gpu):
+def test_storage_at_address_of_freed_storage_is_new(fake_gpu):
     """PyTorch reuses addresses at once."""
     variables = {"kept": ones(3 * MIB), "replaced": ones(4 * MIB)}
     baseline = baseline_of_search()
@@ -60,7 +60,7 @@ def test_a_storage_at_the_address_of_a_freed_one_is_new(fake_gpu):
     assert names(variables, since=baseline) == ["fresh"], "a view is a new tensor, but no new storage"
 
 
-def test_a_search_of_one_device_knows_the_blocks_of_the_others(two_gpus):
+def test_search_of_one_device_covers_blocks_of_all_devices(two_gpus):
     variables = {"x": ones(3 * MIB), "y": torch.ones(MIB, dtype=torch.uint8, device="cuda:1")}
     baseline = baseline_of_search(device=0)
     variables["z"] = torch.ones(MIB, dtype=torch.uint8, device="cuda:1")
@@ -70,7 +70,7 @@ def test_a_search_of_one_device_knows_the_blocks_of_the_others(two_gpus):
 CELL = "x = f()\n%gpumem who --new"
 
 
-def test_the_baseline_of_a_cell_needs_no_search(fake_gpu, monkeypatch):
+def test_baseline_of_cell_needs_no_search(fake_gpu, monkeypatch):
     variables = {"old": ones(3 * MIB)}
     baselines = CellBaselines(current())
     with monkeypatch.context() as patch:
@@ -80,7 +80,7 @@ def test_the_baseline_of_a_cell_needs_no_search(fake_gpu, monkeypatch):
     assert names(variables, since=baselines.cell) == ["new"]
 
 
-def test_a_cell_that_reuses_memory_it_has_freed_adds_nothing(fake_gpu):
+def test_reuse_of_memory_freed_by_the_cell_adds_nothing(fake_gpu):
     variables = {"replaced": ones(4 * MIB)}
     baselines = CellBaselines(current())
     baselines.start_cell(CELL)
@@ -98,7 +98,7 @@ def test_other_cells_take_no_baseline(fake_gpu, text):
     assert baselines.comparison() == (None, "the last %gpumem who")
 
 
-def test_a_baseline_keeps_no_tensor_alive(fake_gpu):
+def test_baseline_keeps_no_tensor_alive(fake_gpu):
     variables = {"x": ones(3 * MIB)}
     baseline = baseline_of_search()
     before = torch.cuda.memory_allocated()
@@ -107,7 +107,7 @@ def test_a_baseline_keeps_no_tensor_alive(fake_gpu):
     assert len(baseline.references) == 1
 
 
-def test_a_baseline_of_main_memory():
+def test_baseline_of_host_memory():
     variables = {"old": torch.ones(54321)}
     baseline = baseline_of_search(host=True)
     address = variables.pop("old").data_ptr()
@@ -118,7 +118,7 @@ def test_a_baseline_of_main_memory():
     assert "new" in names(variables, host=True, since=baseline)
 
 
-def test_a_storage_that_only_a_graph_kept_at_the_baseline_is_old(cpu_tensors_on_fake_gpu):
+def test_storage_referenced_only_by_graph_at_baseline_is_old(cpu_tensors_on_fake_gpu):
     x = torch.ones(70_000, requires_grad=True)
     loss = (x.exp() * 2).sum()
     baseline = baseline_of_search()

@@ -40,7 +40,7 @@ def assert_adds_up(result, device="cuda:0"):
     assert total.held + total.unreached == total.allocated == torch.cuda.memory_allocated(device)
 
 
-def test_sizes_are_those_of_the_allocator(fake_gpu):
+def test_sizes_match_the_allocator(fake_gpu):
     variables = {"x": ones(1000), "y": ones(3 * MIB + 1)}
     result = find(variables)
     assert [(holder.name, holder.amount) for holder in result.holders] == [("y", 3 * MIB + 512), ("x", 1024)]
@@ -62,7 +62,7 @@ def test_memory_without_a_python_object_is_listed_by_cause(fake_gpu):
     assert_adds_up(result)
 
 
-def test_each_device_has_sums_of_its_own(two_gpus):
+def test_sums_per_device(two_gpus):
     variables = {"both": [ones(3 * MIB, 0), ones(5 * MIB, 1)]}
     result = find(variables)
     assert [(holder.name, holder.device, holder.amount) for holder in result.holders] == [
@@ -78,7 +78,7 @@ def test_each_device_has_sums_of_its_own(two_gpus):
     assert [holder.device for holder in find(variables, device=["cuda:1"]).holders] == ["cuda:1"]
 
 
-def test_memory_outside_pytorchs_allocator_is_reported_and_not_counted(fake_gpu):
+def test_memory_outside_pytorch_allocator_is_reported_separately(fake_gpu):
     """For example a tensor that another process shares, or one over another library's memory."""
     own, shared = ones(3 * MIB), ones(4 * MIB)
     storage = shared.untyped_storage()
@@ -93,13 +93,13 @@ def test_memory_outside_pytorchs_allocator_is_reported_and_not_counted(fake_gpu)
         fake_gpu.storages[storage._cdata] = (0, block)
 
 
-def test_after_a_failed_kernel_names_are_still_found(fake_gpu):
+def test_names_after_failed_kernel(fake_gpu):
     variables = {"x": ones(3 * MIB)}
     fake_gpu.break_device()
     assert names(variables) == ["x"]
 
 
-def test_an_allocator_that_does_not_list_its_blocks(fake_gpu, monkeypatch):
+def test_allocator_without_block_list(fake_gpu, monkeypatch):
     variables = {"x": ones(1000)}
 
     def refuse(**_):
@@ -111,7 +111,7 @@ def test_an_allocator_that_does_not_list_its_blocks(fake_gpu, monkeypatch):
     assert result.total("cuda:0").allocated == 1024
 
 
-def test_main_memory_is_included_on_request(fake_gpu):
+def test_host_memory_is_included_on_request(fake_gpu):
     variables = {"x": ones(MIB), "host": torch.ones(12345)}
     assert names(variables) == ["x"]
     assert "host" in names(variables, host=True)
@@ -122,13 +122,13 @@ def test_main_memory_is_included_on_request(fake_gpu):
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "1", 1, [1], ("cuda:1",), torch.device("cuda:1")])
-def test_the_ways_to_write_a_device(two_gpus, device):
+def test_device_specifications(two_gpus, device):
     variables = {"a": ones(3 * MIB), "b": ones(5 * MIB, 1), "host": torch.ones(MIB)}
     assert names(variables, device=device) == ["b"]
     assert names(variables, device="0, 1") == ["b", "a"]
 
 
-def test_the_public_function_starts_at_main_and_modules(fake_gpu, monkeypatch):
+def test_public_function_starts_at_main_and_modules(fake_gpu, monkeypatch):
     module = type(sys)("own_module")
     module.__file__ = "/home/me/own_module.py"
     module.table = ones(3 * MIB)
@@ -143,7 +143,7 @@ def test_the_public_function_starts_at_main_and_modules(fake_gpu, monkeypatch):
     assert ipygpumem.holders is holders
 
 
-def test_holders_as_data_and_as_text(fake_gpu):
+def test_holders_as_dict_and_text(fake_gpu):
     variables = {"x": ones(3 * MIB)}
     result = find(variables)
     assert json.loads(json.dumps(result.to_dict()))["holders"][0]["name"] == "x"
@@ -157,13 +157,13 @@ def test_without_torch_there_are_no_tensors(monkeypatch):
     assert holders().notes == ("torch is not imported: there are no tensors",)
 
 
-def test_keys_that_python_cannot_print(fake_gpu):
+def test_unprintable_dict_keys(fake_gpu):
     result = find({"d": {10**5000: ones(1000), (1, 10**5000): ones(2000)}})
     assert [holder.amount for holder in result.holders] == [3072]
     assert {"d[<int>]", "d[<tuple>]"} == {part.name for holder in result.holders for part in holder.parts}
 
 
-def test_allocations_of_other_threads_during_the_search(fake_gpu, monkeypatch):
+def test_concurrent_allocations_during_search(fake_gpu, monkeypatch):
     """What is freed meanwhile is not missing, and what is allocated meanwhile is not unreachable."""
     variables = {"x": ones(3 * MIB), "freed": ones(5 * MIB)}
     allocated = []
@@ -187,12 +187,12 @@ def test_allocations_of_other_threads_during_the_search(fake_gpu, monkeypatch):
     assert_adds_up(result)
 
 
-def test_note_on_a_small_view_of_a_large_storage(fake_gpu):
+def test_note_on_small_view_of_large_storage(fake_gpu):
     (holder,) = find({"small": ones(64 * MIB)[:10]}).holders
     assert holder.note == "small is a view of 10 bytes that keeps 64.0 MiB: .clone() would keep only the view"
 
 
-def test_a_sparse_tensor_is_not_a_view_of_its_indices():
+def test_sparse_tensor_is_not_a_view_of_its_indices():
     result = find({"sparse": torch.ones(64, 64).to_sparse()}, host=True)
     assert result.holders
     assert not [note for note in result.notes if "clone" in note]

@@ -37,7 +37,7 @@ def test_every_kind_of_variable():
     assert (variables["rest"], variables["key"], variables["more"]) == ((7,), 3, {"other": 4})
 
 
-def test_the_dict_that_locals_returned_to_the_user_is_not_changed():
+def test_dict_returned_by_locals_is_unchanged():
     def function():
         first = 1
         namespace = locals()
@@ -57,7 +57,7 @@ def test_many_variables():
     assert dict(frame_locals(namespace["many"]())) == {f"v{i}": i for i in range(150)}
 
 
-def test_no_value_is_kept_alive():
+def test_values_are_not_kept_alive():
     def function():
         value = Value()
         variables = frame_locals(sys._getframe())
@@ -83,7 +83,7 @@ def test_running_and_finished_generators():
     assert dict(frame_locals(frame)) in ({}, {"value": 3, "inside": [3]}), "this depends on the version of Python"
 
 
-def test_a_cleared_frame_has_no_variables():
+def test_cleared_frame_has_no_variables():
     def fail():
         value = Value()
         raise ValueError(value)
@@ -97,7 +97,7 @@ def test_a_cleared_frame_has_no_variables():
     assert frame_locals(frame) == []
 
 
-def test_frames_of_threads_that_run_meanwhile():
+def test_frames_of_concurrent_threads():
     """They come and go while they are read, which must neither crash nor leak references."""
     value, stop = Value(), threading.Event()
 
@@ -132,7 +132,7 @@ def test_frames_of_threads_that_run_meanwhile():
     assert sys.getrefcount(value) == before
 
 
-def test_a_thread_whose_name_raises():
+def test_thread_whose_name_raises():
     class UnnamedThread(threading.Thread):
         @property
         def name(self):

@@ -60,7 +60,7 @@ def test_frozen_objects_are_found():
     subprocess.run([sys.executable, "-c", FROZEN], check=True, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
 
 
-def test_asyncio_is_not_asked_for_its_referents(search, monkeypatch):
+def test_asyncio_referents_are_not_requested(search, monkeypatch):
     """Up to Python 3.12.3 that corrupts its free list, and the next traversal never ends (CPython #122695)."""
     asyncio_module, other_module = types.ModuleType("_asyncio"), types.ModuleType("another")
     requests = record_requests(monkeypatch, asyncio_module)
@@ -72,7 +72,7 @@ def test_asyncio_is_not_asked_for_its_referents(search, monkeypatch):
     assert any(requests)
 
 
-def test_a_search_without_time_is_incomplete(search):
+def test_search_that_times_out_is_incomplete(search):
     assert not search.result({"x": search.tensor()}, limit=0.0).complete
 
 
@@ -85,7 +85,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_search_may_stop_in_any_step(search, monkeypatch, step):
+def test_search_may_stop_at_any_step(search, monkeypatch, step):
     """It then reports less, but no wrong name and nothing as unreachable."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])

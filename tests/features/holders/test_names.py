@@ -120,7 +120,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_name_of_a_reference(search, name):
+def test_reference_names(search, name):
     storage = search.storage({"x": MAKERS[name](search.tensor())})
     assert storage.facts.name == name
     assert (storage.holder, storage.place, storage.facts.places) == ("x", "variable", ("variable",))
@@ -128,24 +128,24 @@ def test_name_of_a_reference(search, name):
     assert storage.facts.tensor == f"float32 [{search.elements}]"
 
 
-def test_a_storage_is_found_once_with_all_its_names(search):
+def test_storage_is_listed_once_with_all_names(search):
     x = search.tensor()
     storage = search.storage({"x": x, "views": [x[5:], x.view(1, -1)], "same": x})
     assert storage.facts.name == "x"
     assert set(storage.facts.also) == {"same", "views[0]", "views[1]"}
 
 
-def test_a_view_that_keeps_its_whole_storage(search):
+def test_view_that_keeps_whole_storage_alive(search):
     storage = search.storage({"small": search.tensor()[:2]})
     assert (storage.facts.name, storage.facts.view) == ("small", 8)
 
 
-def test_a_storage_without_a_tensor(search):
+def test_storage_without_tensor(search):
     assert search.storage({"s": search.tensor().untyped_storage()}).facts.name == "s"
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
-def test_few_and_many_tensors_are_found_alike(search, count):
+def test_few_and_many_tensors_give_equal_results(search, count):
     """Below a certain number, each id is looked up by itself."""
     tensors = [search.tensor() for _ in range(count)]
     storages = search.storages({"rows": [{"x": tensor} for tensor in tensors], "again": tensors})
@@ -154,7 +154,7 @@ def test_few_and_many_tensors_are_found_alike(search, count):
     assert other_names == {f'rows[{i}]["x"]' for i in range(count)}
 
 
-def test_kinds_of_what_modules_and_optimizers_own(search):
+def test_kinds_of_tensors_in_modules_and_optimizers(search):
     model = torch.nn.Module()
     model.weight = torch.nn.Parameter(search.tensor())
     model.register_buffer("mean", search.tensor(1))
@@ -176,13 +176,13 @@ def test_kinds_of_what_modules_and_optimizers_own(search):
     }
 
 
-def test_parameters_that_only_an_optimizer_has(search):
+def test_parameters_held_only_by_optimizer(search):
     optimizer = torch.optim.SGD([torch.nn.Parameter(search.tensor())])
     storage = search.storage({"optimizer": optimizer})
     assert (storage.facts.name, storage.facts.kind) == ('optimizer.param_groups[0]["params"][0]', "parameter")
 
 
-def test_state_of_a_parameter_that_only_the_optimizer_has(search):
+def test_state_of_parameter_held_only_by_optimizer(search):
     optimizer = torch.optim.Adam([torch.nn.Parameter(search.tensor())])
     optimizer.param_groups[0]["params"][0].grad = search.tensor()
     optimizer.step()
@@ -191,7 +191,7 @@ def test_state_of_a_parameter_that_only_the_optimizer_has(search):
     assert not any(name.startswith("o.state (key)") for name in names)
 
 
-def test_a_member_of_an_enum(search):
+def test_enum_member(search):
     assert search.storage({"Kind": enum.Enum("Kind", {"A": search.tensor()})}).facts.name == "Kind.A._value_"
 
 
@@ -201,13 +201,13 @@ def test_long_and_quoted_keys(search):
     assert len(search.storage(variables, extra=1).facts.name) < 50
 
 
-def test_a_list_that_contains_itself(search):
+def test_self_referencing_list(search):
     x = [search.tensor()]
     x.append(x)
     assert search.storage({"x": x}).facts.name == "x[0]"
 
 
-def test_only_one_of_several_shortened_names_is_shown(search):
+def test_only_first_of_several_shortened_names_is_shown(search):
     nested = [search.tensor()]
     for _ in range(100):
         nested = [nested, nested]
@@ -222,12 +222,12 @@ def linked(count, value):
     return link
 
 
-def test_a_chain_of_many_references_is_followed_to_its_end(search):
+def test_long_reference_chain_is_followed_to_its_end(search):
     storage = search.storage({"chain": linked(20_000, search.tensor())})
     assert re.fullmatch(r'chain\.\.\.(\["next"\])+\["value"\]', storage.facts.name)
 
 
-def test_a_deeply_nested_list(search):
+def test_deeply_nested_list(search):
     x = search.tensor()
     for _ in range(20_000):
         x = [x]
@@ -283,7 +283,7 @@ class OverridingArray(np.ndarray):
         (lambda value: object_array(value, 4, 2).view(OverridingArray), "x[2]"),
     ],
 )
-def test_a_tensor_in_an_array_of_objects(search, monkeypatch, make, name):
+def test_tensor_in_object_array(search, monkeypatch, make, name):
     variables = {"x": make(types.SimpleNamespace(tensor=search.tensor()))}
     monkeypatch.setattr(CodeRuns, "enabled", True)
     assert search.storage(variables).facts.name == f"{name}.tensor"
@@ -299,12 +299,12 @@ SHARING = {
 
 
 @pytest.mark.parametrize(("make", "name"), SHARING.values(), ids=SHARING)
-def test_an_array_that_shares_the_memory_of_a_tensor(search, make, name):
+def test_array_sharing_memory_with_tensor(search, make, name):
     storage = search.storage({"x": make(search.tensor())})
     assert (storage.facts.name, storage.place) == (name, "variable")
 
 
-def test_an_array_that_only_a_c_object_refers_to(search):
+def test_array_referenced_only_by_c_object(search):
     iterator = iter(object_array(types.SimpleNamespace(tensor=search.tensor()), 2, 1))
     assert search.storage({}).holder == NO_NAME
     del iterator
@@ -333,18 +333,18 @@ def local_class(value):
         (lambda value: property(default(value)), "x (default parameter)"),
     ],
 )
-def test_a_tensor_behind_a_class_or_a_wrapper(search, make, name):
+def test_tensor_behind_class_or_wrapper(search, make, name):
     assert search.storage({"x": make(search.tensor())}).facts.name == name
 
 
-def test_a_class_is_named_after_one_of_many_instances(search):
+def test_class_is_named_after_one_of_many_instances(search):
     cls = local_class(search.tensor())
     variables = {"many": [cls() for _ in range(2000)]}
     del cls
     assert re.fullmatch(r"many\[\d+\]\.__class__\.inner\.value", search.storage(variables).facts.name)
 
 
-def test_a_default_value_is_named_rather_than_the_tuple_of_defaults(search):
+def test_default_argument_is_named_by_parameter(search):
     loss = (torch.ones(4, requires_grad=True) * 2).sum()
     loss.grad_fn.register_hook(default(search.tensor()))  # the dict of hooks belongs to a C++ object
     storage = search.storage({"loss": loss})

@@ -38,7 +38,7 @@ def error_with_local(value):
         return error
 
 
-def test_variables_come_before_outputs_and_outputs_before_tracebacks(search):
+def test_variables_precede_outputs_and_outputs_precede_tracebacks(search):
     x = search.tensor()
     error = error_with_local(x)
     history = {3: x}
@@ -59,7 +59,7 @@ def test_variables_come_before_outputs_and_outputs_before_tracebacks(search):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps a dict with the frame anyway")
-def test_the_frame_of_a_failed_function_gets_no_dict(search):
+def test_frame_of_failed_function_gets_no_dict(search):
     def fail():
         x = search.tensor()
         raise ValueError(len(x))
@@ -108,7 +108,7 @@ class Worker:
         self._ready.wait()
 
 
-def test_a_local_variable_of_a_thread(search):
+def test_local_variable_of_thread(search):
     with Worker(search.tensor(), "loader"):
         storage = search.storage({}, threads=True)
     assert storage.facts.name == "thread loader: Worker._work() batch[0]".replace("Worker.", _class_prefix())
@@ -120,14 +120,14 @@ def _class_prefix():
     return "Worker." if sys.version_info >= (3, 11) else ""  # Python 3.10 has no qualified names of code
 
 
-def test_reading_the_variables_of_a_thread_keeps_no_tensor_alive(search):
+def test_reading_thread_variables_keeps_no_tensor_alive(search):
     with Worker(search.tensor()) as worker:
         assert search.storage({}, threads=True).place == "thread"
         worker.drop()
         assert worker.reference() is None
 
 
-def test_an_unreachable_cycle_is_recognized_and_not_collected(search, no_collection):
+def test_unreachable_cycle_is_detected_but_not_collected(search, no_collection):
     node = Node(search.tensor())
     reference = weakref.ref(node)
     del node
@@ -138,14 +138,14 @@ def test_an_unreachable_cycle_is_recognized_and_not_collected(search, no_collect
     assert search.storages({}) == []
 
 
-def test_a_cycle_that_something_unknown_refers_to_is_alive(search):
+def test_cycle_with_unknown_referrer_is_alive(search):
     iterator = iter([Node(search.tensor())])  # in a local variable of the test, which is no root
     storage = search.storage({})
     assert (storage.holder, storage.facts.places) == (NO_NAME, ("elsewhere",))
     del iterator
 
 
-def test_a_search_keeps_no_tensor_alive(search, no_collection):
+def test_search_keeps_no_tensor_alive(search, no_collection):
     x = search.tensor()
     reference = weakref.ref(x)
     search.storages({"x": x}, threads=True)
@@ -153,7 +153,7 @@ def test_a_search_keeps_no_tensor_alive(search, no_collection):
     assert reference() is None, "even a cycle of ours would keep it until the next collection"
 
 
-def test_the_users_modules_come_before_libraries(monkeypatch):
+def test_user_modules_precede_libraries(monkeypatch):
     module = type(sys)("zz_own_module")
     module.__file__ = "/home/me/zz_own_module.py"
     monkeypatch.setitem(sys.modules, "zz_own_module", module)

@@ -38,14 +38,14 @@ def raising_class(base=object):
     return RaisingMeta("Raising", (base,), {f"__{name}__": fail for name in names})
 
 
-def test_an_object_whose_methods_raise(search):
+def test_object_with_raising_methods(search):
     obj = object.__new__(raising_class())
     object.__setattr__(obj, "value", search.tensor())
     assert search.storage({"x": obj}).facts.name == "x.value"
 
 
 @pytest.mark.parametrize("base", [list, dict, tuple])
-def test_a_container_whose_methods_raise(search, base):
+def test_container_with_raising_methods(search, base):
     cls = raising_class(base)
     container = base.__new__(cls, [search.tensor()]) if base is tuple else base.__new__(cls)
     if base is list:
@@ -55,7 +55,7 @@ def test_a_container_whose_methods_raise(search, base):
     assert search.storage({"x": container}).facts.name == ('x["k"]' if base is dict else "x[0]")
 
 
-def test_a_class_that_overrides_dict_and_class(search):
+def test_class_that_overrides_dict_and_class(search):
     def fail(self):
         raise RuntimeError("property")
 
@@ -89,7 +89,7 @@ def busy_thread():
         thread.join()
 
 
-def test_variables_that_change_meanwhile(search, busy_thread):
+def test_variables_that_change_during_search(search, busy_thread):
     variables = {"x": search.tensor()}
 
     def change(i):
@@ -101,7 +101,7 @@ def test_variables_that_change_meanwhile(search, busy_thread):
         assert search.storage(variables).facts.name == "x"
 
 
-def test_attributes_that_change_meanwhile(search, busy_thread):
+def test_attributes_that_change_during_search(search, busy_thread):
     log = types.SimpleNamespace(**{f"v{i}": i for i in range(2000)}, batch=search.tensor())
 
     def change(i):
@@ -114,7 +114,7 @@ def test_attributes_that_change_meanwhile(search, busy_thread):
         assert search.storage({"log": log}).facts.name == "log.batch"
 
 
-def test_the_collector_does_not_run_and_stays_enabled(search):
+def test_garbage_collector_does_not_run_and_stays_enabled(search):
     before = gc.get_stats()
     search.storages({"x": search.tensor()})
     assert gc.isenabled()
@@ -134,7 +134,7 @@ def test_no_warning_is_shown(search, recwarn):
     assert list(recwarn) == []
 
 
-def test_a_subclass_without_storage_and_with_overrides(search):
+def test_subclass_without_storage_and_with_overrides(search):
     calls = []
 
     class Wrapper(torch.Tensor):

@@ -40,7 +40,7 @@ def test_each_figure_has_its_own_limit():
     assert over(Limits(host=29 * MIB)) == ([("host", "peak", 30 * MIB)], ())
 
 
-def test_a_bound_over_the_limit_proves_nothing():
+def test_bound_above_limit_is_not_a_violation():
     assert over(Limits(peak=3 * MIB), exact=False) == ([], ()), "at most 3 MiB is within 3 MiB"
     excesses, (note,) = over(Limits(peak=2 * MIB), exact=False)
     assert excesses == []
@@ -50,19 +50,19 @@ def test_a_bound_over_the_limit_proves_nothing():
     assert "peak resident memory is older" in note
 
 
-def test_memory_that_may_belong_to_another_process_exceeds_no_limit():
+def test_memory_of_unknown_process_exceeds_no_limit():
     excesses, (note,) = over(Limits(outside=0), mode="device")
     assert excesses == []
     assert note == "the limit of 0 (cuda:0, outside PyTorch) was not checked: this process or another: no pid"
 
 
-def test_the_cuda_context_exceeds_no_limit():
+def test_cuda_context_exceeds_no_limit():
     excesses, (note,) = over(Limits(outside=0), started=True)
     assert excesses == []
     assert "preload_pytorch" in note
 
 
-def test_as_text():
+def test_text():
     assert str(ExceededLimit("cuda:0", "peak", 3 * MIB, 2 * MIB)) == "cuda:0 peak +3.0 MiB, over the limit of 2.0 MiB"
     assert str(ExceededLimit("cuda:0", "held", 512, 0)) == "cuda:0 held +512 bytes, over the limit of 0 bytes"
     assert (

@@ -31,7 +31,7 @@ def lines_of(report, title):
     return {line.text.strip(): line.use for line in listing.lines}
 
 
-def test_each_line_of_a_block_and_of_a_function(gpu):
+def test_each_line_of_block_and_function(gpu):
     before = gpu.alloc(5 * MIB + 100)
     with ipygpumem.measure(lines=allocate) as m:
         kept = []
@@ -62,7 +62,7 @@ def test_each_line_of_a_block_and_of_a_function(gpu):
     gpu.free(before)
 
 
-def test_recursion_counts_an_event_once_for_each_line(gpu):
+def test_recursion_counts_event_once_per_line(gpu):
     def deep(n):
         block = gpu.alloc(MIB)
         return [block, *deep(n - 1)] if n else [block]
@@ -74,7 +74,7 @@ def test_recursion_counts_an_event_once_for_each_line(gpu):
     assert lines["return [block, *deep(n - 1)] if n else [block]"].allocations == 3
 
 
-def test_the_peak_of_a_line_includes_the_level_before_it(gpu):
+def test_line_peak_includes_previous_level(gpu):
     with ipygpumem.measure(lines=True) as m:
         block = gpu.alloc(8 * MIB)
         gpu.free(block) or gpu.alloc(2 * MIB)
@@ -82,7 +82,7 @@ def test_the_peak_of_a_line_includes_the_level_before_it(gpu):
     assert (use.peak, use.after) == (8 * MIB, 2 * MIB)
 
 
-def test_other_threads_are_counted_elsewhere(gpu):
+def test_other_threads_are_counted_separately(gpu):
     with ipygpumem.measure(lines=True) as m:
         thread = threading.Thread(target=gpu.alloc, args=(2 * MIB,))
         thread.start()
@@ -95,7 +95,7 @@ def test_other_threads_are_counted_elsewhere(gpu):
     assert lines["thread.join()"] is None
 
 
-def test_a_backward_pass_counts_for_the_line_that_waits(gpu, monkeypatch):
+def test_backward_pass_is_attributed_to_waiting_line(gpu, monkeypatch):
     import torch
 
     blocks = []
@@ -127,7 +127,7 @@ def test_a_backward_pass_counts_for_the_line_that_waits(gpu, monkeypatch):
     assert m.report.lines[0].elsewhere is None
 
 
-def test_a_thread_of_the_user_during_a_backward_pass_is_counted_elsewhere(gpu, monkeypatch):
+def test_user_thread_during_backward_pass_is_counted_separately(gpu, monkeypatch):
     import torch
 
     def engine(*arguments, **options):
@@ -143,7 +143,7 @@ def test_a_thread_of_the_user_during_a_backward_pass_is_counted_elsewhere(gpu, m
     assert lines_of(m.report, "measure()")["torch.ones(3, requires_grad=True).sum().backward()"] is None
 
 
-def test_errors_in_backward_and_in_the_block_leave_nothing_patched(gpu, monkeypatch):
+def test_patches_are_removed_after_errors_in_backward_and_block(gpu, monkeypatch):
     import torch
 
     def engine(*arguments, **options):
@@ -158,7 +158,7 @@ def test_errors_in_backward_and_in_the_block_leave_nothing_patched(gpu, monkeypa
     assert lines_of(m.report, "measure()")["gpu.alloc(MIB)"].kept == MIB
 
 
-def test_during_a_recording_of_the_user(gpu):
+def test_recording_started_by_user(gpu):
     import torch
 
     torch.cuda.memory._record_memory_history(max_entries=1000)
@@ -171,7 +171,7 @@ def test_during_a_recording_of_the_user(gpu):
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
-def test_the_reason_for_missing_lines(gpu):
+def test_reason_for_missing_lines(gpu):
     with ipygpumem.measure(lines=True, max_entries=2) as m:
         for _ in range(4):
             gpu.free(gpu.alloc(MIB))
@@ -184,7 +184,7 @@ def test_the_reason_for_missing_lines(gpu):
     assert m.report.notes == ("no lines: the code switched PyTorch's recording on or off itself",)
 
 
-def test_reset_counters_are_noticed_if_positions_are_needed(gpu, monkeypatch):
+def test_reset_counters_are_detected_if_positions_are_needed(gpu, monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.autograd, "_engine_run_backward", lambda *arguments, **options: None)
@@ -206,7 +206,7 @@ def test_lines_without_a_gpu():
         ipygpumem.measure(lines=True)
 
 
-def test_a_block_without_allocations(gpu):
+def test_block_without_allocations(gpu):
     with ipygpumem.measure(lines=True) as m:
         pass
     (device,) = m.report.lines
@@ -214,7 +214,7 @@ def test_a_block_without_allocations(gpu):
     assert set(lines_of(m.report, "measure()").values()) == {None}
 
 
-def test_only_devices_that_were_used(two_gpus):
+def test_only_used_devices_are_listed(two_gpus):
     two_gpus.free(two_gpus.alloc(MIB))
     two_gpus.free(two_gpus.alloc(MIB, 1))
     with ipygpumem.measure(lines=True) as m:

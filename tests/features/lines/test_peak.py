@@ -42,7 +42,7 @@ def test_lines_add_up_to_the_counter(fake_gpu, tmp_path):
     fake_gpu.free(before)
 
 
-def test_lines_at_the_peak_and_lines_that_reach_it(fake_gpu, tmp_path):
+def test_lines_at_peak_and_lines_that_reach_it(fake_gpu, tmp_path):
     fake_gpu.free(fake_gpu.alloc(MIB))
     _, snapshot = record(tmp_path / "x.pickle", fake_gpu)
     first, second = lines_at_peak(snapshot, 0)
@@ -51,14 +51,14 @@ def test_lines_at_the_peak_and_lines_that_reach_it(fake_gpu, tmp_path):
     assert first.known
 
 
-def test_without_stacks_the_lines_are_unknown(fake_gpu, tmp_path):
+def test_lines_are_unknown_without_stacks(fake_gpu, tmp_path):
     fake_gpu.free(fake_gpu.alloc(MIB))
     report, snapshot = record(tmp_path / "x.pickle", fake_gpu, stacks="none")
     assert peak_lines(snapshot, report) == ()
     assert not any(line.known for line in lines_at_peak(snapshot, 0))
 
 
-def test_no_lines_where_only_a_bound_of_the_peak_is_known(fake_gpu, tmp_path):
+def test_no_lines_for_bounded_peak(fake_gpu, tmp_path):
     fake_gpu.free(fake_gpu.alloc(50 * MIB))
     report, snapshot = record(tmp_path / "x.pickle", fake_gpu, peaks="untouched")
     assert peak_lines(snapshot, report) == ()

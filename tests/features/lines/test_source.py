@@ -127,7 +127,7 @@ def test_code_of_named_objects():
         assert code_object(value) is None
 
 
-def test_a_wrapper_around_itself_has_no_code():
+def test_self_wrapping_function_has_no_code():
     def wrapper():
         return 1
 
@@ -154,7 +154,7 @@ def test_functions_around_lines():
     assert enclosing_functions("cell", [1], SourceTexts({"cell": "def ("})) == [], "invalid syntax"
 
 
-def test_a_with_statement():
+def test_with_statement():
     text = "with a:\n    with (\n        b\n    ):\n        c\n    d\n"
     texts = SourceTexts({"f": text})
     assert with_statement_region("f", 1, texts, "x") == SourceRegion("f", 1, 6, "x")

@@ -58,7 +58,7 @@ def test_text():
     assert text_tables([line_table(DEVICE)]) == TEXT
 
 
-def test_html_has_inline_style_only_and_escapes_the_source():
+def test_html_has_only_inline_style_and_escaped_source():
     html = html_tables([line_table(DEVICE)])
     assert not re.search(r"<(script|style|svg|iframe|img|link)\b|\bclass=|\bon\w+=", html)
     assert "for x in &#39;&lt;b&gt;&#39;:" in html
@@ -68,7 +68,7 @@ def test_html_has_inline_style_only_and_escapes_the_source():
     assert html.count("width:24px") == 2, "from there to the peak, and the memory outside the listed lines"
 
 
-def test_an_empty_listing():
+def test_empty_listing():
     empty = DeviceLines("cuda:0", (), 0, None, 0, 0, 0, 0, 0, 0, 0, 0)
     text = text_tables([line_table(empty)])
     assert "allocated (allocator's counter)" in text
@@ -86,11 +86,11 @@ def listing_of(count, used):
     return text_tables([line_table(device)]).splitlines()[3:-5]
 
 
-def test_a_short_listing_is_complete():
+def test_short_listing_is_complete():
     assert len(listing_of(40, [20])) == 40
 
 
-def test_a_long_listing_shows_the_lines_around_those_that_use_memory():
+def test_long_listing_shows_context_of_lines_that_use_memory():
     rows = listing_of(100, [20, 28, 40])
     sources = [" ".join(row.split()[-2:]) for row in rows]
     shown = [*range(1, 5), *range(17, 32), *range(37, 44)]

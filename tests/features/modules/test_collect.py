@@ -97,7 +97,7 @@ def check_nothing_is_patched():
     assert not hasattr(hooks._has_any_global_hook, "__wrapped__")
 
 
-def test_a_training_step(traffic):
+def test_training_step(traffic):
     model = make()
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.randn(16, 32)
@@ -132,7 +132,7 @@ def test_a_training_step(traffic):
     assert parts["other threads"].peak == 0
 
 
-def test_the_phases_add_up_to_the_time_of_the_code(traffic, monkeypatch):
+def test_phases_add_up_to_run_time(traffic, monkeypatch):
     """The time that scanning takes belongs neither to a phase nor to the measurement."""
     from ipygpumem.features.modules.storages import ModelStorages
 
@@ -165,7 +165,7 @@ def test_the_phases_add_up_to_the_time_of_the_code(traffic, monkeypatch):
     assert m.report.seconds <= elapsed - sum(scanning)
 
 
-def test_gradients_that_are_freed_before_the_end(traffic):
+def test_gradients_freed_before_end(traffic):
     model = make()
     with ipygpumem.measure(modules=model) as m:
         model(torch.randn(16, 32)).square().mean().backward()
@@ -175,7 +175,7 @@ def test_gradients_that_are_freed_before_the_end(traffic):
     assert {part.kind: part.end for part in tree.parts}["gradients"] == 0
 
 
-def test_inference_keeps_only_the_output(traffic):
+def test_inference_keeps_only_output(traffic):
     model = make()
     x = torch.randn(16, 32)
     with torch.no_grad(), ipygpumem.measure(modules=model) as m:
@@ -258,7 +258,7 @@ def test_hooks_cause_no_graph_break_and_no_recompilation():
     assert len(tracker.calls) == 2
 
 
-def test_a_failing_step_leaves_no_hook(traffic):
+def test_failing_step_leaves_no_hook(traffic):
     model = make()
 
     class Fails(nn.Module):
@@ -274,7 +274,7 @@ def test_a_failing_step_leaves_no_hook(traffic):
     assert tree_of(m).row("3").calls == 1
 
 
-def test_an_interrupt_leaves_no_hook(traffic):
+def test_interrupt_leaves_no_hook(traffic):
     class Stops(nn.Module):
         def forward(self, x):
             raise KeyboardInterrupt
@@ -290,7 +290,7 @@ def test_an_interrupt_leaves_no_hook(traffic):
     check_sums(m)
 
 
-def test_after_a_caught_error_allocations_are_attributed_correctly(traffic):
+def test_attribution_is_correct_after_caught_error(traffic):
     model = make()
     x = torch.randn(16, 32)
     with ipygpumem.measure(modules=model) as m:
@@ -305,7 +305,7 @@ def test_after_a_caught_error_allocations_are_attributed_correctly(traffic):
     del y
 
 
-def test_copies_and_files_of_the_model_are_clean(traffic):
+def test_copies_and_files_of_model_contain_no_hooks(traffic):
     model = make()
     with ipygpumem.measure(modules=model) as m:
         clone = copy.deepcopy(model)
@@ -336,7 +336,7 @@ def test_tied_weights_are_counted_once(traffic):
     assert tree.rows[0].parameters == tree.rows[0].gradients == 32 * 64 * 4
 
 
-def test_a_storage_shared_by_modules_belongs_to_their_common_parent(traffic):
+def test_storage_shared_by_modules_belongs_to_common_parent(traffic):
     model = nn.Sequential(Block(8), nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)))
     flat = torch.zeros(2, 8, 8)
     for number in range(2):
@@ -348,7 +348,7 @@ def test_a_storage_shared_by_modules_belongs_to_their_common_parent(traffic):
     assert tree.row("1.0").parameters == tree.row("1.1").parameters == 0
 
 
-def test_allocations_of_other_threads_are_not_attributed_to_the_model(traffic, fake_gpu):
+def test_allocations_of_other_threads_are_not_attributed_to_model(traffic, fake_gpu):
     blocks = []
 
     class Slow(nn.Module):
@@ -366,7 +366,7 @@ def test_allocations_of_other_threads_are_not_attributed_to_the_model(traffic, f
     assert tree.row("1").activations == 16 * 32 * 4, "its output, and no more"
 
 
-def test_an_optimizer_that_did_not_step_is_found(traffic):
+def test_optimizer_that_did_not_step_is_listed(traffic):
     model = make()
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.randn(16, 32)
@@ -376,7 +376,7 @@ def test_an_optimizer_that_did_not_step_is_found(traffic):
     assert check_sums(m).rows[0].optimizer >= 2 * tree_of(m).rows[0].parameters
 
 
-def test_a_closure_keeps_its_phases(traffic):
+def test_closure_has_its_phases(traffic):
     model = make()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
     x = torch.randn(16, 32)
@@ -408,7 +408,7 @@ def test_untouched_counters_give_bounds(traffic):
     assert "unknown" in text_tables(module_tables(m.report.modules))
 
 
-def test_lines_and_modules_together(traffic):
+def test_lines_and_modules_combined(traffic):
     model = make()
     with ipygpumem.measure(modules=model, lines=True) as m:
         loss = model(torch.randn(16, 32)).square().mean()
@@ -420,7 +420,7 @@ def test_lines_and_modules_together(traffic):
     check_nothing_is_patched()
 
 
-def test_a_ring_buffer_that_is_too_small(traffic):
+def test_ring_buffer_overflow(traffic):
     model = make()
     with ipygpumem.measure(modules=model, max_entries=5) as m:
         model(torch.randn(16, 32))
@@ -429,7 +429,7 @@ def test_a_ring_buffer_that_is_too_small(traffic):
 
 
 @pytest.mark.parametrize("wrong", [3, "model", torch.ones(1), nn.Linear, [nn.Linear(1, 1)]])
-def test_an_object_that_is_not_a_module(fake_gpu, wrong):
+def test_object_that_is_not_a_module(fake_gpu, wrong):
     with pytest.raises(OptionError, match=r"modules must be a torch\.nn\.Module, not"):
         ipygpumem.measure(modules=wrong)
 
@@ -456,7 +456,7 @@ def test_unusual_modules_and_tensors(traffic):
     assert [row.path for row in tree_of(m).rows] == ["", "0", "1", "2"]
 
 
-def test_tensors_and_modules_that_a_step_replaces_are_freed(traffic):
+def test_tensors_and_modules_replaced_by_step_are_freed(traffic):
     """Tracking keeps nothing alive: the peak is the same as without it."""
 
     class Moves(nn.Module):
@@ -491,7 +491,7 @@ def test_tensors_and_modules_that_a_step_replaces_are_freed(traffic):
     assert parts["parameters"].end == 32 * 1000 * 4
 
 
-def test_a_replaced_module_of_another_class_says_so(traffic):
+def test_replacement_by_module_of_another_class_is_noted(traffic):
     model = nn.Sequential(nn.Linear(32, 8))
     with ipygpumem.measure(modules=model) as m:
         model[0] = nn.Sequential(nn.Linear(32, 64), nn.ReLU())
@@ -502,7 +502,7 @@ def test_a_replaced_module_of_another_class_says_so(traffic):
     assert tree.row("0").calls == 1
 
 
-def test_a_model_that_the_step_drops_is_freed(traffic):
+def test_model_dropped_by_step_is_freed(traffic):
     model = make(256)
     alive = weakref.ref(model)
     with ipygpumem.measure(modules=model) as m:
@@ -514,7 +514,7 @@ def test_a_model_that_the_step_drops_is_freed(traffic):
 
 
 @pytest.mark.parametrize("how", ["model", "part", "function"])
-def test_code_compiled_during_a_measurement_is_not_compiled_again(how):
+def test_code_compiled_during_measurement_is_not_recompiled(how):
     from ipygpumem.features.modules.tracker import ModuleTracker
 
     torch._dynamo.reset()
@@ -550,7 +550,7 @@ def test_code_compiled_during_a_measurement_is_not_compiled_again(how):
     assert not callbacks.end_callbacks
 
 
-def test_a_step_that_raises_ends_its_phase(traffic):
+def test_step_that_raises_ends_its_phase(traffic):
     model = make()
     optimizer = torch.optim.SGD(model.parameters())
     x = torch.randn(16, 32)

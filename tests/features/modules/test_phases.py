@@ -66,7 +66,7 @@ def test_sums(gpu):
         (["backward", "optimizer"], "optimizer"),  # an optimizer in a hook of backward
     ],
 )
-def test_the_innermost_counts(gpu, entered, shown):
+def test_innermost_phase_is_counted(gpu, entered, shown):
     phases = PhaseTracker(reset=True)
     phases.begin()
     for name in entered:
@@ -78,7 +78,7 @@ def test_the_innermost_counts(gpu, entered, shown):
     assert [name for name, total in phases.totals.items() if total.devices[0].change == 7 * MIB] == [shown]
 
 
-def test_peak_counters_that_are_not_reset(gpu):
+def test_peak_counters_without_reset(gpu):
     gpu.free(gpu.alloc(50 * MIB))
     resets = gpu.calls["resetPeakMemoryStats"]
     phases = PhaseTracker(reset=False)
@@ -91,7 +91,7 @@ def test_peak_counters_that_are_not_reset(gpu):
     assert gpu.calls["resetPeakMemoryStats"] == resets
 
 
-def test_a_device_that_is_used_for_the_first_time(make_gpu):
+def test_device_first_used_during_phase(make_gpu):
     gpu = make_gpu(2)
     phases = PhaseTracker(reset=True)
     phases.begin()

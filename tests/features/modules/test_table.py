@@ -92,7 +92,7 @@ def test_html_escapes_names():
     assert "background-color" in html
 
 
-def test_buffers_have_a_column_where_there_are_any():
+def test_buffers_have_a_column_if_present():
     rows = (replace(TREE.rows[0], buffers=MIB), *TREE.rows[1:])
     assert "buffers" in module_table(rows).header
     assert "buffers" not in module_table(TREE.rows).header
@@ -125,7 +125,7 @@ def test_identical_modules_are_folded_with_sums():
     "difference",
     [{"peak": 11 * MIB}, {"type": "OtherBlock"}, {"note": "compiled"}, {"activations": None}, {"calls": 2}],
 )
-def test_a_different_module_is_not_folded(difference):
+def test_different_module_is_not_folded(difference):
     names = [label for label in labels(transformer(**difference)) if "Block" in label]
     assert names == ["0-10: Block ×11", f"11: {difference.get('type', 'Block')}"]
 
@@ -135,7 +135,7 @@ def test_modules_with_different_contents_are_not_folded():
     assert [label for label in labels(rows) if "Block" in label] == ["0-1: Block ×2", "2: Block"]
 
 
-def test_differences_that_a_table_does_not_show_are_ignored():
+def test_differences_not_shown_in_table_are_ignored():
     assert "0-11: Block ×12" in labels(transformer(peak=10 * MIB + 50 * KIB))
 
 
@@ -153,14 +153,14 @@ def test_lists_inside_folded_modules():
     assert module_table(rows).rows[-1].cells[-1] == "6.0 MiB"
 
 
-def test_modules_without_memory_are_left_out():
+def test_modules_without_memory_are_omitted():
     rows = [row("", "Net", 0, MIB, 0), row("drop", "Dropout", 1, 0, 0), row("out", "Linear", 1, MIB, MIB)]
     table = module_table(rows)
     assert [table_row.label for table_row in table.rows] == ["model: Net", "out: Linear"]
     assert table.remarks[0] == "not listed: 1 deeper or without memory (report.modules has all modules)"
 
 
-def test_itself_only_where_it_is_a_noticeable_part_of_listed_submodules():
+def test_itself_row_only_for_noticeable_share():
     rows = [
         row("", "Net", 0, 101 * MIB, MIB // 2),
         row("a", "Custom", 1, 60 * MIB, 60 * MIB),
@@ -171,7 +171,7 @@ def test_itself_only_where_it_is_a_noticeable_part_of_listed_submodules():
     assert labels(rows) == ["model: Net", "a: Custom", "c: Custom", "(itself)", "d: Linear"]
 
 
-def test_a_large_model_fits_a_screen():
+def test_large_model_fits_a_screen():
     rows = [row("", "Net", 0, 10**9, 0)]
     for block in range(30):
         rows.append(row(f"{block}", "Block", 1, 10**7 * (block + 1), 0))

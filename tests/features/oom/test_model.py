@@ -21,7 +21,7 @@ def failure(**changes):
     return Failure(**{**facts, "reading": reading, **changes})
 
 
-def test_a_device_full_of_own_tensors_gives_no_advice():
+def test_device_full_of_own_tensors_gives_no_advice():
     assert advice(failure(free_blocks=FreeBlocks(1 * GIB, 3, 2 * GIB, 2 * GIB))) == []
 
 
@@ -52,7 +52,7 @@ def test_each_cause_has_one_sentence(changes, freeable, start):
     assert sentence.startswith(start)
 
 
-def test_what_would_not_suffice_is_not_advised():
+def test_insufficient_measures_are_not_advised():
     small = failure(free_blocks=FreeBlocks(1 * GIB, 9, 5 * GIB, 5 * GIB), other_processes=(OtherProcess(7, 2 * GIB),))
     assert advice(small, freeable=1 * GIB, freeable_out=2 * GIB) == []
 
@@ -73,7 +73,7 @@ def test_growth_outside_pytorch_since_the_baseline():
     ]
 
 
-def test_without_a_reading_there_is_no_advice():
+def test_no_advice_without_reading():
     assert advice(failure(reading=None)) == []
     assert failure(reading=None).missing == 30 * GIB
 

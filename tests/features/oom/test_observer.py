@@ -35,13 +35,13 @@ def listening(fake_gpu):
     return fake_gpu
 
 
-def test_before_cuda_has_started_no_observer_is_attached(fake_gpu):
+def test_no_observer_before_cuda_initialization(fake_gpu):
     assert failed_allocations().listen() is False
     assert fake_gpu.oom_observers == []
     assert not fake_gpu.initialised
 
 
-def test_the_state_of_the_device_at_the_failure(fake_gpu, monkeypatch):
+def test_device_state_at_failure(fake_gpu, monkeypatch):
     monkeypatch.setattr("ipygpumem.features.oom.observer._SEARCH_LIMIT", 30.0)  # the speed is not tested here
     x = torch.ones(9 * GIB, dtype=torch.uint8, device="cuda")
     fake_gpu.nvml.devices[0].others[9000001] = 3 * GIB
@@ -60,7 +60,7 @@ def test_the_state_of_the_device_at_the_failure(fake_gpu, monkeypatch):
     del x
 
 
-def test_listening_again_attaches_no_second_observer(listening):
+def test_second_start_attaches_no_second_observer(listening):
     for _ in range(3):
         failed_allocations().stop()
         assert failed_allocations().listen()
@@ -69,14 +69,14 @@ def test_listening_again_attaches_no_second_observer(listening):
     assert failed_allocations().count == 1
 
 
-def test_after_stop_no_failure_is_recorded(listening):
+def test_no_failure_is_recorded_after_stop(listening):
     failed_allocations().stop()
     fail(listening)
     assert failed_allocations().count == 0
 
 
 @pytest.mark.parametrize("method", ["read", "other_processes"])
-def test_a_part_that_cannot_be_read_leaves_the_others(listening, monkeypatch, method):
+def test_unreadable_part_does_not_affect_others(listening, monkeypatch, method):
     def broken(*arguments, **options):
         raise MemoryError
 
@@ -88,7 +88,7 @@ def test_a_part_that_cannot_be_read_leaves_the_others(listening, monkeypatch, me
 
 
 @pytest.mark.parametrize("error", [MemoryError, RuntimeError, KeyboardInterrupt, SystemExit])
-def test_the_users_error_is_raised_whatever_fails_here(listening, monkeypatch, error):
+def test_user_error_is_raised_despite_internal_errors(listening, monkeypatch, error):
     def broken(*_):
         raise error
 
@@ -101,7 +101,7 @@ def test_the_users_error_is_raised_whatever_fails_here(listening, monkeypatch, e
     assert failed_allocations()._active.value is False
 
 
-def test_running_out_of_memory_while_recording_is_not_recorded(listening, monkeypatch):
+def test_out_of_memory_during_recording_is_not_recorded(listening, monkeypatch):
     def allocate(*arguments, **options):
         listening.alloc(300 * GIB)
 
@@ -110,7 +110,7 @@ def test_running_out_of_memory_while_recording_is_not_recorded(listening, monkey
     assert [failure.requested for failure in failed_allocations().take()] == [200 * GIB]
 
 
-def test_of_many_failures_a_hundred_are_kept_and_one_is_searched(listening, monkeypatch):
+def test_number_of_failures_and_searches_is_limited(listening, monkeypatch):
     searches = []
     monkeypatch.setattr("ipygpumem.features.oom.observer.holders", lambda **options: searches.append(options["limit"]))
     for _ in range(150):
@@ -120,7 +120,7 @@ def test_of_many_failures_a_hundred_are_kept_and_one_is_searched(listening, monk
     assert searches == [3.0]
 
 
-def test_the_name_of_the_thread(listening):
+def test_thread_name(listening):
     fail_in_thread(listening, name="loader")
     assert [failure.thread for failure in failed_allocations().take()] == ["loader"]
 
@@ -139,14 +139,14 @@ class UnnamedThread(threading.Thread):
         super().start()
 
 
-def test_a_thread_whose_name_raises(listening):
+def test_thread_whose_name_raises(listening):
     fail_in_thread(listening, UnnamedThread)
     (failure,) = failed_allocations().take()
     assert (failure.requested, failure.thread) == (200 * GIB, "quiet")
     assert failure.frames
 
 
-def test_a_failure_is_kept_if_recording_details_raises(listening, monkeypatch):
+def test_failure_is_kept_if_recording_details_raises(listening, monkeypatch):
     monkeypatch.setattr("ipygpumem.features.oom.observer._attempt", lambda read: read())
     monkeypatch.setattr("ipygpumem.features.oom.observer.thread_name", lambda thread: 1 / 0)
     fail_in_thread(listening)
@@ -154,7 +154,7 @@ def test_a_failure_is_kept_if_recording_details_raises(listening, monkeypatch):
     assert oom.explain([], 1, caught=False) is None
 
 
-def test_the_panel_does_without_holders_if_the_search_fails(listening, monkeypatch):
+def test_panel_omits_holders_if_search_fails(listening, monkeypatch):
     def broken():
         raise RuntimeError
 
@@ -164,13 +164,13 @@ def test_the_panel_does_without_holders_if_the_search_fails(listening, monkeypat
     assert (panel.failure.requested, panel.holders, panel.freeable) == (200 * GIB, None, 0)
 
 
-def test_an_allocator_without_observers(make_gpu):
+def test_allocator_without_observers(make_gpu):
     make_gpu(backend="cudaMallocAsync")
     torch.cuda.init()
     assert failed_allocations().listen() is False
 
 
-def test_a_reload_of_the_package_replaces_the_listener(fake_gpu):
+def test_package_reload_replaces_listener(fake_gpu):
     torch.cuda.init()
     calls = []
     assert pytorch.listen_for_ooms(lambda *facts: calls.append(("old", *facts)))

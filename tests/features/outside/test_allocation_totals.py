@@ -27,7 +27,7 @@ def figures(totals):
     return totals.level, totals.peak, totals.allocated, totals.freed, totals.allocations
 
 
-def test_level_and_peak_of_each_owner():
+def test_level_and_peak_by_owner():
     live, interval = LiveAllocations(), RecordingInterval(0)
     rows = table(
         live, (1, 100, 0xA, NCCL), (2, 50, 0xB, CUPY), (3, -100, 0xA, ""), (4, 30, 0xC, NCCL), (5, -50, 0xB, "")
@@ -38,14 +38,14 @@ def test_level_and_peak_of_each_owner():
     assert figures(interval.devices[0]) == (30, 150, 180, 150, 3)
 
 
-def test_pytorchs_segments_are_not_outside():
+def test_pytorch_segments_are_not_outside():
     live, interval = LiveAllocations(), RecordingInterval(0)
     live.apply(table(live, (1, 100, 0xA, TORCH), (2, 7, 0xB, NCCL)), [interval])
     assert interval.owners[Owner.allocator(0)].level == 100
     assert figures(interval.devices[0]) == (7, 7, 7, 0, 1)
 
 
-def test_host_and_managed_memory_is_not_in_the_totals():
+def test_host_and_managed_memory_is_not_in_totals():
     live, interval = LiveAllocations(), RecordingInterval(0)
     rows = [(1, 1, 0xA, 8, live.number(owner(memory=memory))) for memory in ("pinned", "managed", "static")]
     live.apply(np.array(rows, dtype=np.int64), [interval])
@@ -53,21 +53,21 @@ def test_host_and_managed_memory_is_not_in_the_totals():
     assert len(interval.owners) == 3
 
 
-def test_an_interval_has_only_later_records():
+def test_interval_contains_only_later_records():
     live, early, late = LiveAllocations(), RecordingInterval(0), RecordingInterval(3)
     live.apply(table(live, (1, 100, 0xA, NCCL), (3, 50, 0xB, NCCL), (4, -100, 0xA, "")), [early, late])
     assert figures(early.owners[owner()]) == (50, 150, 150, 100, 2)
     assert figures(late.owners[owner()]) == (-50, 50, 50, 100, 1)
 
 
-def test_a_free_without_a_recorded_allocation():
+def test_free_without_recorded_allocation():
     live, interval = LiveAllocations(), RecordingInterval(0)
     live.apply(table(live, (1, -100, 0xA, "")), [interval])
     assert interval.owners[owner("")].level == -100
     assert owner("").library == EARLIER
 
 
-def test_a_segment_from_before_recording_belongs_to_pytorch():
+def test_segment_from_before_recording_belongs_to_pytorch():
     live, interval = LiveAllocations(), RecordingInterval(0)
     live.add_segment(0, 0xA, 100)
     live.apply(table(live, (1, -100, 0xA, "")), [interval])
@@ -75,7 +75,7 @@ def test_a_segment_from_before_recording_belongs_to_pytorch():
     assert interval.devices == {}
 
 
-def test_an_address_that_is_reused_before_the_record_of_its_free():
+def test_address_reused_before_record_of_its_free():
     """The new owner's call began first and waited for the free to end."""
     live, interval = LiveAllocations(), RecordingInterval(0)
     rows = table(
@@ -88,7 +88,7 @@ def test_an_address_that_is_reused_before_the_record_of_its_free():
     assert owner("") not in interval.owners
 
 
-def test_an_allocation_whose_record_arrives_after_that_of_its_free():
+def test_allocation_record_arriving_after_free_record():
     """Another thread's buffer arrives late; the address is used again by other libraries afterwards."""
     live, interval, later = LiveAllocations(), RecordingInterval(0), RecordingInterval(6)
     live.apply(table(live, (2, 7, 0xB, NCCL), (3, -100, 0xA, "")), [interval])
@@ -147,7 +147,7 @@ def test_random_allocations_and_frees(steps):
     }
 
 
-def test_memory_does_not_grow_with_the_number_of_records():
+def test_memory_is_independent_of_number_of_records():
     live, interval = LiveAllocations(), RecordingInterval(0)
     number = live.number(owner())
     count = 10_000
@@ -170,7 +170,7 @@ def test_memory_does_not_grow_with_the_number_of_records():
     assert not live._replaced
 
 
-def test_the_peak_of_totals_with_frees_is_zero():
+def test_peak_of_totals_with_only_frees_is_zero():
     totals = Totals()
     totals.add(np.array([-5, -6, 3]))
     assert figures(totals) == (-8, 0, 3, 11, 1)

@@ -48,7 +48,7 @@ def outside_memory(m):
     return memory
 
 
-def test_each_library_and_the_rest(gpu, cupti):
+def test_libraries_and_remainder(gpu, cupti):
     threads = set(threading.enumerate())
     with measure(outside=True) as m:
         take(gpu, cupti, 0x1000, 388 * MIB, NCCL)
@@ -84,7 +84,7 @@ def test_managed_memory_and_kernel_variables(gpu, cupti):
     }
 
 
-def test_unused_memory_in_cudas_pool(gpu, cupti, monkeypatch):
+def test_unused_memory_in_cuda_pool(gpu, cupti, monkeypatch):
     held = CudaPool(0, 0, 0)
     monkeypatch.setattr(pools.cuda, "pool", lambda index, kind: held if kind == "stream" else None)
     with measure(outside=True) as m:
@@ -109,7 +109,7 @@ def test_several_devices(two_gpus, cupti):
     }
 
 
-def test_missing_records_of_pytorchs_segments(gpu, cupti):
+def test_missing_records_of_pytorch_segments(gpu, cupti):
     with measure(outside=True) as m:
         block = gpu.alloc(100 * MIB)
         for segment in torch.cuda.memory_snapshot():
@@ -127,7 +127,7 @@ def test_missing_records_of_pytorchs_segments(gpu, cupti):
     )
 
 
-def test_a_block_that_raises(gpu, cupti):
+def test_block_that_raises(gpu, cupti):
     with pytest.raises(ZeroDivisionError), measure(outside=True) as m:
         take(gpu, cupti, 0x1000, 10 * MIB, CUPY)
         raise ZeroDivisionError
@@ -151,7 +151,7 @@ def test_no_libraries_unless_requested(gpu, cupti):
     assert cupti.calls == []
 
 
-def test_another_profiler_is_reported_in_a_note(gpu, cupti):
+def test_note_about_another_profiler(gpu, cupti):
     cupti.refuses["cuptiActivityEnable"] = 39
     with measure(outside=True) as m:
         gpu.outside(10 * MIB)
@@ -161,7 +161,7 @@ def test_another_profiler_is_reported_in_a_note(gpu, cupti):
     assert note.startswith("memory outside PyTorch by library: another profiler is using CUPTI")
 
 
-def test_a_machine_without_cupti(gpu, no_cupti):
+def test_without_cupti(gpu, no_cupti):
     with measure(outside=True) as m:
         gpu.outside(10 * MIB)
     assert outside_memory(m).grade.trust == "unknown"
@@ -170,13 +170,13 @@ def test_a_machine_without_cupti(gpu, no_cupti):
     )
 
 
-def test_a_machine_without_a_gpu():
+def test_without_gpu():
     with measure(outside=True) as m:
         pass
     assert m.report.libraries == ()
 
 
-def test_a_profiler_in_the_block(gpu, cupti):
+def test_profiler_in_block(gpu, cupti):
     with measure(outside=True) as m:
         outside_records().pause()
         gpu.outside(10 * MIB)
@@ -189,7 +189,7 @@ def test_a_profiler_in_the_block(gpu, cupti):
     assert "torch.profiler used CUPTI for" in m.report.notes[0]
 
 
-def test_a_collector_that_was_not_started(gpu, cupti):
+def test_collector_that_was_not_started(gpu, cupti):
     collector = OutsideCollector(current().monitor)
     collector.stop()
     collector.stop()
@@ -252,14 +252,14 @@ def test_counters_of_pools(gpu, cupy):
     assert outside_memory(m).pools == ()
 
 
-def test_an_error_of_one_pool_does_not_affect_others(gpu, cupy, monkeypatch):
+def test_error_of_one_pool_does_not_affect_others(gpu, cupy, monkeypatch):
     bridge = types.ModuleType("jax._src.xla_bridge")
     bridge.backends_are_initialized = lambda: 1 / 0
     monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
     assert [pool.name for pool in pool_readings([0])] == ["CuPy's pool"]
 
 
-def test_jax_is_read_only_when_it_is_initialized(monkeypatch):
+def test_jax_is_read_only_if_initialized(monkeypatch):
     stats = {"pool_bytes": 300, "peak_pool_bytes": 400, "bytes_in_use": 200, "peak_bytes_in_use": 250}
     device = types.SimpleNamespace(platform="gpu", local_hardware_id=0, memory_stats=lambda: stats)
     bridge = types.ModuleType("jax._src.xla_bridge")

@@ -39,7 +39,7 @@ def threads():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("ipygpumem")]
 
 
-def test_an_interval_from_beginning_to_end(records, cupti):
+def test_complete_interval(records, cupti):
     records.acquire()
     assert threads() == ["ipygpumem-outside"]
     cupti.alloc(0x1000, 7 * MIB, NCCL)  # before the interval
@@ -63,7 +63,7 @@ def test_an_interval_from_beginning_to_end(records, cupti):
     assert not cupti.enabled
 
 
-def test_recording_only_while_it_is_acquired(records, cupti):
+def test_recording_only_while_acquired(records, cupti):
     assert cupti.calls == []
     records.acquire()
     records.acquire()
@@ -75,7 +75,7 @@ def test_recording_only_while_it_is_acquired(records, cupti):
     assert cupti.calls.count("cuptiActivityEnable") == 1
 
 
-def test_intervals_nest_and_overlap(records, cupti):
+def test_nested_and_overlapping_intervals(records, cupti):
     records.acquire()
     outer = records.open_interval()
     cupti.alloc(0x1000, 5)
@@ -88,7 +88,7 @@ def test_intervals_nest_and_overlap(records, cupti):
     assert figures(inner) == {"ctypes": (1, 6, 1)}
 
 
-def test_an_address_keeps_its_owner_between_intervals(records, cupti):
+def test_address_keeps_its_owner_between_intervals(records, cupti):
     records.acquire()
     first = records.open_interval()
     cupti.alloc(0x1000, 64, CUPY)
@@ -99,7 +99,7 @@ def test_an_address_keeps_its_owner_between_intervals(records, cupti):
     assert figures(second) == {"CuPy": (-64, 0, 0)}
 
 
-def test_addresses_are_forgotten_when_recording_stops(records, cupti):
+def test_addresses_are_discarded_when_recording_stops(records, cupti):
     for _ in range(2):
         records.acquire()
         interval = records.open_interval()
@@ -138,7 +138,7 @@ def test_buffers_are_read_during_an_interval(records, cupti):
     assert len(records._pending) == 0
 
 
-def test_records_without_a_buffer_are_counted(records, cupti, monkeypatch):
+def test_records_without_buffer_are_counted(records, cupti, monkeypatch):
     monkeypatch.setattr(records, "_read_buffers", lambda *_: None)
     records.acquire()
     interval = records.open_interval()
@@ -154,7 +154,7 @@ def test_records_without_a_buffer_are_counted(records, cupti, monkeypatch):
     assert again.owners[Owner.of(0, "device", CTYPES, pooled=False)].allocations == 1
 
 
-def test_recording_pauses_for_a_profiler(records, cupti):
+def test_recording_pauses_for_profiler(records, cupti):
     import torch.autograd.profiler as module
 
     before = module._prepare_profiler, module._disable_profiler
@@ -180,7 +180,7 @@ def test_recording_pauses_for_a_profiler(records, cupti):
     assert (module._prepare_profiler, module._disable_profiler) == before
 
 
-def test_a_profiler_that_is_already_running(records, cupti):
+def test_profiler_already_running(records, cupti):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         records.acquire()
         interval = records.open_interval()
@@ -196,7 +196,7 @@ def test_a_profiler_that_is_already_running(records, cupti):
     assert figures(interval) == {"ctypes": (5, 5, 1)}
 
 
-def test_cupti_cannot_be_started_after_a_profiler(records, cupti):
+def test_cupti_cannot_start_after_profiler(records, cupti):
     records.acquire()
     interval = records.open_interval()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
@@ -205,7 +205,7 @@ def test_cupti_cannot_be_started_after_a_profiler(records, cupti):
     assert "another profiler" in interval.problem
 
 
-def test_another_profiler_is_using_cupti(records, cupti):
+def test_another_profiler_uses_cupti(records, cupti):
     for name in ("cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiActivityEnableAllocationSource"):
         cupti.refuses = {name: 39}
         with pytest.raises(CuptiError, match="another profiler is using CUPTI"):
@@ -217,7 +217,7 @@ def test_another_profiler_is_using_cupti(records, cupti):
     assert cupti.enabled
 
 
-def test_an_error_during_an_interval_is_reported(records, cupti):
+def test_error_during_interval_is_reported(records, cupti):
     records.acquire()
     interval = records.open_interval()
     cupti.alloc(0x1000, 5)
@@ -229,7 +229,7 @@ def test_an_error_during_an_interval_is_reported(records, cupti):
     assert threads() == []
 
 
-def test_starting_and_stopping_in_many_threads(records, cupti):
+def test_start_and_stop_in_many_threads(records, cupti):
     def use():
         for _ in range(30):
             records.acquire()
@@ -246,7 +246,7 @@ def test_starting_and_stopping_in_many_threads(records, cupti):
     assert not cupti.enabled
 
 
-def test_an_interrupt_during_the_start_stops_recording(records, cupti, monkeypatch):
+def test_interrupt_during_start_stops_recording(records, cupti, monkeypatch):
     from ipygpumem.features.outside import cupti_records as outside
 
     def interrupt():
@@ -260,7 +260,7 @@ def test_an_interrupt_during_the_start_stops_recording(records, cupti, monkeypat
     monkeypatch.undo()
 
 
-def test_a_buffer_that_cannot_be_read_is_reported_and_returned(records, cupti, monkeypatch):
+def test_unreadable_buffer_is_reported_and_returned(records, cupti, monkeypatch):
     returned, original = 0, Buffers.give_back
 
     def give_back(pool, address):
@@ -296,7 +296,7 @@ def test_close_stops_recording_for_all(records, cupti):
     records.close()
 
 
-def test_an_open_interval_reports_that_recording_was_closed(records, cupti):
+def test_open_interval_reports_closed_recording(records, cupti):
     records.acquire()
     interval = records.open_interval()
     cupti.alloc(0x1000, 5)
@@ -308,7 +308,7 @@ def test_an_open_interval_reports_that_recording_was_closed(records, cupti):
 
 
 @pytest.mark.parametrize("fetched", [True, False])
-def test_records_of_an_unknown_version_are_reported(records, cupti, monkeypatch, fetched):
+def test_records_of_unknown_version_are_reported(records, cupti, monkeypatch, fetched):
     monkeypatch.setattr(records, "_read_buffers", lambda *_: None)  # the fake's buffers are for one thread at a time
     cupti.stride = 112
     cupti.record = lambda *_, **__: cupti.write(bytes(112))
@@ -383,7 +383,7 @@ while not interval.owners:
         ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", None),
     ],
 )
-def test_a_process_that_ends_while_recording(end, code):
+def test_process_exit_while_recording(end, code):
     script = SHUTDOWN.format(path=sys.path, end=end)
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     if code is None:
@@ -394,7 +394,7 @@ def test_a_process_that_ends_while_recording(end, code):
     assert ("Traceback" in process.stderr) == (code in {1, None})
 
 
-def test_closing_while_other_threads_start(records, cupti):
+def test_close_while_other_threads_start(records, cupti):
     stop, intervals = threading.Event(), []
 
     def cells():
@@ -426,7 +426,7 @@ def test_closing_while_other_threads_start(records, cupti):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_does_nothing(records, cupti):
+def test_forked_child_records_nothing(records, cupti):
     records.acquire()
     interval = records.open_interval()
     locked, proceed = threading.Event(), threading.Event()
@@ -459,7 +459,7 @@ def test_a_forked_child_does_nothing(records, cupti):
     assert figures(interval) == {"ctypes": (5, 5, 1)}
 
 
-def test_pytorchs_segments_are_identified_by_address(fake_gpu, records, cupti):
+def test_pytorch_segments_are_identified_by_address(fake_gpu, records, cupti):
     early = fake_gpu.alloc(100 * MIB)
     segment = torch.cuda.memory_snapshot()[0]
     cupti._sizes[segment["address"]] = segment["total_size"]

@@ -66,7 +66,7 @@ def balanced(*libraries, **facts):
     return device, balance(device, libraries, (), **facts)
 
 
-def test_libraries_and_the_rest_are_the_change_outside():
+def test_libraries_and_remainder_add_up_to_change_outside():
     device, memory = balanced(library("NCCL", 200 * MIB), library("cuBLAS", 30 * MIB), library("CuPy", -10 * MIB))
     assert device.outside == 256 * MIB
     assert (memory.named, memory.idle, memory.rest) == (220 * MIB, 0, 36 * MIB)
@@ -80,14 +80,14 @@ def test_managed_and_pinned_memory_is_not_subtracted():
     assert memory.named == 5 * MIB + 1
 
 
-def test_unused_memory_of_a_pool():
+def test_unused_pool_memory():
     _, memory = balanced(library("cuBLAS", 40 * MIB, pooled=True), reserved=64 * MIB)
     assert (memory.named, memory.idle, memory.rest) == (40 * MIB, 24 * MIB, 192 * MIB)
     _, memory = balanced(library("cuBLAS", 40 * MIB, pooled=True), reserved=None, graphs=8 * MIB)
     assert (memory.named, memory.idle, memory.rest) == (40 * MIB, 8 * MIB, 208 * MIB)
 
 
-def test_rest_of_an_unknown_change_is_unknown():
+def test_remainder_of_unknown_change_is_unknown():
     unknown = report(peak=None).devices["cuda:0"]
     memory = balance(
         type(unknown)(unknown.before, type(unknown.after)(unknown.name, context=True)),

@@ -56,20 +56,20 @@ CUPTI does not record the memory of context, kernel code and stacks, nor memory 
 """Without the width of the columns."""
 
 
-def test_the_rows_of_the_table():
+def test_table_rows():
     changed = with_libraries()
     table = outside_table(changed.libraries[0], changed.devices["cuda:0"])
     assert [" ".join(line.split()) for line in text_tables([table]).splitlines()] == TABLE.splitlines()
 
 
-def test_the_table_is_below_the_table_of_its_device():
+def test_table_is_below_table_of_its_device():
     changed = with_libraries()
     titles = [table.title.partition("   ")[0] for table in report_tables(changed)]
     assert titles == ["cuda:0", "cuda:0 outside PyTorch, by library", "host memory of this process"]
     assert "libnccl.so.2" in html_tables(report_tables(changed))
 
 
-def test_a_sentence_for_each_device():
+def test_sentence_for_each_device():
     changed = with_libraries()
     (sentence,) = outside_sentences(changed)
     assert sentence == (
@@ -81,7 +81,7 @@ def test_a_sentence_for_each_device():
     assert "NCCL +200.0 MiB in 100 allocations" in html_line(changed)
 
 
-def test_without_records_only_the_counters_of_pools_are_shown():
+def test_only_pool_counters_are_shown_without_records():
     changed = with_libraries((), trust=grade("unknown", "llvmlite is not installed"))
     assert outside_sentences(changed) == ["cuda:0 outside PyTorch: CuPy's pool +256.0 MiB"]
     text = text_tables([outside_table(changed.libraries[0], changed.devices["cuda:0"])])
@@ -89,13 +89,13 @@ def test_without_records_only_the_counters_of_pools_are_shown():
     assert "kernel code" not in text
 
 
-def test_a_report_without_libraries():
+def test_report_without_libraries():
     assert outside_sentences(report()) == []
     changed = report()
     assert len(report_tables(changed)) == 2
 
 
-def test_the_rest_of_incomplete_records_may_belong_to_a_library():
+def test_remainder_of_incomplete_records_may_belong_to_a_library():
     changed = with_libraries(trust=grade("sampled", "records until CUPTI failed"))
     text = text_tables([outside_table(changed.libraries[0], changed.devices["cuda:0"])])
     (sentence,) = outside_sentences(changed)

@@ -12,7 +12,7 @@ from ipygpumem.core.units import MIB
 from ipygpumem.sources import process_names
 
 
-def test_the_whole_gpu_of_a_mig_instance_is_not_listed(make_gpu):
+def test_whole_gpu_of_mig_instance_is_not_listed(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(mig=True)])
     gpu.alloc(100 * MIB)
     (device,) = ipygpumem.processes()
@@ -21,7 +21,7 @@ def test_the_whole_gpu_of_a_mig_instance_is_not_listed(make_gpu):
 
 
 @pytest.mark.parametrize(("regime", "amount"), [("B", 0), ("wsl", None)])
-def test_an_entry_with_our_pid_is_marked_if_our_own_entry_is_unknown(make_gpu, monkeypatch, regime, amount):
+def test_entry_with_own_pid_is_marked_if_own_entry_is_unknown(make_gpu, monkeypatch, regime, amount):
     monkeypatch.setattr(process_names, "_uses_driver", lambda pid: pid == os.getpid())
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime)])
     gpu.alloc(100 * MIB)
@@ -32,7 +32,7 @@ def test_an_entry_with_our_pid_is_marked_if_our_own_entry_is_unknown(make_gpu, m
     assert device.why.startswith("it is unknown which entry belongs to this process: NVML reports ")
 
 
-def test_pids_of_the_host_in_a_container(make_gpu):
+def test_host_pids_in_container(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="A", others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
     (device,) = ipygpumem.processes()
@@ -43,13 +43,13 @@ def test_pids_of_the_host_in_a_container(make_gpu):
     assert device.own + device.unattributed + process.amount == device.used
 
 
-def test_a_device_that_does_not_exist(make_gpu):
+def test_nonexistent_device(make_gpu):
     make_gpu().alloc(MIB)
     with pytest.raises(ipygpumem.DeviceError, match="there is no device cuda:7"):
         ipygpumem.processes(device=[7])
 
 
-def test_a_device_that_this_process_does_not_use(two_gpus):
+def test_device_not_used_by_this_process(two_gpus):
     two_gpus.alloc(MIB)
     two_gpus[1].nvml_device.others[9000001] = 300 * MIB
     first, second = ipygpumem.processes()
@@ -59,7 +59,7 @@ def test_a_device_that_this_process_does_not_use(two_gpus):
     assert first.pid == os.getpid()
 
 
-def test_a_device_is_selected_before_cuda_is_initialized(two_gpus):
+def test_device_is_selected_before_cuda_is_initialized(two_gpus):
     two_gpus[1].nvml_device.others[9000001] = 300 * MIB
     assert [device.device for device in ipygpumem.processes()] == ["GPU 0", "GPU 1"]
     (device,) = ipygpumem.processes(device=[1])
@@ -69,7 +69,7 @@ def test_a_device_is_selected_before_cuda_is_initialized(two_gpus):
         ipygpumem.processes(device=[2])
 
 
-def test_entries_that_add_up_to_more_than_is_used(make_gpu):
+def test_entries_that_exceed_used_memory(make_gpu):
     gpu = make_gpu()
     gpu.alloc(100 * MIB)
     gpu.nvml_device.unattributed = -50 * MIB
@@ -81,7 +81,7 @@ def test_entries_that_add_up_to_more_than_is_used(make_gpu):
     assert "-50.0 MiB" not in text
 
 
-def test_without_nvml_the_tables_do_not_mention_nvidia_smi(make_gpu):
+def test_tables_do_not_mention_nvidia_smi_without_nvml(make_gpu):
     import pynvml
 
     gpu = make_gpu()

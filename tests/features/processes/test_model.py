@@ -66,13 +66,13 @@ LISTS = st.dictionaries(st.integers(1, 9), st.none() | st.integers(0, 1 << 40), 
 
 
 @given(LISTS, LISTS)
-def test_changes_add_up_to_the_change_of_the_device(old, new):
+def test_changes_add_up_to_device_change(old, new):
     device_report = device(old, new)
     changes = other_process_changes(device_report, identify)
     assert sum(change.change for change in changes) == device_report.others
 
 
-def test_no_changes_without_a_list_at_both_ends():
+def test_no_changes_unless_listed_at_both_ends():
     whole = device((), ((1, 10),))
     unknown = dataclasses.replace(whole.before, process=None, others=None, listed=())
     assert other_process_changes(dataclasses.replace(whole, before=unknown), identify, unchanged=True) == ()

@@ -20,7 +20,7 @@ def with_changes(*changes):
     return dataclasses.replace(report(), neighbours=changes)
 
 
-def test_a_sentence_for_each_device_with_visible_changes():
+def test_sentence_for_each_device_with_visible_changes():
     changed = with_changes(
         OtherProcessChange("cuda:0", KERNEL, 0, 3 * GIB, "began"),
         OtherProcessChange("cuda:0", OtherProcess(8, None), 2 * GIB, GIB),
@@ -45,7 +45,7 @@ def test_further_processes_are_summed():
     assert line == "cuda:0 other processes: pid 1 +8.0 GiB · pid 2 +7.0 GiB · pid 3 +6.0 GiB · 3 more +12.0 GiB"
 
 
-def test_rows_are_below_the_row_of_all_other_processes():
+def test_rows_are_below_row_of_all_other_processes():
     changed = with_changes(OtherProcessChange("cuda:0", KERNEL, 3 * GIB, 2 * GIB))
     device, host = with_change_rows(report_tables(changed), changed)
     labels = [row.label for row in device.rows]
@@ -65,7 +65,7 @@ used (nvidia-smi)                  6.0 GiB
 a remark"""
 
 
-def test_the_table():
+def test_table():
     neighbours = (
         dataclasses.replace(KERNEL, amount=3 * GIB, command="/usr/bin/python -m ipykernel_launcher"),
         OtherProcess(99, 512 * MIB, "python", "child", "me", "DataLoader worker"),
@@ -81,7 +81,7 @@ def test_no_other_process():
     assert table.remarks == ("no other process uses this device",)
 
 
-def test_a_long_command_is_wrapped():
+def test_long_command_is_wrapped():
     long = OtherProcess(8, GIB, "app", "own", "me", command="app " + "--option value " * 12)
     html = html_tables([processes_table(DeviceProcesses("cuda:0", GIB, 7, (long,), 3 * GIB, 0))])
     assert "overflow-x:auto" in html

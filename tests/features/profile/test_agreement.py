@@ -62,7 +62,7 @@ def test_every_category_at_every_instant(name, tmp_path):
     assert (timelines[-1].levels >= 0).all()
 
 
-def test_the_example_of_the_documentation(tmp_path):
+def test_documentation_example(tmp_path):
     timeline = check(captured(example()), tmp_path / "theirs.json")[0]
     row, peak = timeline.peak
     levels = dict(zip(CATEGORIES, timeline.levels[row].tolist(), strict=True))
@@ -87,7 +87,7 @@ class UnknownEvent:
         raise TypeError("Unable to convert")
 
 
-def test_an_event_of_an_unknown_type():
+def test_event_of_unknown_type():
     capture = captured(PROGRAMS["adam"]())
     whole = build_timelines(read_flow(capture.result))[0]
 
@@ -99,7 +99,7 @@ def test_an_event_of_an_unknown_type():
     assert (build_timelines(read_flow(Result))[0].levels == whole.levels).all()
 
 
-def test_without_operators_the_total_is_the_same(tmp_path):
+def test_total_is_the_same_without_operators(tmp_path):
     capture = captured(PROGRAMS["adam"]())
     without_operators = build_timelines(read_allocations(capture.result))
     whole = build_timelines(read_flow(capture.result))

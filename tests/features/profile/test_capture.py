@@ -71,7 +71,7 @@ def test_plain_json(capture, tmp_path):
     assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
 
 
-def test_capture_ends_before_a_profiler_of_the_code_starts(capture, tmp_path):
+def test_capture_ends_before_profiler_in_code_starts(capture, tmp_path):
     torch.ones(3).mul(2)
     with profile(activities=CPU) as user_profile:
         torch.ones(3).sub(2)
@@ -85,7 +85,7 @@ def test_capture_ends_before_a_profiler_of_the_code_starts(capture, tmp_path):
     assert "aten::mul" in (tmp_path / "trace.json").read_text()
 
 
-def test_pytorch_discards_the_result_of_an_outer_profiler():
+def test_pytorch_discards_result_of_outer_profiler():
     """The reason for ending early: if this fails, PyTorch has fixed it."""
     with profile(activities=CPU) as outer:
         torch.ones(3).mul(2)
@@ -94,7 +94,7 @@ def test_pytorch_discards_the_result_of_an_outer_profiler():
     assert outer.profiler.kineto_results is None or len(outer.events()) == 0
 
 
-def test_a_profiler_with_a_schedule_that_begins_later(capture):
+def test_profiler_with_delayed_schedule(capture):
     with profile(activities=CPU, schedule=schedule(wait=1, warmup=1, active=1), acc_events=True) as user_profile:
         assert capture.aside is None, "both can run while the schedule waits"
         for _ in range(3):
@@ -104,7 +104,7 @@ def test_a_profiler_with_a_schedule_that_begins_later(capture):
     assert "aten::sub" in {event.key for event in user_profile.key_averages()}
 
 
-def test_a_running_or_warming_profiler_is_not_disturbed():
+def test_running_or_warming_profiler_is_not_disturbed():
     with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler is running already"):
         Capture()
     warming = profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1), acc_events=True)
@@ -138,7 +138,7 @@ def test_capture_in_another_thread(capture):
     assert problems == ["a profiler is running already and PyTorch supports one at a time: stop it first"]
 
 
-def test_a_profiler_in_another_thread_raises_an_error(capture):
+def test_profiler_in_another_thread_raises(capture):
     errors = []
 
     def other():
@@ -158,7 +158,7 @@ def test_a_profiler_in_another_thread_raises_an_error(capture):
     assert capture.aside is None
 
 
-def test_stopping_in_another_thread_gives_no_result():
+def test_stop_in_another_thread_gives_no_result():
     capture = Capture()
     capture.start()
     thread = threading.Thread(target=capture.stop)
@@ -170,7 +170,7 @@ def test_stopping_in_another_thread_gives_no_result():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_stop_in_a_forked_child_has_no_effect(capture):
+def test_stop_in_forked_child_has_no_effect(capture):
     pid = os.fork()
     if pid == 0:  # pragma: no cover (the child)
         capture.stop()
@@ -193,7 +193,7 @@ def test_torch_without_kineto(monkeypatch):
         Capture()
 
 
-def test_failures_to_start_and_to_stop(monkeypatch, tmp_path):
+def test_start_and_stop_failures(monkeypatch, tmp_path):
     def fail(*_, **__):
         raise RuntimeError("no\nway")
 
@@ -214,7 +214,7 @@ def test_failures_to_start_and_to_stop(monkeypatch, tmp_path):
     assert not profiling()
 
 
-def test_a_full_disk_leaves_the_old_file(capture, tmp_path, monkeypatch):
+def test_full_disk_keeps_existing_file(capture, tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     path.write_text("old")
     torch.ones(3)
@@ -227,7 +227,7 @@ def test_a_full_disk_leaves_the_old_file(capture, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_kineto_is_silenced_unless_the_user_sets_a_log_level(monkeypatch):
+def test_kineto_is_silent_unless_user_sets_log_level(monkeypatch):
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     levels = []
     start = profile.start

@@ -31,7 +31,7 @@ def measured(tmp_path, run=training_step, **options):
     return m.report
 
 
-def test_both_files_and_the_facts(tmp_path):
+def test_both_files_and_their_facts(tmp_path):
     report = measured(tmp_path)
     facts = report.profile
     assert facts.trace == str(tmp_path / "t.json.gz")
@@ -51,7 +51,7 @@ def test_both_files_and_the_facts(tmp_path):
     assert "<title>t.html</title>" in page
 
 
-def test_code_that_fails(tmp_path):
+def test_failing_code(tmp_path):
     with pytest.raises(ValueError, match="mine"), ipygpumem.measure(trace=tmp_path / "t.json") as m:
         torch.ones(10).mul(3)
         raise ValueError("mine")
@@ -102,12 +102,12 @@ def test_files_need_different_names(tmp_path):
         profile_collector(tmp_path / "a.json", None, snapshot=tmp_path / "a.json")
 
 
-def test_while_another_profiler_is_running(tmp_path):
+def test_another_profiler_is_running(tmp_path):
     with torch.profiler.profile(), pytest.raises(RecordingError, match="a profiler is running already"):
         ipygpumem.measure(trace=tmp_path / "a.json")
 
 
-def test_a_measurement_inside_another(tmp_path):
+def test_nested_measurement(tmp_path):
     """The inner measurement has its profile; the outer one ends there."""
     inner = []
 
@@ -131,7 +131,7 @@ def break_functions(monkeypatch, *names):
         monkeypatch.setattr(tree, name, fail)
 
 
-def test_operators_that_cannot_be_read(tmp_path, monkeypatch):
+def test_unreadable_operators(tmp_path, monkeypatch):
     break_functions(monkeypatch, "read_flow")
     facts = measured(tmp_path).profile
     why = (
@@ -144,7 +144,7 @@ def test_operators_that_cannot_be_read(tmp_path, monkeypatch):
     assert (tmp_path / "t.html").exists()
 
 
-def test_a_profile_that_cannot_be_read(tmp_path, monkeypatch):
+def test_unreadable_profile(tmp_path, monkeypatch):
     break_functions(monkeypatch, "read_flow", "read_allocations")
     with pytest.warns(RuntimeWarning, match="the timeline was not written: the profile of this version"):
         facts = measured(tmp_path).profile
@@ -172,7 +172,7 @@ def test_full_disk(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_profiler_without_a_result(tmp_path, monkeypatch):
+def test_profiler_without_result(tmp_path, monkeypatch):
     stop = Capture.stop
 
     def without(self):
@@ -184,7 +184,7 @@ def test_a_profiler_without_a_result(tmp_path, monkeypatch):
         assert measured(tmp_path).profile.errors == ("torch.profiler has no result",)
 
 
-def test_the_result_is_released(tmp_path):
+def test_result_is_released(tmp_path):
     collector = profile_collector(tmp_path / "a.json", None)
     collector._capture.start()
     torch.ones(4)
@@ -193,7 +193,7 @@ def test_the_result_is_released(tmp_path):
     assert collector._capture.result is collector._capture._profile is None
 
 
-def test_the_sentences():
+def test_sentences():
     from ipygpumem.features.profile.model import ProfileFacts
 
     facts = ProfileFacts("/a/t.json", 3 << 20, "/a/t.html", 500, seconds=2.5)
@@ -220,7 +220,7 @@ def test_with_lines_and_a_snapshot(tmp_path, fake_gpu):
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz", 'it\'s "mine".json'])
-def test_a_trace_contains_its_own_file_name(tmp_path, name):
+def test_trace_contains_its_own_file_name(tmp_path, name):
     with ipygpumem.measure(trace=tmp_path / name):
         torch.ones(10).mul(3)
     data = (tmp_path / name).read_bytes()
@@ -229,7 +229,7 @@ def test_a_trace_contains_its_own_file_name(tmp_path, name):
 
 
 @pytest.mark.parametrize("ending", ["", ".tmp"])
-def test_an_incomplete_trace_is_reported(tmp_path, monkeypatch, ending):
+def test_incomplete_trace_is_reported(tmp_path, monkeypatch, ending):
     """Kineto does not report a full disk. It writes to a temporary file next to the requested one, and leaves it."""
 
     def export(self, target):

@@ -22,7 +22,7 @@ def test_javascript_has_the_same_category_numbers():
     assert tuple(re.findall(r'"(.+?)"', names)) == CATEGORIES
 
 
-def test_the_encoded_columns_can_be_decoded():
+def test_encoded_columns_can_be_decoded():
     profile = (random_timeline(), random_timeline(20, "cpu", 2, reserved=False))
     header, columns = decode(encode_timelines(profile, ["a note"]))
     assert header["notes"] == ["a note"]
@@ -40,7 +40,7 @@ def test_the_encoded_columns_can_be_decoded():
     assert "1/allocated" not in columns
 
 
-def test_one_file_with_a_policy_without_network():
+def test_single_file_with_policy_without_network():
     text = timeline_page((random_timeline(),), "<x>.html", ["</script><b>"])
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
     assert "default-src &#x27;none&#x27;" in policy
@@ -53,7 +53,7 @@ def test_one_file_with_a_policy_without_network():
     assert decode(base64.b64decode(data))[0]["notes"] == ["</script><b>"]
 
 
-def test_the_bundle_is_small_and_ends_no_script():
+def test_bundle_is_small_and_ends_no_script():
     assert len(script("categories.js").encode()) <= MAX_SCRIPT
     assert "</script" not in script("categories.js")
     assert "<!--" not in script("categories.js")

@@ -18,7 +18,7 @@ from ipygpumem.viewer.page import script
 from ipygpumem.viewer.still import MAX_BYTES
 
 
-def test_the_colors_are_those_of_the_page():
+def test_colors_match_the_page():
     text = script("categories.js").lower()
     assert all(color in text for color in module._COLORS)
 
@@ -51,7 +51,7 @@ def test_each_layer_has_the_height_of_its_bytes():
             assert height == pytest.approx(timeline.levels[rows[column], category], abs=scale * unit)
 
 
-def test_the_picture():
+def test_picture():
     picture = profile_picture((random_timeline(5000), random_timeline(20, "cpu", 2, reserved=False)), "my $name$.html")
     assert len(picture.png) <= MAX_BYTES
     image = Image.open(io.BytesIO(picture.png))
@@ -66,7 +66,7 @@ def test_many_devices():
     assert len(profile_picture(timelines, "x").text.split("; ")) == 4
 
 
-def test_a_single_change():
+def test_single_change():
     base = np.zeros(len(CATEGORIES), np.int64)
     timeline = CategoryTimeline(
         "cpu", base, np.array([7]), np.array([-1], np.int8), np.array([7], np.int8), np.array([3]), start=7, end=7

@@ -43,7 +43,7 @@ def step():
     )
 
 
-def test_a_step_of_training():
+def test_training_step():
     (timeline,) = build_timelines(step())
     assert timeline.device == "cuda:0"
     changes = list(zip(timeline.time, timeline.source, timeline.target, timeline.size, strict=True))
@@ -67,13 +67,13 @@ def test_a_step_of_training():
     assert timeline.levels[:, :UNKNOWN].any()
 
 
-def test_the_allocators_counters_follow_the_changes():
+def test_allocator_counters_follow_changes():
     (timeline,) = build_timelines(step())
     assert timeline.allocated.tolist() == [-1, 1000, 1000, 1000, 1000, 900, 900]
     assert timeline.reserved.tolist() == [-1, 2000, 2000, 2000, 2000, 2000, 2000]
 
 
-def test_memory_without_a_tensor_is_unknown():
+def test_memory_without_tensor_is_unknown():
     events = [
         UnmatchedEvent(10, "cpu", 1, 100),
         UnmatchedEvent(20, "cpu", 1, 50),  # its free was not profiled: the address counts once
@@ -90,12 +90,12 @@ def test_memory_without_a_tensor_is_unknown():
     assert host.allocated is None
 
 
-def test_a_tensor_of_unknown_size_has_no_bytes():
+def test_tensor_of_unknown_size_has_no_bytes():
     flow = DataFlow(identities=[0], sizes=[None], devices=["cpu"], nodes=[Node(1, backward=False, inputs=[(0, 0)])])
     assert build_timelines(flow) == ()
 
 
-def test_a_new_category_moves_bytes_without_adding_any():
+def test_category_change_moves_bytes():
     flow = step()
     flow.states = {2}  # applies to all versions
     (timeline,) = build_timelines(flow)
@@ -107,7 +107,7 @@ def test_a_new_category_moves_bytes_without_adding_any():
     assert build_timelines(flow)[0].total.tolist() == [30, 37, 77, 70, 150, 170, 90, 50]
 
 
-def test_an_activation_overwritten_in_the_backward_pass_becomes_unknown():
+def test_activation_overwritten_in_backward_becomes_unknown():
     flow = step()
     flow.nodes.insert(3, Node(350, backward=True, inputs=[(2, 0)], outputs=[(2, 1)], written=[(2, 0)]))
     (timeline,) = build_timelines(flow)
@@ -117,7 +117,7 @@ def test_an_activation_overwritten_in_the_backward_pass_becomes_unknown():
     assert timeline.levels[-1].tolist() == timeline.levels[-1].clip(0).tolist()
 
 
-def test_the_first_of_equal_peaks_counts():
+def test_first_of_equal_peaks_is_used():
     flow = DataFlow(
         unmatched=[UnmatchedEvent(1, "cpu", 1, 5), UnmatchedEvent(2, "cpu", 1, -5), UnmatchedEvent(3, "cpu", 2, 5)]
     )
@@ -125,11 +125,11 @@ def test_the_first_of_equal_peaks_counts():
     assert timeline.peak == (1, 5)
 
 
-def test_an_empty_profile():
+def test_empty_profile():
     assert build_timelines(DataFlow()) == ()
 
 
-def test_parameters_without_a_module_are_inferred_from_the_data_flow():
+def test_parameters_without_module_are_inferred_from_data_flow():
     """A training loop without modules and optimizers."""
     flow = step()
     flow.parameters = set()

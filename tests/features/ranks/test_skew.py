@@ -92,7 +92,7 @@ def test_unknown_process_memory_makes_others_unknown():
     assert usage.others is None
 
 
-def test_odd_rank_and_its_lines():
+def test_outlier_rank_and_its_lines():
     same = {"model.py:3 forward": 500, "model.py:9 forward": 40}
     odd = {**same, "model.py:9 forward": 400, "data.py:1 load": 7}
     difference = compare_ranks(

@@ -30,7 +30,7 @@ def test_churn(two_runs):
     )
 
 
-def test_the_median_lifetime_of_churn_is_that_of_freed_allocations():
+def test_median_lifetime_in_churn_is_that_of_freed_allocations():
     trace = [
         event("alloc", 512, MIB, 1),
         event("alloc", 4 * MIB, MIB, 2),

@@ -55,7 +55,7 @@ def test_reason_of_an_oom():
     )
 
 
-def test_free_pieces_serve_their_own_stream_only():
+def test_free_pieces_serve_only_their_own_stream():
     oom = {"action": "oom", "size": 5 * MIB, "device_free": 0, "stream": 0, "time_us": 6}
     segments = [segment(1 << 30, 20 * MIB, [block(1 << 30, 20 * MIB, 9, "inactive")], stream=7)]
     (failure,) = Snapshot.load({"device_traces": [[oom]], "segments": segments}).ooms()
@@ -64,7 +64,7 @@ def test_free_pieces_serve_their_own_stream_only():
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_no_advice_to_enable_what_is_enabled(on):
+def test_no_advice_to_enable_enabled_features(on):
     raw = {**files.raw("oom_fragmented"), "allocator_settings": {"expandable_segments": on}}
     (oom,) = Snapshot.load(raw).ooms()
     assert ("expandable_segments:True" in oom.reason[-1]) is not on

@@ -33,11 +33,11 @@ def complete(pool, address, valid, size=1 << 17):
     _COMPLETE(pool.complete)(None, 0, address, size, valid)
 
 
-def test_the_pool_is_a_singleton():
+def test_pool_is_a_singleton():
     assert buffers.Buffers.pool() is buffers.Buffers.pool()
 
 
-def test_request_complete_and_return_a_buffer(pool):
+def test_buffer_is_requested_completed_and_returned(pool):
     address, size = request(pool)
     assert size == 1 << 17
     assert address % 8 == 0
@@ -108,7 +108,7 @@ def test_eight_threads(pool):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_messages_of_a_forked_child_are_dropped(pool):
+def test_messages_in_forked_child_are_dropped(pool):
     address, _ = request(pool)
     pid = os.fork()
     if pid == 0:

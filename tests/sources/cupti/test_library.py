@@ -35,7 +35,7 @@ def started(library):
     return session
 
 
-def test_layout_of_a_record():
+def test_record_layout():
     assert cupti.RECORD.itemsize == RECORD.size == 128
     assert cupti.RECORD.fields["source"][1] == 120
     assert cupti.RECORD.fields["async"][1] == 72
@@ -59,20 +59,20 @@ def test_all_fields_of_records_of_any_size(stride):
     assert [session.text(int(pointer)) for pointer in records["source"]] == [NCCL, CTYPES, ""]
 
 
-def test_a_single_record(library):
+def test_single_record(library):
     session = started(library)
     library.alloc(0x7F0000000000, 64)
     assert session.records(*filled(library))["bytes"].tolist() == [64]
 
 
-def test_a_buffer_without_records(library):
+def test_buffer_without_records(library):
     session = started(library)
     library.alloc(0x7F0000000000, 64)
     address, _ = filled(library)
     assert len(session.records(address, 0)) == 0
 
 
-def test_records_of_another_kind_are_passed_over(library):
+def test_records_of_other_kinds_are_skipped(library):
     session = started(library)
     library.alloc(0x7F0000000000, 64)
     library.write(RECORD.pack(3, *[0] * 21))
@@ -89,7 +89,7 @@ def test_records_outlive_their_buffer(library):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_records_of_an_unknown_version_are_an_error(count):
+def test_records_of_unknown_version_raise(count):
     library = FakeCupti(stride=112)  # CUpti_ActivityMemory3, before the source
     session = cupti.Cupti(library)
     session.start(Buffers.pool())
@@ -101,7 +101,7 @@ def test_records_of_an_unknown_version_are_an_error(count):
 
 
 @pytest.mark.parametrize("name", cupti._NEEDED)
-def test_a_cupti_that_lacks_a_function_is_too_old(library, monkeypatch, name):
+def test_cupti_without_a_function_is_too_old(library, monkeypatch, name):
     monkeypatch.delattr(FakeCupti, name)
     with pytest.raises(CuptiError, match=f"too old: it has no {name}"):
         cupti.Cupti(library)
@@ -122,14 +122,14 @@ def test_a_cupti_that_lacks_a_function_is_too_old(library, monkeypatch, name):
         (999, "^cuptiActivityEnable: CUPTI_ERROR_999$"),
     ],
 )
-def test_errors_of_cupti_are_one_line(library, code, words):
+def test_cupti_errors_are_one_line(library, code, words):
     library.refuses["cuptiActivityEnable"] = code
     with pytest.raises(CuptiError, match=words) as caught:
         started(library)
     assert "\n" not in str(caught.value)
 
 
-def test_without_a_loaded_library(no_cupti):
+def test_library_not_loaded(no_cupti):
     with pytest.raises(CuptiError, match="no CUPTI library is loaded"):
         cupti.Cupti()
 
@@ -141,14 +141,14 @@ def put_maps(monkeypatch, tmp_path, line):
 
 
 @pytest.mark.parametrize("line", ["/gone/libcupti.so.13 (deleted)", "/nowhere/lib with space/libcupti.so.12"])
-def test_a_loaded_library_that_cannot_be_opened(monkeypatch, tmp_path, line):
+def test_loaded_library_cannot_be_opened(monkeypatch, tmp_path, line):
     put_maps(monkeypatch, tmp_path, line)
     with pytest.raises(CuptiError, match=r"^CUPTI cannot be called: ") as caught:
         cupti.Cupti()
     assert "\n" not in str(caught.value)
 
 
-def test_another_library_of_that_name(monkeypatch, tmp_path):
+def test_different_library_of_that_name(monkeypatch, tmp_path):
     loaded = ctypes.CDLL(None)
     put_maps(monkeypatch, tmp_path, "/opt/libcupti.so.13")
     monkeypatch.setattr(cupti.ctypes, "CDLL", lambda path, mode: loaded)
@@ -156,17 +156,17 @@ def test_another_library_of_that_name(monkeypatch, tmp_path):
         cupti.Cupti()
 
 
-def test_other_systems_than_linux(monkeypatch):
+def test_systems_other_than_linux(monkeypatch):
     monkeypatch.setattr(cupti.sys, "platform", "win32")
     with pytest.raises(CuptiError, match=r"^CUPTI is supported on Linux only$"):
         cupti.Cupti()
 
 
-def test_a_missing_text_is_empty(library):
+def test_missing_text_is_empty(library):
     assert cupti.Cupti(library).text(0) == ""
 
 
-def test_an_address_that_cupti_reuses_for_another_text(library):
+def test_address_reused_for_another_text(library):
     session, text = cupti.Cupti(library), ctypes.create_string_buffer(NCCL.encode(), 256)
     assert session.text(ctypes.addressof(text)) == NCCL
     text.value = CTYPES.encode()
