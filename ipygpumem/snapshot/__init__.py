@@ -7,7 +7,7 @@ from pathlib import Path
 from ipygpumem.snapshot.export.event_table import to_frame
 from ipygpumem.snapshot.queries.diff import Change, Diff, diff
 from ipygpumem.snapshot.queries.groups import KEYS
-from ipygpumem.snapshot.reader.limits import Limits
+from ipygpumem.snapshot.reader.load import Limits
 from ipygpumem.snapshot.snapshot import Snapshot
 
 __all__ = ["KEYS", "Change", "Diff", "Limits", "Snapshot", "diff", "sample", "to_frame"]

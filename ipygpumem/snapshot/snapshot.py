@@ -15,14 +15,12 @@ from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.event_table import events_frame
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries import event_window
-from ipygpumem.snapshot.queries.fragmentation import Fragmentation, fragmentation
+from ipygpumem.snapshot.queries.fragmentation import Fragmentation, Oom, explain_oom, fragmentation
 from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
-from ipygpumem.snapshot.queries.oom_reason import Oom, explain_oom
 from ipygpumem.snapshot.queries.overview import summary_text
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
-from ipygpumem.snapshot.reader.limits import Limits
-from ipygpumem.snapshot.reader.load import one_line, read_objects
+from ipygpumem.snapshot.reader.load import Limits, one_line, read_objects
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 if TYPE_CHECKING:

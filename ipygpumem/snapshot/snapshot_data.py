@@ -12,8 +12,6 @@ from ipygpumem.snapshot.model.cells import Cells
 from ipygpumem.snapshot.model.segment_history import SegmentHistory
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.reader import top_level
-from ipygpumem.snapshot.reader.metadata_reader import read_annotations, read_recorder_metadata
-from ipygpumem.snapshot.reader.run_columns import RunColumns
 from ipygpumem.snapshot.reader.segment_reader import read_segments
 from ipygpumem.snapshot.reader.table_builder import TableBuilder
 from ipygpumem.snapshot.reader.trace_reader import TraceReader
@@ -21,8 +19,8 @@ from ipygpumem.snapshot.reader.trace_reader import TraceReader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.annotations import Annotation
-    from ipygpumem.snapshot.reader.limits import Limits
+    from ipygpumem.snapshot.model.cells import Annotation
+    from ipygpumem.snapshot.reader.load import Limits
     from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
 __all__ = ["SnapshotData", "check_event"]
@@ -49,7 +47,7 @@ class SnapshotData:
 
     def __init__(self, root: dict[str, Any], reader: PickleReader | None, name: str, limits: Limits) -> None:
         tables = TableBuilder()
-        trace_reader = TraceReader(tables, RunColumns(reader, tables))
+        trace_reader = TraceReader(tables, reader)
         traces = top_level.read_device_traces(root.get("device_traces", ()), limits, trace_reader)
         self.segments, self.blocks = read_segments(root.get("segments", ()), limits.devices, tables)
         last = int(self.segments.device.max(initial=-1))
@@ -60,8 +58,8 @@ class SnapshotData:
         self.timelines = tuple(Timeline(trace, segments, self.blocks) for trace in traces)
         self.host = top_level.read_host_traces(root.get("host_traces"), trace_reader)
         self.settings = top_level.read_settings(root.get("allocator_settings"))
-        self._annotations = read_annotations(root.get("external_annotations", ()))
-        self.own = read_recorder_metadata(root.get("ipygpumem"))
+        self._annotations = top_level.read_annotations(root.get("external_annotations", ()))
+        self.own = top_level.read_recorder_metadata(root.get("ipygpumem"))
         self.sources = top_level.read_sources(root.get("source_code"))
         self.stacks = tables.stacks.table()
         self.texts: tuple[str, ...] = tuple(tables.texts)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ipygpumem.viewer.axes import Picture
 from ipygpumem.viewer.page import PageData, page
 from ipygpumem.viewer.picture import picture
-from ipygpumem.viewer.still import Picture
 from ipygpumem.viewer.view import View
 from ipygpumem.viewer.write import open_page, write_page, write_picture
 

@@ -1,19 +1,23 @@
-"""Figures and axes for still pictures, drawn by matplotlib's Agg backend without pyplot.
+"""Still pictures as small PNG files: their figures and axes, drawn by matplotlib's Agg backend without pyplot.
 
 matplotlib is imported when the first picture is drawn: it is slow to import and may not be installed.
 """
 
 from __future__ import annotations
 
+import io
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.errors import OptionError, first_line
+
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -21,8 +25,26 @@ if TYPE_CHECKING:
     LegendItem = tuple[str, str, Any]
     """Color, label, and matplotlib's style of the line; None for a filled area."""
 
-__all__ = ["Sheet", "byte_ticks", "event_ticks", "mark_peak", "printable", "steps", "style", "time_ticks"]
+__all__ = [
+    "MAX_BYTES",
+    "SCALES",
+    "Picture",
+    "Sheet",
+    "byte_ticks",
+    "event_ticks",
+    "mark_peak",
+    "printable",
+    "render",
+    "steps",
+    "style",
+    "time_ticks",
+]
 
+MAX_BYTES = 60_000
+"""Target size of a PNG: a picture that exceeds it is drawn again with fewer pixels."""
+SCALES = (2.0, 1.5, 1.0)
+"""Pixels per CSS pixel, in the order in which they are tried."""
+_COLORS = 128
 WIDTH = 880
 """Width of every picture in CSS pixels."""
 LEFT, RIGHT = 70, 16
@@ -68,6 +90,15 @@ class Sheet:
         """Draw the figure: uint8, shape (height, width, 4)."""
         self._canvas.draw()
         return np.asarray(self._canvas.buffer_rgba())
+
+    def png(self) -> bytes:
+        """Draw the figure as a PNG with a palette, which takes a fraction of the space."""
+        from PIL import Image
+
+        image = Image.fromarray(self.pixels()[:, :, :3])
+        file = io.BytesIO()
+        image.quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        return file.getvalue()
 
     def _right_edge(self, artist: Any) -> float:
         return float(artist.get_window_extent(self._canvas.get_renderer()).x1) / self.scale
@@ -206,3 +237,39 @@ def _font_characters() -> frozenset[int]:
     from matplotlib import font_manager
 
     return frozenset(font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap())
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A PNG image.
+
+    Attributes:
+        png: Content of the file, usually at most `MAX_BYTES`.
+        width, height: Size in CSS pixels; the image itself may have twice as many pixels.
+        text: Description for displays without images.
+    """
+
+    png: bytes
+    width: int
+    height: int
+    text: str
+
+
+def render(height: int, draw: Callable[[Sheet], None], text: str, scales: Sequence[float] = SCALES) -> Picture:
+    """Draw a picture with the first of ``scales`` whose file is small enough.
+
+    Raises:
+        OptionError: matplotlib is not installed.
+    """
+    try:
+        with style():
+            for scale in scales:
+                sheet = Sheet(height, scale)
+                draw(sheet)
+                png = sheet.png()
+                if len(png) <= MAX_BYTES:
+                    break
+    except ImportError as error:
+        message = f"pictures require matplotlib: install it with pip install matplotlib ({first_line(error)})"
+        raise OptionError(message) from error
+    return Picture(png, WIDTH, height, text)

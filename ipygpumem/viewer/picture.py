@@ -15,10 +15,22 @@ from ipygpumem.core.units import duration, precise_size, size
 from ipygpumem.snapshot.export.text import clip, many
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries.overview import overview
-from ipygpumem.viewer.axes import INK, POINT, RIGHT, SOFT, WIDTH, event_ticks, mark_peak, printable, steps
+from ipygpumem.viewer.axes import (
+    INK,
+    POINT,
+    RIGHT,
+    SCALES,
+    SOFT,
+    WIDTH,
+    Picture,
+    event_ticks,
+    mark_peak,
+    printable,
+    render,
+    steps,
+)
 from ipygpumem.viewer.detail import columns, strata
 from ipygpumem.viewer.line_colors import line_colors
-from ipygpumem.viewer.still import SCALES, Picture, render
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.snapshot.snapshot import Snapshot
-    from ipygpumem.viewer.still import Picture
+    from ipygpumem.viewer.axes import Picture
     from ipygpumem.viewer.widget import Widget
 
 __all__ = ["View"]

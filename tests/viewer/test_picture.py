@@ -14,11 +14,10 @@ from PIL import Image
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.viewer.axes import WIDTH, Sheet
+from ipygpumem.viewer.axes import MAX_BYTES, WIDTH, Sheet
 from ipygpumem.viewer.detail import columns
 from ipygpumem.viewer.line_colors import line_colors
 from ipygpumem.viewer.picture import picture, sampled_curves
-from ipygpumem.viewer.still import MAX_BYTES
 from snapshot import files
 
 FRAME = {"filename": "/x/a.py", "line": 1, "name": "f"}

@@ -10,15 +10,13 @@ import numpy as np
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.units import duration, size
 from ipygpumem.snapshot.export.text import clip, many
-from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, SOFT
-from ipygpumem.viewer.still import render
+from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, SOFT, render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.features.history.model import ReportRow
-    from ipygpumem.viewer.axes import LegendItem, Sheet
-    from ipygpumem.viewer.still import Picture
+    from ipygpumem.viewer.axes import LegendItem, Picture, Sheet
 
 __all__ = ["history_picture"]
 

@@ -9,8 +9,7 @@ import numpy as np
 from ipygpumem.core.units import duration, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.snapshot.export.text import clip, many
-from ipygpumem.viewer.axes import INK, LEFT, POINT, RIGHT, mark_peak, time_ticks
-from ipygpumem.viewer.still import render
+from ipygpumem.viewer.axes import INK, LEFT, POINT, RIGHT, mark_peak, render, time_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.features.profile.timeline import CategoryTimeline
-    from ipygpumem.viewer.axes import LegendItem, Sheet
-    from ipygpumem.viewer.still import Picture
+    from ipygpumem.viewer.axes import LegendItem, Picture, Sheet
 
 __all__ = ["profile_picture"]
 

@@ -8,15 +8,13 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import size
 from ipygpumem.features.ranks.skew import compare_ranks
 from ipygpumem.snapshot.export.text import clip, many
-from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, time_ticks
-from ipygpumem.viewer.still import render
+from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, render, time_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.features.ranks.model import RankPeak, RankResult
-    from ipygpumem.viewer.axes import Sheet
-    from ipygpumem.viewer.still import Picture
+    from ipygpumem.viewer.axes import Picture, Sheet
 
 __all__ = ["ranks_picture"]
 

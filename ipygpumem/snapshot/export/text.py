@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.snapshot.queries.diff import Diff
-    from ipygpumem.snapshot.queries.fragmentation import Fragmentation
+    from ipygpumem.snapshot.queries.fragmentation import Fragmentation, Oom
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
-    from ipygpumem.snapshot.queries.oom_reason import Oom
     from ipygpumem.snapshot.snapshot import Snapshot
 
 __all__ = [

@@ -1,13 +1,15 @@
-"""Assigns events to notebook cells, by time and by the file names in their stacks."""
+"""Assigns events to notebook cells, by time and by the file names in their stacks, and to annotated regions."""
 
 from __future__ import annotations
 
+import heapq
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.snapshot.model.intervals import Intervals
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.snapshot.model.unique_values import distinct
 
 if TYPE_CHECKING:
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.recorder_metadata import Cell
     from ipygpumem.snapshot.model.stacks import StackTable
 
-__all__ = ["OUTSIDE", "Cells"]
+__all__ = ["OUTSIDE", "Annotation", "Cells", "Intervals", "innermost"]
 
 OUTSIDE = "(no cell)"
 _MAX_LABELS = 3
+_FOREVER = (1 << 63) - 1
 _IPYTHON = re.compile(r"<ipython-input-(\d+)-[0-9a-f]+>")
 _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
 
@@ -102,3 +105,68 @@ def _label_from_file_name(file: str) -> str | None:
     if match := _IPYKERNEL.fullmatch(file):
         return f"cell {match[1]}"
     return None
+
+
+class Intervals:
+    """Closed intervals from ``starts`` to ``ends``, in microseconds.
+
+    Args:
+        starts: In ascending order.
+        ends: The maximum of int64 for an interval without an end.
+        ranks: Of overlapping intervals the one with the higher rank is on top, of equal ranks the later one. By default
+            the later one.
+    """
+
+    def __init__(self, starts: Sequence[int], ends: Sequence[int], ranks: Sequence[Any] | None = None) -> None:
+        after = (end + 1 for end in ends if end < _FOREVER)
+        self._times = distinct(np.asarray([*starts, *after], np.int64))
+        order = range(len(starts)) if ranks is None else sorted(range(len(starts)), key=ranks.__getitem__)
+        rank = {interval: number for number, interval in enumerate(order)}
+        active: list[tuple[int, int]] = []  # heap with the top interval first
+        top = []
+        started = 0
+        for time in self._times.tolist():
+            while started < len(starts) and starts[started] <= time:
+                heapq.heappush(active, (-rank[started], started))
+                started += 1
+            while active and ends[active[0][1]] < time:
+                heapq.heappop(active)
+            top.append(active[0][1] if active else -1)
+        self._top = np.asarray([*top, -1], np.int64)
+
+    def at(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For each time the number of the interval on top; -1 outside of all."""
+        return self._top[np.searchsorted(self._times, times, side="right") - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation(PlainData):
+    """One region.
+
+    Attributes:
+        name: Its name, ``Optimizer.step#AdamW.step``.
+        device: The current device; -1 if there was none.
+        start_us: Microseconds since 1970; None if it started before the recording.
+        end_us: Microseconds since 1970; None if it had not ended.
+        depth: Number of enclosing regions.
+        ambiguous: It overlaps another region without being nested in it. Files do not name threads: either several were
+            active, or an entry is missing, and START and END of the same name may be paired incorrectly.
+    """
+
+    name: str
+    device: int
+    start_us: int | None
+    end_us: int | None
+    depth: int
+    ambiguous: bool
+
+
+def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each time the number of the innermost region, the later one of two at the same depth; -1 if there is none."""
+    if not annotations or not len(times):
+        return np.full(len(times), -1, np.int64)
+    starts = [-1 if region.start_us is None else region.start_us for region in annotations]
+    ends = [_FOREVER if region.end_us is None else region.end_us for region in annotations]
+    ranks = [(region.depth, start) for region, start in zip(annotations, starts, strict=True)]
+    # unknown times are -1, too: a region that started before the recording does not contain them
+    return np.where(times < 0, -1, Intervals(starts, ends, ranks).at(times))

@@ -10,7 +10,6 @@ import numpy as np
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.allocations import BEFORE, pair_events
-from ipygpumem.snapshot.model.segments import BlockState
 from ipygpumem.snapshot.model.trace import Action
 
 if TYPE_CHECKING:
@@ -82,7 +81,6 @@ class Timeline:
         self.allocations, self.gaps = pair_events(trace, segments, blocks)
         on_device = blocks.device == trace.device
         self.end_rounded = int(blocks.size[on_device & blocks.active].sum())
-        self.end_pending = int(blocks.size[on_device & (blocks.state == BlockState.PENDING)].sum())
         self.end_reserved = None if segments is None else int(segments.size[segments.device == trace.device].sum())
 
     @property

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Numbering", "distinct", "is_in"]
-
-_FACTOR = np.uint64(secrets.randbits(64) | 1)  # new in each process, so that collisions cannot be predicted
-_INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
 
 
 class Numbering(dict[Any, int]):
@@ -35,8 +31,9 @@ class Numbering(dict[Any, int]):
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """Each value once, in ascending order."""
-    mixed = np.unique(values.astype(np.int64).view(np.uint64) * _FACTOR) * _INVERSE
-    result: NDArray[Any] = np.sort(mixed.view(np.int64)).astype(values.dtype)
+    ordered = np.sort(values)
+    different = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    result: NDArray[Any] = ordered[different]
     return result
 
 

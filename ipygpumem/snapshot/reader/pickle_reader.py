@@ -26,7 +26,7 @@ from ipygpumem.snapshot.reader.field_reader import MARGIN
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.reader.entry_batches import Entries
-    from ipygpumem.snapshot.reader.limits import Limits
+    from ipygpumem.snapshot.reader.load import Limits
 
 __all__ = ["PickleReader"]
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.snapshot.model.cells import Annotation
+from ipygpumem.snapshot.model.recorder_metadata import Cell, RecorderMetadata
 from ipygpumem.snapshot.model.trace import HOST, Trace
-from ipygpumem.snapshot.reader.checks import is_plain, mapping, sequence, text, type_name
+from ipygpumem.snapshot.reader.checks import integer, is_plain, mapping, optional, sequence, text, type_name
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.reader.limits import Limits
+    from ipygpumem.snapshot.reader.load import Limits
     from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
-__all__ = ["read_device_traces", "read_host_traces", "read_settings", "read_sources", "top_level"]
+__all__ = [
+    "read_annotations",
+    "read_device_traces",
+    "read_host_traces",
+    "read_recorder_metadata",
+    "read_settings",
+    "read_sources",
+    "top_level",
+]
+
+_STAGES = ("START", "END")
+_NO_DEVICE = -1
+_SCHEMA = 1
 
 
 def top_level(value: Any) -> dict[str, Any]:
@@ -71,3 +86,100 @@ def read_sources(value: Any) -> dict[str, str]:
     """Source text by file name."""
     sources = {} if value is None else mapping(value, "source_code")
     return {name: text(source, "source_code: a text") for name, source in sources.items()}
+
+
+def read_annotations(value: Any) -> tuple[Annotation, ...]:
+    """Pair START and END entries. An END closes the latest open region of its name and device.
+
+    Raises:
+        SnapshotFormatError: A value has the wrong type; the message names it.
+    """
+    entries = []
+    for place, item in enumerate(sequence(value, "external_annotations")):
+        where = f"external_annotations[{place}]"
+        entry = mapping(item, where)
+        stage = text(entry.get("stage"), f"{where}: stage")
+        if stage not in _STAGES:
+            continue  # written by a later PyTorch
+        time = integer(entry.get("time_us", 0), f"{where}: time_us", 0)
+        device = entry.get("device", 0)
+        device = _NO_DEVICE if device is None else integer(device, f"{where}: device")
+        entries.append((time, place, stage == "START", text(entry.get("name"), f"{where}: name"), device))
+    annotations: list[Annotation] = []
+    opened: dict[int, Annotation] = {}
+    order: list[int] = []  # regions by start; closed ones are removed once they are the last
+    same_name: dict[tuple[str, int], list[int]] = {}
+    for time, place, starts, name, device in sorted(entries):
+        open_places = same_name.setdefault((name, device), [])
+        if starts:
+            open_places.append(place)
+            opened[place] = Annotation(name, device, time, None, len(opened), ambiguous=False)
+            order.append(place)
+        elif not open_places:
+            annotations.append(Annotation(name, device, None, time, 0, ambiguous=bool(opened)))
+        else:
+            while order[-1] not in opened:
+                order.pop()
+            latest = order[-1]
+            closed = open_places.pop()
+            region = opened.pop(closed)
+            # as many regions are open around it as when it started, and none inside it
+            nested = closed == latest and len(opened) == region.depth
+            annotations.append(replace(region, end_us=time, ambiguous=not nested))
+    unfinished = (replace(region, ambiguous=depth != region.depth) for depth, region in enumerate(opened.values()))
+    annotations.extend(unfinished)
+    return tuple(sorted(annotations, key=lambda a: (-1 if a.start_us is None else a.start_us, a.depth)))
+
+
+def read_recorder_metadata(value: Any) -> RecorderMetadata:
+    """The ``ipygpumem`` key. A later version of its schema is read as far as it is compatible.
+
+    Raises:
+        SnapshotFormatError: A value has the wrong type; the message names it.
+    """
+    if value is None:
+        return RecorderMetadata()
+    own = mapping(value, "ipygpumem")
+    integer(own.get("schema", _SCHEMA), "ipygpumem: schema", 1)
+    recording = mapping(own.get("recording", {}), "ipygpumem: recording")
+    dropped = sequence(recording.get("dropped", ()), "ipygpumem: dropped")
+    numbers = mapping(own.get("numbers", {}), "ipygpumem: numbers")
+    names: dict[int, str] = {}
+    totals: dict[int, int] = {}
+    for place, item in enumerate(sequence(own.get("devices", ()), "ipygpumem: devices")):
+        device = mapping(item, f"ipygpumem: devices[{place}]")
+        index = integer(device.get("index", place), "ipygpumem: device index", 0)
+        if device.get("name") is not None:
+            names[index] = text(device["name"], "ipygpumem: device name")
+        if device.get("total") is not None:
+            totals[index] = integer(device["total"], "ipygpumem: device total", 0)
+    return RecorderMetadata(
+        version=optional(own.get("version"), text, "ipygpumem: version"),
+        torch=optional(own.get("torch"), text, "ipygpumem: torch"),
+        host=optional(own.get("host"), text, "ipygpumem: host"),
+        cells=_read_cells(own.get("cells", ())),
+        numbers={name: integer(number, "ipygpumem: numbers", 0) for name, number in numbers.items()},
+        dropped=tuple(optional(count, integer, "ipygpumem: dropped") for count in dropped),
+        device_names=names,
+        device_totals=totals,
+        readings=mapping(own.get("readings", {}), "ipygpumem: readings"),
+        curves=mapping(own.get("curves", {}), "ipygpumem: curves"),
+    )
+
+
+def _read_cells(value: Any) -> tuple[Cell, ...]:
+    cells = []
+    for place, item in enumerate(sequence(value, "ipygpumem: cells")):
+        where = f"ipygpumem: cells[{place}]"
+        cell = mapping(item, where)
+        success = cell.get("success")
+        cells.append(
+            Cell(
+                number=optional(cell.get("number"), integer, f"{where}: number"),
+                filename=optional(cell.get("filename"), text, f"{where}: filename") or "",
+                start_us=integer(cell.get("start_us"), f"{where}: start_us", 0),
+                end_us=integer(cell.get("end_us"), f"{where}: end_us", 0),
+                success=success if type(success) is bool else None,
+            )
+        )
+    return tuple(sorted(cells, key=lambda cell: (cell.start_us, -cell.end_us)))

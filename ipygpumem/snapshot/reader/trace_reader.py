@@ -1,4 +1,4 @@
-"""Reads lists of events into columns."""
+"""Reads lists of events into columns: dicts, and entries that were read in batches."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.errors import SnapshotFormatError
+from ipygpumem.core.errors import SnapshotError, SnapshotFormatError
 from ipygpumem.snapshot.model.trace import ACTIONS, Action, Trace
+from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
-from ipygpumem.snapshot.reader.entry_batches import Run
+from ipygpumem.snapshot.reader.entry_batches import NotColumnarError, Run
+from ipygpumem.snapshot.reader.field_reader import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.reader.run_columns import RunColumns
+    from ipygpumem.snapshot.reader.entry_batches import Entries
+    from ipygpumem.snapshot.reader.pickle_reader import PickleReader
     from ipygpumem.snapshot.reader.table_builder import TableBuilder
+
+    Ints = NDArray[np.int64]
+    Numbered = NDArray[np.int32]
 
 __all__ = ["TraceReader"]
 
@@ -26,16 +32,18 @@ _ACTION_NUMBER = {name: number for number, name in enumerate(ACTIONS)}
 _WITHOUT_ADDRESS = (Action.OOM, Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
 _WITHOUT_SIZE = (Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
 _NUMBER_KEYS = ("addr", "size", "stream", "time_us")
-_TABLE_KEYS = ("action", "frames", "compile_context", "user_metadata", "pool_id")
+_TABLE_KEYS = ("action", "frames", "compile_context", "user_metadata", "pool_id")  # in the order of `Trace`
 _MISSING = -1
+_UNKNOWN = -2
+_KINDS = {"frames": "stack", "pool_id": "pool"}  # of the values by key; all others are texts
 
 
 class TraceReader:
     """Reads the lists of events of one file."""
 
-    def __init__(self, tables: TableBuilder, runs: RunColumns) -> None:
+    def __init__(self, tables: TableBuilder, reader: PickleReader | None) -> None:
         self._tables = tables
-        self._runs = runs
+        self._runs = _RunColumns(reader, tables)
 
     def read(self, device: int, items: Sequence[Any], where: str = "") -> Trace:
         """The columns of one device's list of events.
@@ -87,7 +95,7 @@ class _Columns:
             if "device_free" in entry:
                 self._device_free[row] = integer(entry["device_free"], f"{self._where}[{row}]: device_free")
 
-    def fill_run(self, run: Run, row: int, runs: RunColumns) -> None:
+    def fill_run(self, run: Run, row: int, runs: _RunColumns) -> None:
         """Fill rows from entries that were read in a batch."""
         columns: dict[str, NDArray[Any]] = {**self._numbers, **self._table_rows}
         for name, numbers in columns.items():
@@ -126,21 +134,10 @@ class _Columns:
             order = np.argsort(time, kind="stable")
             place = np.argsort(order, kind="stable")
             device_free = {int(place[row]): free for row, free in device_free.items()}
-        return Trace(
-            device,
-            action[order],
-            address[order],
-            size[order],
-            stream[order],
-            time[order],
-            self._table_rows["frames"][order],
-            self._table_rows["compile_context"][order],
-            self._table_rows["user_metadata"][order],
-            self._table_rows["pool_id"][order],
-            device_free,
-            out_of_order,
-            untimed,
-        )
+        table_rows = (self._table_rows[key] for key in _TABLE_KEYS[1:])
+        columns: list[NDArray[Any]] = [action, address, size, stream, time, *table_rows]
+        ordered = [values[order] for values in columns]
+        return Trace(device, *ordered, device_free=device_free, out_of_order=out_of_order, untimed=untimed)
 
     def _actions(self) -> NDArray[np.uint8]:
         texts = self._table_rows["action"]
@@ -154,3 +151,72 @@ class _Columns:
     def _refuse(self, bad: NDArray[np.bool_], problem: str) -> None:
         if bad.any():
             raise SnapshotFormatError(f"{self._where}[{int(np.argmax(bad))}]: {problem}")
+
+
+class _RunColumns:
+    """The columns of all runs of a file.
+
+    Raises:
+        NotColumnarError: A value is invalid.
+    """
+
+    def __init__(self, reader: PickleReader | None, tables: TableBuilder) -> None:
+        self._columns: dict[tuple[int, str], Numbered] = {}
+        if reader is None or not reader.runs:
+            return
+        self._reader = reader
+        self._tables = tables
+        # for texts, stacks and pool ids the numbers of memo entries, as far as they are known
+        self._numbers = {kind: np.full(len(reader.memo), _MISSING, np.int32) for kind in ("text", "stack", "pool")}
+        # the numbers of the values written inside entries
+        self._inline_numbers: dict[int, Numbered] = {}
+        batches = {id(run.entries): run.entries for run in reader.runs}
+        memo_starts = {number: np.full(len(entries.start), _MISSING, np.int64) for number, entries in batches.items()}
+        for run in reader.runs:
+            memo_starts[id(run.entries)][run.first : run.stop] = run.memo_starts()
+        try:
+            # values written inside entries first: a reference may point to a value in an entry with other keys
+            for fill in (self._fill_inline, self._fill_references):
+                for number, entries in batches.items():
+                    for key in entries.inline:
+                        fill(key, entries, memo_starts[number])
+        except SnapshotError:
+            raise NotColumnarError from None
+
+    def column(self, run: Run, key: str) -> NDArray[np.int64] | Numbered | None:
+        """The values of a key in a run: numbers, or rows of tables (-1 for None). None if it does not have the key."""
+        values = self._columns.get((id(run.entries), key), run.entries.values.get(key))
+        return None if values is None else values[run.first : run.stop]
+
+    def _fill_inline(self, key: str, entries: Entries, memo_start: Ints) -> None:
+        """Number the values that are written inside entries."""
+        value = entries.values[key]
+        column = self._columns[id(entries), key] = np.full(len(value), _MISSING, np.int32)
+        rows = _selected((value < 0) & (value != NONE) & (memo_start >= 0))
+        inline, offset = -1 - value[rows], entries.memo_offsets[key][rows]
+        memo_index = memo_start[rows] + np.maximum(offset, -1 - offset)
+        octets = list(entries.inline[key])
+        numbers = self._inline_numbers.setdefault(id(entries.inline[key]), np.full(len(octets), _UNKNOWN, np.int32))
+        for number in distinct(inline[numbers[inline] == _UNKNOWN]).tolist():
+            # what one entry may refer to, all later ones may refer to as well
+            first = int(memo_index[np.argmax(inline == number)])
+            numbers[number] = self._tables.number(key, self._reader.decode(octets[number], first))
+        column[rows] = numbers[inline]
+        self._numbers[_KINDS.get(key, "text")][memo_index[offset >= 0]] = column[rows][offset >= 0]
+
+    def _fill_references(self, key: str, entries: Entries, memo_start: Ints) -> None:
+        """Fill in the numbers of values that are references."""
+        rows = _selected((entries.values[key] >= 0) & (memo_start >= 0))
+        index = entries.values[key][rows]
+        # an entry may refer to its own earlier values: Python has one empty text and one text for each letter
+        if (index >= memo_start[rows] + entries.memo_offsets[key][rows]).any():
+            raise NotColumnarError
+        numbers = self._numbers[_KINDS.get(key, "text")]
+        for memo_index in distinct(index[numbers[index] == _MISSING]).tolist():
+            numbers[memo_index] = self._tables.number(key, self._reader.memoized(memo_index))
+        self._columns[id(entries), key][rows] = numbers[index]
+
+
+def _selected(flags: NDArray[np.bool_]) -> Any:
+    """An index of the selected rows: usually all, and a slice needs no copy."""
+    return slice(None) if flags.all() else np.flatnonzero(flags)

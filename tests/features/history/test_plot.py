@@ -16,8 +16,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import plot as module
 from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.plot import history_picture
-from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, RIGHT, WIDTH, Sheet, style
-from ipygpumem.viewer.still import MAX_BYTES
+from ipygpumem.viewer.axes import INK, LEFT, MAX_BYTES, PLOT_WIDTH, RIGHT, WIDTH, Sheet, style
 
 SCALE = 4
 HEIGHT = module._PLOT_HEIGHT * SCALE

@@ -13,9 +13,8 @@ from ipygpumem.features.profile import picture as module
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.picture import profile_picture
 from ipygpumem.features.profile.timeline import CategoryTimeline
-from ipygpumem.viewer.axes import LEFT, WIDTH, Sheet, style
+from ipygpumem.viewer.axes import LEFT, MAX_BYTES, WIDTH, Sheet, style
 from ipygpumem.viewer.page import script
-from ipygpumem.viewer.still import MAX_BYTES
 
 
 def test_colors_match_the_page():

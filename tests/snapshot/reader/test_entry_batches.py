@@ -15,7 +15,7 @@ from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.trace import ACTIONS
 from ipygpumem.snapshot.reader import pickle_reader
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
-from ipygpumem.snapshot.reader.limits import Limits
+from ipygpumem.snapshot.reader.load import Limits
 from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
 OPTIONAL_TEXTS = {"compile_context", "user_metadata"}
