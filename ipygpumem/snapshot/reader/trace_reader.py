@@ -136,8 +136,8 @@ class _Columns:
             device_free = {int(place[row]): free for row, free in device_free.items()}
         table_rows = (self._table_rows[key] for key in _TABLE_KEYS[1:])
         columns: list[NDArray[Any]] = [action, address, size, stream, time, *table_rows]
-        ordered = [values[order] for values in columns]
-        return Trace(device, *ordered, device_free=device_free, out_of_order=out_of_order, untimed=untimed)
+        values: list[Any] = [*(column[order] for column in columns), device_free, out_of_order, untimed]
+        return Trace(device, *values)
 
     def _actions(self) -> NDArray[np.uint8]:
         texts = self._table_rows["action"]
