@@ -18,8 +18,7 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 def split_devices(devices: Any, option: str) -> list[str]:
     """Split ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, into texts.
 
-    Raises:
-        OptionError: There is no device; the message names the option.
+    If there is none, an `OptionError` names the option.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
@@ -31,8 +30,7 @@ def split_devices(devices: Any, option: str) -> list[str]:
 def device_names(texts: Iterable[str]) -> tuple[str, ...]:
     """Convert ``0``, ``cuda:0``, ``cuda`` and ``host`` to names of devices, whether or not this machine has them.
 
-    Raises:
-        OptionError: A text is not the name of a device.
+    An `OptionError` says which text is not such a name.
     """
     names = []
     for text in map(str.strip, texts):

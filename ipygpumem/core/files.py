@@ -38,11 +38,7 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
-    """Check the extension of a file name.
-
-    Raises:
-        OptionError: It is none of ``endings``.
-    """
+    """Raise `OptionError` if a file name has none of these extensions."""
     name = Path(os.fsdecode(path)).name
     if not name.lower().endswith(endings):
         raise OptionError(f"the file name of the {kind} must end in {' or '.join(endings[:2])}, not {name!r}")

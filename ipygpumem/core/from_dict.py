@@ -39,11 +39,7 @@ def printable(text: str) -> str:
 
 
 def mapping(value: Any, path: str) -> dict[str, Any]:
-    """Return a dict unchanged.
-
-    Raises:
-        ReportError: The value is not a dict.
-    """
+    """Return a dict unchanged; for anything else raise `ReportError`."""
     if not isinstance(value, dict):
         raise _type_error(value, path, "an object")
     return value
@@ -66,11 +62,7 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
 
 
 def check_ranges(report: Any) -> None:
-    """Check the figures of a report, or of a row of it, that do not depend on other figures.
-
-    Raises:
-        ReportError: A time that is out of range, or a negative duration or cell number.
-    """
+    """Raise `ReportError` if a report, or a row of it, has a time out of range, or a negative duration or cell."""
     if not 0 <= report.time < _LATEST_TIME:
         raise ReportError("time is out of range: it must be in seconds since 1970")
     for name in ("seconds", "cell"):
@@ -95,19 +87,11 @@ class DataReader:
         self._field_readers = cache(self._make_field_readers)
 
     def read(self, kind: type[_Facts], value: Any, path: str = "") -> _Facts:
-        """Build a dataclass from a dict.
-
-        Raises:
-            ReportError: A value is missing or invalid; the message has its path.
-        """
+        """Build a dataclass from a dict; a `ReportError` has the path of a value that is missing or invalid."""
         return kind(**self.fields(kind, value, path))
 
     def fields(self, kind: Any, value: Any, path: str = "") -> dict[str, Any]:
-        """Read the fields of a dataclass that are written, by name.
-
-        Raises:
-            ReportError: As for `read`.
-        """
+        """Read the fields of a dataclass that are written, by name; errors as for `read`."""
         data = mapping(value, path)
         values = {}
         for field, key, reader in self._field_readers(kind):

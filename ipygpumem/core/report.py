@@ -141,13 +141,8 @@ def _held_and_peak(part: DeviceReport | HostReport) -> str:
 
 @cache
 def _reader(*, lenient: bool) -> DataReader:
-    names = {
-        "DeviceReading": DeviceReading,
-        "Grade": Grade,
-        "HostReading": HostReading,
-        "OtherProcessChange": OtherProcessChange,
-        "OutsidePeak": OutsidePeak,
-    }
+    kinds: tuple[Any, ...] = (DeviceReading, Grade, HostReading, OtherProcessChange, OutsidePeak)
+    names = {kind.__name__: kind for kind in kinds}
     for name, module in _SECTIONS.items():
         names[name] = getattr(importlib.import_module(f"ipygpumem.features.{module}.model"), name)
     return DataReader(names, lenient=lenient)

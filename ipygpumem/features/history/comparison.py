@@ -47,10 +47,8 @@ def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[
 
     Cells match by the front end's cell id if the runs share any, else by In number (a notebook that was recreated or
     converted has other ids). Code outside cells matches by position. If a cell ran more than once, its last run
-    counts; if several kernels wrote one log, the last of them that ran the cell.
-
-    Returns:
-        The pairs, and for both the number of runs of cells that are left out because the cell ran again.
+    counts; if several kernels wrote one log, the last of them that ran the cell. The second result is, for both runs,
+    the number of runs of cells that are left out because the cell ran again.
     """
     by_id = not {row.cell_id for row in before if row.cell_id}.isdisjoint(row.cell_id for row in after)
     first, first_earlier = _last_runs(before, by_id=by_id)

@@ -27,11 +27,7 @@ def _columns(rows: Iterable[ReportRow]) -> dict[str, list[Any]]:
 
 
 def data_frame(rows: Iterable[ReportRow]) -> Any:
-    """A pandas DataFrame; ``time`` is a UTC timestamp.
-
-    Raises:
-        OptionError: pandas is not installed.
-    """
+    """A pandas DataFrame; ``time`` is a UTC timestamp. Without pandas, raise `OptionError`."""
     pandas = _import("pandas", "data frames")
     columns = {
         name: pandas.Series(values, dtype=_PANDAS_TYPES[_TYPES[name]]) for name, values in _columns(rows).items()
@@ -48,11 +44,7 @@ def write_csv(rows: Iterable[ReportRow], file: IO[str]) -> None:
 
 
 def write_parquet(rows: Sequence[ReportRow], file: Any) -> None:
-    """Write one table; unknown values are null.
-
-    Raises:
-        OptionError: pyarrow is not installed.
-    """
+    """Write one table; unknown values are null. Without pyarrow, raise `OptionError`."""
     arrow, parquet = _import("pyarrow", "Parquet files"), _import("pyarrow.parquet", "Parquet files")
     arrow_types = {"int": arrow.int64(), "float": arrow.float64(), "bool": arrow.bool_()}
     schema = arrow.schema([(name, arrow_types.get(_TYPES[name], arrow.string())) for name in COLUMNS])

@@ -25,8 +25,7 @@ _MAX_UNWRITTEN = 1000
 class ReportLog:
     """A new file, or one that contains reports, to which reports are appended, also by several processes.
 
-    Raises:
-        OptionError: The file cannot be written, or contains something else.
+    Raises `OptionError` if the file cannot be written, or contains something else.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -66,11 +65,7 @@ def _warn(text: str) -> None:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append complete lines, or nothing.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Append complete lines; if that raises `OSError`, nothing is appended."""
     with path.open("a+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size:

@@ -68,11 +68,7 @@ def _figures(row: ReportRow) -> dict[str, Any]:
 
 
 def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") -> list[ReportRow]:
-    """Rebuild the rows that `summary` was made from.
-
-    Raises:
-        ReportError: The data is not a valid summary.
-    """
+    """Rebuild the rows that `summary` was made from; a `ReportError` says what is invalid."""
     check_schema(mapping(data, ""), _SCHEMA)
     devices = mapping(data.get("devices"), "devices")
     if not devices:

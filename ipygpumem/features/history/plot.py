@@ -61,12 +61,9 @@ class _Panel:
 
 
 def history_picture(rows: Sequence[ReportRow], title: str) -> Picture:
-    """Draw a session: a plot for each device, a bar for each measurement.
+    """Draw a session: a plot for each device, a bar for each measurement; without matplotlib, raise `OptionError`.
 
     Where there are more measurements than pixels, each column of pixels shows the highest of its measurements.
-
-    Raises:
-        OptionError: matplotlib is not installed.
     """
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_Panel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]

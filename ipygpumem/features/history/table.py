@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import OptionError
@@ -59,15 +59,6 @@ class Page:
         return sorted(rows, key=order, reverse=True)[first : first + self.size]
 
 
-class _Line(NamedTuple):
-    """A line of a table: the row whose cell it shows, and what its table adds."""
-
-    row: ReportRow
-    cells: tuple[str, ...]
-    remark: str
-    bar: float | None = None
-
-
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
     """Keep the rows of the named devices, or all rows without names; `OptionError` if a device has none."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
@@ -85,41 +76,30 @@ def history_tables(
     several = len({row.device for row in rows}) > 1
     figure = page.by if page.by in {"held", "outside"} else "peak"
     largest = max((abs(getattr(row, figure) or 0) for row in rows), default=0) or 1
-    lines = [
-        _Line(row, row_figures(row), row_outcome(row), max(getattr(row, figure) or 0, 0) / largest)
-        for row in page.select(listed)
+    selected = page.select(listed)
+    body = [
+        TableRow("", row_figures(row), 1, bar=max(getattr(row, figure) or 0, 0) / largest, remark=row_outcome(row))
+        for row in selected
     ]
     measurements = {(row.time, row.cell, row.seconds) for row in rows}
     count = many(len(measurements), "measurement") if rows else "no measurements yet"
     remarks = _remarks(listed, len(rows) - len(listed), page, dropped)
     title = f"{title}: {count}{', one row per device that changed' if several else ''}"
-    return [_table(title, ("held", "peak", "outside", "time"), lines, remarks, code_width=_CODE_WIDTH, several=several)]
+    table = Table(title, ("held", "peak", "outside", "time"), tuple(body), tuple(remarks))
+    return [_with_cells(table, selected, _CODE_WIDTH, several=several)]
 
 
-def _table(
-    title: str,
-    header: tuple[str, ...],
-    lines: Sequence[_Line],
-    remarks: Sequence[str],
-    *,
-    code_width: int,
-    several: bool,
-) -> Table:
-    """A table of rows, with their devices if there are several."""
-    numbers = ["" if line.row.cell is None else f"In [{line.row.cell}]" for line in lines]
-    width = max(map(len, numbers), default=0)
-    body = tuple(
-        TableRow(
-            f"{number.ljust(width)}  {clip(line.row.code, code_width)}".rstrip(),
-            (line.row.device, *line.cells) if several else line.cells,
-            1,
-            bar=line.bar,
-            remark=line.remark,
-        )
-        for number, line in zip(numbers, lines, strict=True)
-    )
-    header = ("device", *header) if several else header
-    return Table(title, header if body else (), body, tuple(remarks))
+def _with_cells(table: Table, rows: Sequence[ReportRow], code_width: int, *, several: bool) -> Table:
+    """Label the rows of a table with their cells, and with their devices if there are several."""
+    if not rows:
+        return replace(table, header=())
+    numbers = ["" if row.cell is None else f"In [{row.cell}]" for row in rows]
+    width = max(map(len, numbers))
+    body = []
+    for number, row, line in zip(numbers, rows, table.rows, strict=True):
+        label = f"{number.ljust(width)}  {clip(row.code, code_width)}".rstrip()
+        body.append(replace(line, label=label, cells=(row.device, *line.cells) if several else line.cells))
+    return replace(table, header=("device", *table.header) if several else table.header, rows=tuple(body))
 
 
 def _is_unchanged(row: ReportRow | None) -> bool:
@@ -188,10 +168,10 @@ def comparison_tables(
     ]
     if len(listed) < len(pairs):
         remarks.append(f"{many(len(pairs) - len(listed), 'row')} without memory use in either run not shown")
-    lines = [_Line(pair.row, _compared_figures(pair), _pair_remark(pair, names)) for pair in listed]
+    body = tuple(TableRow("", _compared_figures(pair), 1, remark=_pair_remark(pair, names)) for pair in listed)
     several = len({pair.row.device for pair in pairs}) > 1
-    header = ("held", "change", "peak", "change", "time", "change")
-    return [_table(title, header, lines, remarks, code_width=_COMPARED_CODE_WIDTH, several=several)]
+    table = Table(title, ("held", "change", "peak", "change", "time", "change"), body, tuple(remarks))
+    return [_with_cells(table, [pair.row for pair in listed], _COMPARED_CODE_WIDTH, several=several)]
 
 
 def _compared_figures(pair: RowPair) -> tuple[str, ...]:

@@ -52,11 +52,7 @@ class LinesCollector(RecordedSection):
         measurement.observers.append(self._backward)
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
-        """Return the listings of one device.
-
-        Raises:
-            RecordingError: The positions of the backward passes do not fit the recorded events.
-        """
+        """Return the listings of one device; a `RecordingError` if the backward passes do not fit the events."""
         code, timeline = recording.code, recording.timeline
         texts = SourceTexts(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]

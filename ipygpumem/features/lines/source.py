@@ -118,11 +118,7 @@ def _unwrap(value: Any) -> Any:
 
 
 def function_region(code: types.CodeType, texts: SourceTexts) -> SourceRegion:
-    """Return the source region of a function.
-
-    Raises:
-        OptionError: The source is not available.
-    """
+    """Return the source region of a function; an `OptionError` if its source is not available."""
     file, first = code.co_filename, code.co_firstlineno
     name = getattr(code, "co_qualname", code.co_name)
     for node in ast.walk(texts.tree(file)):
@@ -171,10 +167,8 @@ def with_statement_region(file: str, line: int, texts: SourceTexts, name: str) -
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
     """Return the object that a name like ``net.forward`` or ``model.blocks[0]`` refers to.
 
-    Runs no code of the objects on the way. ``look_up`` returns the object of the first part.
-
-    Raises:
-        OptionError: The name is not defined.
+    Runs no code of the objects on the way. ``look_up`` returns the object of the first part. If the name is not
+    defined, the error is an `OptionError`.
     """
     try:
         first = _FIRST_NAME.match(name)

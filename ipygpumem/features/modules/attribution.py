@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-__all__ = ["DDP", "KIND_CODES", "AttributedAllocations"]
+__all__ = ["DDP", "AttributedAllocations"]
 
 DDP = "DistributedDataParallel"
-KIND_CODES: dict[MemoryKind, int] = {kind: code for code, kind in enumerate(MEMORY_KINDS)}
+_KIND_CODES: dict[MemoryKind, int] = {kind: code for code, kind in enumerate(MEMORY_KINDS)}
 _FORWARD = len(MEMORY_KINDS)  # until it is known whether an allocation outlives the call: activation, or temporary
-_OTHER_CODE = KIND_CODES["not the model's"]
+_OTHER_CODE = _KIND_CODES["not the model's"]
 
 
 class AttributedAllocations:
@@ -51,8 +51,8 @@ class AttributedAllocations:
         outlives_call = np.zeros(len(allocations), np.bool_)
         outlives_call[recorded] = allocations.end[recorded] > call_end[start]
         forward = self.kind == _FORWARD
-        self.kind[forward] = KIND_CODES["forward, temporary"]
-        self.kind[forward & outlives_call] = KIND_CODES["activations"]
+        self.kind[forward] = _KIND_CODES["forward, temporary"]
+        self.kind[forward & outlives_call] = _KIND_CODES["activations"]
         # DistributedDataParallel itself keeps buckets for gradients
         wrappers = [number for number, module in enumerate(tracker.modules) if module.type == DDP]
         buckets = forward & outlives_call & np.isin(self.module, wrappers)
@@ -70,9 +70,9 @@ class AttributedAllocations:
         model_in_thread = any(call.root.endswith(THREAD_FILE) for call in calls)
         for name, begin, end in self._tracker.spans:
             span = slice(self._places.event(begin) + 1, self._places.event(end) + 1)
-            kind[span] = KIND_CODES["backward" if name == "backward" else "optimizer"]
+            kind[span] = _KIND_CODES["backward" if name == "backward" else "optimizer"]
             if not model_in_thread:
-                kind[span][in_thread[span]] = KIND_CODES["other threads"]
+                kind[span][in_thread[span]] = _KIND_CODES["other threads"]
         stacks: dict[int, list[ModuleCall]] = {}  # by thread
         outermost_start: dict[int, int] = {}  # by thread
         starts = self._places.events([call.at for call in calls]) + 1
@@ -112,7 +112,7 @@ class AttributedAllocations:
             for storage, allocation in zip(storages, np.where(valid, row, -1).tolist(), strict=True):
                 if allocation < 0:
                     continue
-                code = KIND_CODES[storage.kind]  # type: ignore[index]
+                code = _KIND_CODES[storage.kind]  # type: ignore[index]
                 previous = owners.get(allocation)
                 if previous is None or code < previous[0]:
                     owners[allocation] = code, storage.module
@@ -129,7 +129,7 @@ class AttributedAllocations:
 
     def of_kind(self, *kinds: MemoryKind) -> Mask:
         """Return which allocations are of these kinds."""
-        return np.isin(self.kind, [KIND_CODES[kind] for kind in kinds])
+        return np.isin(self.kind, [_KIND_CODES[kind] for kind in kinds])
 
     def alive(self, event: int) -> Mask:
         """Return which allocations are in use right after an event."""
@@ -168,10 +168,10 @@ def _attribute_between(
     """Attribute some events to the innermost modules that are running in each thread."""
     if running and not any("backward" in call.phases for call in running):
         # a forward runs in one thread; beside a recomputed forward PyTorch's backward threads are active
-        kind[between] = KIND_CODES["other threads"]
+        kind[between] = _KIND_CODES["other threads"]
     thread_roots = [call.root for call in running]
     for call in running:
         if thread_roots.count(call.root) == 1:  # or else the events of these threads cannot be distinguished
             events = np.flatnonzero(roots[between] == call.root) + between.start
-            kind[events] = KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD
+            kind[events] = _KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD
             module[events] = call.module

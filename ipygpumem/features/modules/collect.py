@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.features.lines.recording import RecordedSection, allocator_bytes
-from ipygpumem.features.modules.attribution import DDP, KIND_CODES, AttributedAllocations
-from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
+from ipygpumem.features.modules.attribution import DDP, AttributedAllocations
+from ipygpumem.features.modules.model import MEMORY_KINDS, KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.measurement.snapshot_events import EventLookup
 
 if TYPE_CHECKING:
@@ -50,18 +50,14 @@ class ModulesCollector(RecordedSection):
         measurement.overheads.append(lambda: self._tracker.phases.cost)
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
-        """Return the model's memory on one device.
-
-        Raises:
-            RecordingError: The tracked positions do not fit the recorded events.
-        """
+        """Return the model's memory on one device; a `RecordingError` if tracked positions do not fit the events."""
         tracker, timeline = self._tracker, recording.timeline
         lookup = EventLookup(timeline, recording.recorder)
         allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)
         at_peak = allocations.alive(timeline.requested.peak()[0])
         at_end = allocations.alive(len(timeline.trace) - 1)
         parts = []
-        for kind in KIND_CODES:
+        for kind in MEMORY_KINDS:
             rows = allocations.of_kind(kind)
             parts.append(KindBytes(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
         peak_bytes, end_bytes = allocator_bytes(recording.report, timeline)
@@ -112,19 +108,14 @@ def _module_rows(tracker: ModuleTracker, allocations: AttributedAllocations, at_
     temporary = allocations.of_kind("forward, temporary", "recomputed")
     recomputed_calls = Counter(call.module for call in tracker.calls if call.enter and "backward" in call.phases)
     calls = Counter(call.module for call in tracker.calls if call.enter)
-    # submodules have the numbers that follow their parent's
-    last_inside = list(range(len(modules)))
-    for number in range(len(modules) - 1, 0, -1):
-        parent = modules[number].parent
-        last_inside[parent] = max(last_inside[parent], last_inside[number])
-    depths: list[int] = []
+    counts = _with_submodules(modules, [1] * len(modules))
     for number, module in enumerate(modules):
-        depths.append(depths[module.parent] + 1 if module.parent >= 0 else 0)
-        inside = (allocations.module >= number) & (allocations.module <= last_inside[number])
+        # submodules have the numbers that follow their parent's
+        inside = (allocations.module >= number) & (allocations.module < number + counts[number])
         row = ModuleRow(
             path=module.path,
             type=module.type,
-            depth=depths[number],
+            depth=module.path.count(".") + 1 if module.path else 0,
             calls=calls[number] - recomputed_calls[number],
             **{column: sizes[number] for column, sizes in columns.items()},
             temporary=allocations.highest(temporary & inside)[1],

@@ -18,7 +18,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.interpreter import is_instance
 from ipygpumem.features.modules.hooks import GlobalHooks, unwrap_compiled_call, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
-from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress
+from ipygpumem.features.modules.storages import ModelStorages, StorageAddress
 from ipygpumem.measurement.backward_passes import BackwardObservers
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
@@ -37,11 +37,8 @@ _MAX_ADDRESSES = 2_000_000
 class ModuleCall:
     """The beginning (``enter``) or the end of a module's forward.
 
-    Attributes:
-        module: Number of the module.
-        root: Outermost file of the thread's stack, which identifies the thread in a recording.
-        at: Position in the recorded events.
-        phases: The phases that are running, the outermost first.
+    ``module`` is its number, ``root`` the outermost file of the thread's stack, which identifies the thread in a
+    recording, ``at`` the position in the recorded events. ``phases`` are those that are running, the outermost first.
     """
 
     module: int
@@ -56,6 +53,7 @@ class ModuleTracker:
     """An observer of a measurement that tracks a model.
 
     Attributes:
+        modules: The modules, each before its submodules.
         calls: Calls of modules, in order.
         scans: Positions in the recorded events, with the addresses of the model's storages there.
         spans: Name, begin and end of each backward pass and optimizer step.
@@ -79,6 +77,7 @@ class ModuleTracker:
         self.raised_steps = 0
         self._torch = torch
         self._storages = ModelStorages(torch, model)
+        self.modules = self._storages.modules
         self._undo = contextlib.ExitStack()
         self._wrapped: set[int] = set()
         self._thread_state = threading.local()
@@ -87,11 +86,6 @@ class ModuleTracker:
         self._address_count = 0
         self._lock = threading.RLock()
         self._running = False
-
-    @property
-    def modules(self) -> list[ModuleFacts]:
-        """The modules, each before its submodules."""
-        return self._storages.modules
 
     def start(self) -> None:
         """Add all hooks, and scan the storages."""

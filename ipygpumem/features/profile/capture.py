@@ -49,16 +49,14 @@ class _ActiveCapture:
 class Capture:
     """A run of torch.profiler with memory, shapes and stacks; an observer of a measurement.
 
-    It ends early if the code starts a profiler, including another `Capture`: PyTorch would discard its result.
+    It ends early if the code starts a profiler, including another `Capture`: PyTorch would discard its result. Creating
+    it raises `RecordingError` if profiling is not possible here, or a profiler is running.
 
     Attributes:
         result: The profiler's result; None before the end, or if there is none.
         aside: Seconds after which it ended for a profiler of the code; None if it did not.
         error: Why there is no result.
         cost: Seconds that starting and stopping took.
-
-    Raises:
-        RecordingError: Profiling is not possible here, or a profiler is running.
     """
 
     def __init__(self) -> None:
@@ -92,11 +90,7 @@ class Capture:
         return _BUSY if profiling() or _is_warming_up(torch) else None
 
     def start(self) -> None:
-        """Start the profiler.
-
-        Raises:
-            RecordingError: It does not start.
-        """
+        """Start the profiler; a `RecordingError` says why it does not start."""
         began = time.perf_counter()
         problem = self.problem()
         if problem:
@@ -152,11 +146,7 @@ class Capture:
         self.cost += time.perf_counter() - began
 
     def _before_other_profiler(self) -> None:
-        """Stop before another profiler starts.
-
-        Raises:
-            RecordingError: It starts in another thread, from which this one cannot be stopped.
-        """
+        """Stop before another profiler starts; raise if that is in another thread, from which this cannot stop."""
         if os.getpid() != self._pid:
             return
         if threading.get_ident() != self._thread:
@@ -171,8 +161,7 @@ class Capture:
     def write(self, path: Path) -> int:
         """Write the trace for Perfetto and chrome://tracing, compressed if the name ends in ``.gz``; return its size.
 
-        Raises:
-            RecordingError: There is no result, or the file cannot be written.
+        A `RecordingError` says that there is no result, or why the file cannot be written.
         """
         if self._profile is None or self.result is None:
             raise RecordingError(self.error or "nothing was profiled")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ipygpumem.features.profile.data_flow import DataFlow, Node
+    from ipygpumem.features.profile.data_flow import DataFlow
 
 __all__ = ["CATEGORIES", "Categories", "all_versions", "classify"]
 
@@ -135,16 +135,15 @@ def _required_for_learned(flow: DataFlow, categories: Categories) -> set[_Versio
 
 
 def _inferred_parameters(flow: DataFlow, categories: Categories, learned: set[int]) -> set[int]:
-    """Return tensors used as parameters without a module or optimizer.
-
-    They are used in the forward pass, a gradient is computed from them, and they depend on a gradient.
-    """
+    """Return tensors that the forward pass uses, of which a gradient is computed and which depend on a gradient."""
     versions = all_versions(flow, categories)
     gradient = frozenset({GRADIENT})
     forward = {version for version in versions if categories.category_of(*version) == INPUT}
     candidates: set[_Version] = set()
     for node in flow.nodes:
-        if node.backward or forward.isdisjoint(node.inputs) or _uses(node, categories, gradient):
+        if node.backward or forward.isdisjoint(node.inputs):
+            continue
+        if categories.any_in([*node.inputs, *node.outputs], gradient):
             continue
         forward.update(node.outputs)
         candidates.update(version for version in node.inputs if version not in forward)
@@ -154,10 +153,6 @@ def _inferred_parameters(flow: DataFlow, categories: Categories, learned: set[in
             required.update(node.inputs)
     identities = {flow.identities[tensor] for tensor, _ in candidates & required} & learned
     return {tensor for tensor, _ in versions if flow.identities[tensor] in identities}
-
-
-def _uses(node: Node, categories: Categories, wanted: frozenset[int]) -> bool:
-    return categories.any_in(node.inputs, wanted) or categories.any_in(node.outputs, wanted)
 
 
 def _spread_activations(flow: DataFlow, categories: Categories) -> None:

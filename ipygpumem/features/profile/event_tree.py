@@ -30,18 +30,13 @@ _ACCUMULATED_BY = frozenset({"aten::detach", "aten::add_"})
 def read_flow(result: Any) -> DataFlow:
     """Read the operators and memory events of a ``torch.profiler.profile().profiler.kineto_results``.
 
-    Raises:
-        Exception: This version of PyTorch has another tree; `read_allocations` may still work.
+    If this version of PyTorch has another tree, any exception is raised; `read_allocations` may still work.
     """
     return _TreeReader().read(result.experimental_event_tree())
 
 
 def read_allocations(result: Any) -> DataFlow:
-    """Read allocations and frees only, of a result whose tree cannot be read.
-
-    Raises:
-        Exception: This version of PyTorch does not provide these, either.
-    """
+    """Read allocations and frees only, of a result whose tree cannot be read; may raise any exception, too."""
     events: list[UnmatchedEvent] = []
     for event in result.events():
         if event.name() == "[memory]":

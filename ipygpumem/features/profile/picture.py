@@ -32,11 +32,7 @@ _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#9
 
 
 def profile_picture(timelines: Sequence[CategoryTimeline], name: str) -> Picture:
-    """Draw a profile.
-
-    Raises:
-        OptionError: matplotlib is not installed.
-    """
+    """Draw a profile; without matplotlib, raise `OptionError`."""
     shown = timelines[:_MAX_DEVICES]
     tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * _legend_rows(timeline) for timeline in shown)]).tolist()
     facts = f"memory by category, {many(sum(map(len, timelines)), 'change')}"
