@@ -250,11 +250,10 @@ def collector_paused() -> Iterator[None]:
 # Names of variables that IPython itself assigns
 
 LATEST_OUTPUTS = ("_", "__", "___")
-_IPYTHON_NAMES = frozenset(
-    {"In", "Out", "_oh", "_ih", "_dh", "_i", "_ii", "_iii", "get_ipython", "exit", "quit", "_exit_code"}
-)
 _OUTPUT = re.compile(r"_([1-9][0-9]{0,8}|0)")
-_INPUT = re.compile(r"_i[0-9]+")
+_IPYTHON_NAME = re.compile(
+    rf"{_OUTPUT.pattern}|_i[0-9]+|_{{1,3}}|_i{{1,3}}|In|Out|_oh|_ih|_dh|get_ipython|exit|quit|_exit_code"
+)
 
 
 def output_number(name: str) -> int | None:
@@ -265,5 +264,4 @@ def output_number(name: str) -> int | None:
 
 def is_ipython_name(name: str) -> bool:
     """Whether IPython itself assigns a variable of this name."""
-    is_ipythons = name in LATEST_OUTPUTS or name in _IPYTHON_NAMES or output_number(name) is not None
-    return is_ipythons or _INPUT.fullmatch(name) is not None
+    return _IPYTHON_NAME.fullmatch(name) is not None

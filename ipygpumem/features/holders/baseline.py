@@ -18,12 +18,10 @@ _COMPARES = re.compile(r"%gpumem\s+who\b.*--new\b")
 
 
 class CellBaselines:
-    """The baselines of one shell.
+    """The baselines of one shell: ``cell`` from before the running cell, if needed, ``reported`` from the last search.
 
-    Attributes:
-        cell: The allocator's blocks before the running cell, if they are needed. Reading them takes milliseconds, but
-            tensors that reuse the memory of tensors that the cell has freed are not recognized as new.
-        reported: The storages that the last ``%gpumem who`` has seen.
+    That of a cell has only the allocator's blocks. Reading them takes milliseconds, but tensors that reuse the memory
+    of tensors that the cell has freed are not recognized as new.
     """
 
     def __init__(self, runtime: Runtime) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.interpreter import user_frame
-from ipygpumem.core.units import MIB, in_bytes, size
+from ipygpumem.core.units import MIB, VISIBLE, in_bytes, size
 from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Rest, Storage, StorageBaseline, Total
 from ipygpumem.features.holders.roots import Root, module_roots, naming
 from ipygpumem.features.holders.search import search_holders
@@ -35,8 +35,6 @@ _CELL_LIMIT = 5.0
 """Time limit, in seconds, of the search after a cell."""
 _MAX_NAMES = 3
 _UNREACHED = "not reachable from Python: autograd graph, C++, in flight"
-_VISIBLE = MIB // 20
-"""Bytes below which a size in MiB is printed as 0.0."""
 
 
 def holders(
@@ -92,10 +90,9 @@ def find_holders(
     """Find the holders as `holders` does; also returns a baseline of the storages that the search has seen."""
     _check(roots, since, limit)
     chosen = None if device is None else _device_names(device, runtime)
-    torch = pytorch.module()
+    torch, started = pytorch.module(), pytorch.started() is not None
     if torch is None:
         return Holders((), notes=("torch is not imported: there are no tensors",)), StorageBaseline()
-    started = pytorch.started() is not None
     if host is None:
         host = not started and pytorch.problem(load=True) is not None
 
@@ -110,7 +107,7 @@ def find_holders(
     assignment = _BlockAssignment(search, before, after, since, label or naming().label)
     devices = assignment.devices(torch if started else None, is_wanted)
     totals = tuple(assignment.total(name, runtime.baseline) for name in devices)
-    notes = tuple(assignment.notes)
+    notes = tuple(assignment.notes)  # complete once the totals are known
     result = Holders(assignment.holders(), totals, notes, search.complete, search.objects, search.seconds)
     return result, StorageBaseline.of(search.references, after)
 
@@ -142,17 +139,17 @@ class _BlockAssignment:
         since: StorageBaseline | None,
         label: Callable[[str, int, str], str],
     ) -> None:
-        self.notes = list(search.notes)
+        self.notes = search.notes
         self._before, self._after = before, after
         self._since = since
         self._label = label
         self._assigned: set[tuple[str, int]] = set()
-        self._storages: list[tuple[NamedStorage, Storage]] = []
+        self._storages: list[NamedStorage] = []
         foreign = 0
         for (device, address), group in self._by_block(search.storages).items():
             storage = self._storage(device, address, group)
             if storage is not None:
-                self._storages.append((group[0], storage))
+                self._storages.append(replace(group[0], facts=storage))
             elif not any(blocks is not None and blocks.contains(device, address) for blocks in (before, after)):
                 foreign += max(named.memory.size for named in group)
         if foreign:
@@ -206,7 +203,7 @@ class _BlockAssignment:
 
     def devices(self, torch: Any, is_wanted: Callable[[str], bool]) -> list[str]:
         """The wanted devices on which there is any memory or a CUDA context."""
-        names = {storage.device for _, storage in self._storages}
+        names = {named.memory.device for named in self._storages}
         if self._after is not None:
             names |= {block.device for block in self._after.blocks if is_wanted(block.device)}
         if torch is not None:
@@ -216,38 +213,37 @@ class _BlockAssignment:
 
     def holders(self) -> tuple[Holder, ...]:
         """The holders of new storages, the largest first."""
-        rows: dict[tuple[str, Any, str], list[tuple[NamedStorage, Storage]]] = defaultdict(list)
-        for named, storage in self._storages:
-            if storage.new:
-                rows[named.holder, named.place, storage.device].append((named, storage))
+        rows: dict[tuple[str, Any, str], list[NamedStorage]] = defaultdict(list)
+        for named in self._storages:
+            if named.facts.new:
+                rows[named.holder, named.place, named.memory.device].append(named)
         holders = [_holder(*key, members) for key, members in rows.items()]
         return tuple(sorted(holders, key=lambda holder: (-holder.amount, holder.name, holder.device)))
 
     def total(self, device: str, baseline: Baseline | None) -> Total:
         """The sums of one device, and what the memory is that no Python object was found for."""
-        held = sum(storage.amount for _, storage in self._storages if storage.device == device)
+        held = sum(named.facts.amount for named in self._storages if named.memory.device == device)
         if not device.startswith("cuda"):
             return Total(device, held)
         if self._after is None:
             return self._total_without_blocks(device, held)
         blocks = [block for block in self._after.blocks if block.device == device]
         unassigned = [block for block in blocks if (device, block.address) not in self._assigned]
-        earlier = set((self._after if self._before is None else self._before).positions)
+        earlier = set((self._before or self._after).positions)
         unreached = [block for block in unassigned if (device, block.address) in earlier]
         unreached_size = sum(block.size for block in unreached)
         private = sum(block.size for block in unreached if tuple(block.pool) != (0, 0))
         workspace = 0
         if baseline is not None and baseline.device == device and baseline.workspace:
             workspace = min(baseline.workspace, unreached_size - private)
-        unreached_parts = (
-            Rest("cuBLAS workspace, since the preload", workspace),
-            Rest("private pools, as of CUDA graphs", private),
-            Rest("allocated meanwhile by other threads", sum(block.size for block in unassigned) - unreached_size),
-            Rest(_UNREACHED, unreached_size - workspace - private),
-        )
-        return Total(
-            device, held, tuple(part for part in unreached_parts if part.amount), sum(block.size for block in blocks)
-        )
+        sizes = {
+            "cuBLAS workspace, since the preload": workspace,
+            "private pools, as of CUDA graphs": private,
+            "allocated meanwhile by other threads": sum(block.size for block in unassigned) - unreached_size,
+            _UNREACHED: unreached_size - workspace - private,
+        }
+        unreached_parts = tuple(Rest(label, nbytes) for label, nbytes in sizes.items() if nbytes)
+        return Total(device, held, unreached_parts, sum(block.size for block in blocks))
 
     def _total_without_blocks(self, device: str, held: int) -> Total:
         """The sums of a device whose allocator does not list its blocks."""
@@ -259,24 +255,24 @@ class _BlockAssignment:
         return Total(device, held, (Rest(_UNREACHED, allocated - held),) if allocated != held else (), allocated)
 
 
-def _holder(name: str, place: Any, device: str, members: list[tuple[NamedStorage, Storage]]) -> Holder:
-    parts = tuple(sorted((storage for _, storage in members), key=lambda storage: (-storage.amount, storage.name)))
+def _holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> Holder:
+    parts = tuple(sorted((named.facts for named in members), key=lambda storage: (-storage.amount, storage.name)))
     sizes = {kind: sum(part.amount for part in parts if part.kind == kind) for kind in KINDS}
     kinds = tuple(sorted(((kind, nbytes) for kind, nbytes in sizes.items() if nbytes), key=lambda item: -item[1]))
     return Holder(name, place, device, sum(sizes.values()), len(parts), kinds, parts, _note(name, members, parts))
 
 
-def _note(name: str, members: list[tuple[NamedStorage, Storage]], parts: tuple[Storage, ...]) -> str:
+def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) -> str:
     """A remark if most of a holder's memory is kept by an autograd graph, or by a small view of a large storage."""
     total = sum(part.amount for part in parts)
-    shared = [(named, part) for named, part in members if part.graph and len(named.graph_holders) > 1]
-    own = [part for named, part in members if part.graph and len(named.graph_holders) <= 1]
-    shared_size, own_size = sum(part.amount for _, part in shared), sum(part.amount for part in own)
-    if shared_size > own_size and shared_size >= _VISIBLE and 2 * (own_size + shared_size) >= total:
-        names = [name, *sorted({holder for named, _ in shared for holder in named.graph_holders} - {name})]
+    shared = [named for named in members if named.facts.graph and len(named.graph_holders) > 1]
+    own = [named.facts for named in members if named.facts.graph and len(named.graph_holders) <= 1]
+    shared_size, own_size = sum(named.facts.amount for named in shared), sum(part.amount for part in own)
+    if shared_size > own_size and shared_size >= VISIBLE and 2 * (own_size + shared_size) >= total:
+        names = [name, *sorted({holder for named in shared for holder in named.graph_holders} - {name})]
         owners = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= _MAX_NAMES else f"{name} and others"
         return f"{owners} share {size(shared_size)} of activations kept by their autograd graphs"
-    if own_size >= _VISIBLE and 2 * own_size >= total:
+    if own_size >= VISIBLE and 2 * own_size >= total:
         owner_names = {part.name for part in own}
         tensors = [part for part in parts if part.name in owner_names and not part.graph]
         is_scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
@@ -286,7 +282,7 @@ def _note(name: str, members: list[tuple[NamedStorage, Storage]], parts: tuple[S
         return f"{owners} {size(own_size)} of activations: keep {'.item()' if is_scalar else '.detach()'} instead"
     largest = parts[0]
     if largest.view is not None and 2 * largest.view <= largest.amount >= MIB:
-        viewed = size(largest.view) if largest.view >= _VISIBLE else in_bytes(largest.view)
+        viewed = size(largest.view) if largest.view >= VISIBLE else in_bytes(largest.view)
         return (
             f"{largest.name} is a view of {viewed} that keeps {size(largest.amount)}: .clone() would keep only the view"
         )

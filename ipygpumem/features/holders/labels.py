@@ -47,7 +47,6 @@ class Label(NamedTuple):
     """The label of one reference.
 
     Attributes:
-        text: The label.
         style: How the keys are written if the referent is a dict.
         key_id: The id of the tensor that is the dict key; its name is inserted once it is known.
         indirect: Whether the reference goes through an object that is not labelled itself, such as a cell.
@@ -126,14 +125,12 @@ def _key_text(key: Any) -> str:
 
 def _sequence_labels(sequence: Any) -> Iterator[tuple[int, Label]]:
     base: Any = next(base for base in (tuple, list, collections.deque) if is_instance(sequence, base))
-    names = None
+    names: Any = ()
     if base is tuple and type(sequence) is not tuple:  # a named tuple
-        fields = next(
-            (type_dict(cls).get("_fields") for cls in mro(type(sequence)) if "_fields" in type_dict(cls)), None
-        )
-        names = fields if type(fields) is tuple and all(type(field) is str for field in fields) else None
+        names = next((type_dict(cls)["_fields"] for cls in mro(type(sequence)) if "_fields" in type_dict(cls)), ())
+        names = names if type(names) is tuple and all(type(name) is str for name in names) else ()
     for i, item in enumerate(list(base.__iter__(sequence))):
-        yield id(item), Label(f".{names[i]}" if names and i < len(names) else f"[{i}]")
+        yield id(item), Label(f".{names[i]}" if i < len(names) else f"[{i}]")
 
 
 def _array_labels(array: Any) -> Iterator[tuple[int, Label]]:

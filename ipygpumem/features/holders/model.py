@@ -35,7 +35,6 @@ class Storage:
     """One storage, which occupies one block of PyTorch's allocator.
 
     Attributes:
-        device: ``cuda:0``, ``cpu``.
         amount: Size in bytes, as rounded by the allocator.
         kind: What a module or an optimizer uses it for; otherwise ``activation`` (part of an autograd graph) or
             ``plain``.
@@ -69,7 +68,6 @@ class Holder:
     Attributes:
         name: ``model``, ``Out[3]``, a local variable of the last exception.
         place: Where the name belongs.
-        device: The device of the storages.
         amount: Size in bytes, as rounded by the allocator.
         count: Number of storages.
         kinds: Bytes of each kind, the largest first.

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.roots import Root
     from ipygpumem.features.holders.targets import Targets
 
-__all__ = ["PLACE_ORDER", "NamedObject", "ObjectNames"]
+__all__ = ["NamedObject", "ObjectNames"]
 
-PLACE_ORDER = {place: i for i, place in enumerate(PLACES)}
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
 """Depth added by an optimizer's references, so that a parameter is named after its module."""
@@ -56,8 +55,8 @@ class NamedObject:
     label: Label
     holder: str
     place: Place
-    graph: bool
-    depth: int
+    graph: bool = False
+    depth: int = 0
 
     def child(
         self, own_id: int, label: Label, *, holder: str = "", graph: bool = False, last_resort: bool = False
@@ -73,10 +72,8 @@ class NamedObject:
 class ObjectNames:
     """Names of the objects in a referrer graph, as far as they are found in time.
 
-    Attributes:
-        named: The first name of each object, by id.
-        place_bits: For each id one bit for every place from which it is reached.
-        root_ids: Objects with a name of their own, no matter what refers to them.
+    By id: ``named`` is the first name, ``place_bits`` has one bit for every place from which an object is reached, and
+    ``root_ids`` are objects whose names do not depend on what refers to them.
     """
 
     def __init__(self, referrers: ReferrerGraph, targets: Targets) -> None:
@@ -94,7 +91,7 @@ class ObjectNames:
     def name_from_roots(self, roots: Sequence[Root]) -> None:
         """Name everything that the roots lead to."""
         self.root_ids = {id(root.value) for root in roots if root.terminal}
-        ordered = sorted(roots, key=lambda root: PLACE_ORDER[root.place])
+        ordered = sorted(roots, key=lambda root: PLACES.index(root.place))
         for _, group in itertools.groupby(ordered, lambda root: root.place):
             queue: _Queue = []
             for root in group:
@@ -113,7 +110,7 @@ class ObjectNames:
             if object_id not in self.named and object_id not in self._skipped:
                 queue: _Queue = []
                 label = Label(f"<{_description(objects[object_id])}>")
-                self._name(object_id, NamedObject(None, label, holder, place, graph=False, depth=0), queue)
+                self._name(object_id, NamedObject(None, label, holder, place), queue)
                 self._visit(queue)
         self._follow_graphs()
         self._spread_places()
@@ -129,18 +126,21 @@ class ObjectNames:
         if root.style != "names":
             holder = "" if root.style == "items" else root.label
             depth = 0 if root.terminal and not root.last_resort else _SHARED_ROOT_DEPTH
-            self._mark(root_id, root.place)
             label = Label(root.label, root.style)
-            self._name(root_id, NamedObject(None, label, holder, root.place, graph=False, depth=depth), queue)
+            self._name_first(root_id, NamedObject(None, label, holder, root.place, depth=depth), queue)
             return
         depth = 2 if root.place == "output" else 1  # Out[3] before _3
         child_ids = set(self._referrers.children.get(root_id, ()))
         for child_id, label in reference_labels(root.value, "names", ()):
             if child_id in child_ids and (root.names is None or root.names(label.text)):
-                self._mark(child_id, root.place)
                 text = f"{root.label}{label.text}"
-                named = NamedObject(None, Label(text, label.style), text, root.place, graph=False, depth=depth)
-                self._name(child_id, named, queue)
+                named = NamedObject(None, Label(text, label.style), text, root.place, depth=depth)
+                self._name_first(child_id, named, queue)
+
+    def _name_first(self, object_id: int, named: NamedObject, queue: _Queue) -> None:
+        """Name an object at which names begin."""
+        self._mark(object_id, named.place)
+        self._name(object_id, named, queue)
 
     def _mark(self, object_id: int, place: Place) -> None:
         self.place_bits[object_id] = self.place_bits.get(object_id, 0) | _PLACE_BITS[place]
@@ -248,20 +248,16 @@ class ObjectNames:
 
     def other_names(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Further names of one storage, given the ids of its tensors, without the first name of the first tensor."""
-        names: dict[str, None] = {}
-        shortened: set[str] = set()
+        names: dict[str, str] = {}
         graph = self.named[ids[0]].graph
         attempts_left = [_MAX_NAME_ATTEMPTS]
         for object_id in ids:
             if object_id in self.named and self.named[object_id].graph is graph and len(names) <= _MAX_OTHER_NAMES:
                 prefix = f"{self.named[object_id].holder}{_ELLIPSIS}"
                 for name in self._names(object_id, (), attempts_left):
-                    # two shortened names with the same beginning do not tell more than one
-                    if not name.startswith(prefix) or prefix not in shortened:
-                        names[name] = None
-                    if name.startswith(prefix):
-                        shortened.add(prefix)
-        return tuple(names)[1 : _MAX_OTHER_NAMES + 1]
+                    # of several shortened names with the same beginning, the first is enough
+                    names.setdefault(prefix if name.startswith(prefix) else name, name)
+        return tuple(names.values())[1 : _MAX_OTHER_NAMES + 1]
 
     def _names(self, object_id: int, path: tuple[int, ...], attempts_left: list[int]) -> list[str]:
         """Some names of an object, the first one first. ``path``: the objects below, which no name passes again."""

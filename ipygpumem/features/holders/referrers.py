@@ -36,16 +36,12 @@ _MAX_SINGLE_LOOKUPS = 32
 _BITS = 24
 _MASK = (1 << _BITS) - 1
 _MAX_OBJECTS = 400_000
-_DEFINED_IN_NAMESPACE = (types.FunctionType, types.FrameType)
 
 
 class SearchLimit:
-    """The time limit of a search.
+    """The time limit of a search; ``start`` and ``end`` are in seconds of `time.perf_counter`.
 
-    Attributes:
-        start: When the search began, in seconds of `time.perf_counter`.
-        end: When it must end.
-        complete: Whether neither this limit nor a limit of size was reached.
+    ``complete`` is False once this limit or a limit of size is reached.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -183,17 +179,12 @@ class ReferrerGraph:
     """Objects from which a target can be reached, and the references between them.
 
     Attributes:
-        objects: The objects by id, kept alive as long as the graph.
+        objects: The objects by id, first the targets and the nodes of their autograd graphs; kept alive by the graph.
         children: For each id the ids of the objects that it refers to, one for each reference.
         extra: Referrers that the collector does not know, by the id of the referent: a tensor keeps its gradient and
             its base, and a node of an autograd graph its saved tensors, from C++.
 
-    Args:
-        heap: Where referrers are looked up.
-        objects: The targets and the nodes of their autograd graphs.
-        extra: See above.
-        terminal_ids: The ids of objects whose own referrers do not matter.
-        limit: When to stop.
+    ``terminal_ids`` are the ids of objects whose own referrers do not matter.
     """
 
     def __init__(
@@ -226,7 +217,7 @@ class ReferrerGraph:
                 for parent in (*parents, *self.extra.get(child_id, ())):
                     if type(parent) is Root:
                         continue
-                    if is_dict and is_exactly(parent, _DEFINED_IN_NAMESPACE) and _is_global_namespace(child, parent):
+                    if is_dict and any(child is namespace for namespace in global_namespaces(parent)):
                         continue  # a namespace is not kept by the functions defined in it
                     if is_class and not (is_instance(parent, dict) or is_exactly(parent, (list, types.CellType))):
                         continue  # a class is kept by what names it, not by its instances and subclasses
@@ -274,10 +265,6 @@ class ReferrerGraph:
             held |= new
             pending += new
         return held
-
-
-def _is_global_namespace(namespace: dict[Any, Any], obj: Any) -> bool:
-    return any(namespace is candidate for candidate in global_namespaces(obj))
 
 
 def _reference_count_of_unheld() -> int:

@@ -67,9 +67,7 @@ class Root:
 class Naming:
     """How this process names what it finds; a notebook replaces both functions.
 
-    Attributes:
-        roots: Returns the objects at which the names of holders begin.
-        label: Returns the name of a recorded line from its file name, line number and function.
+    ``roots`` returns the objects at which names begin; ``label`` names a recorded line by file, line and function.
     """
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.features.holders.model import Storage
-from ipygpumem.features.holders.naming import PLACE_ORDER, ObjectNames
+from ipygpumem.features.holders.model import PLACES, Storage
+from ipygpumem.features.holders.naming import ObjectNames
 from ipygpumem.features.holders.referrers import Heap, ReferrerGraph, SearchLimit
 from ipygpumem.features.holders.roots import thread_roots
 from ipygpumem.features.holders.targets import Targets
@@ -47,14 +47,9 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class NamedStorage:
-    """One storage, as far as it is known without the allocator's blocks.
+    """One storage with its names; ``amount`` in its facts is the size of the storage, not of the allocator's block.
 
-    Attributes:
-        memory: Where it is.
-        facts: Its names and its use; its size is that of the storage, not of the block.
-        holder: The name of its holder.
-        place: Where that name belongs.
-        graph_holders: If only an autograd graph keeps it: every holder of a tensor with such a graph.
+    ``graph_holders``: if only an autograd graph keeps it, every holder of a tensor with such a graph.
     """
 
     memory: StorageLocation
@@ -66,20 +61,14 @@ class NamedStorage:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The storages that were found, and how the search went.
-
-    Attributes:
-        references: A weak reference to each storage by its location, for a baseline.
-        objects: Python objects examined.
-        notes: Sentences for the user.
-    """
+    """The storages that were found, a weak reference to each for a baseline, and the number of objects examined."""
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]
     objects: int
     seconds: float
     complete: bool
-    notes: tuple[str, ...]
+    notes: list[str]
 
 
 def search_holders(
@@ -124,7 +113,7 @@ class _HolderSearch:
             if self.targets.by_id:
                 storages = self._named_storages(self._find_names(roots, threads=threads))
         objects, seconds = len(self.heap.objects), time.perf_counter() - self.limit.start
-        return SearchResult(storages, references, objects, seconds, self.limit.complete, tuple(notes))
+        return SearchResult(storages, references, objects, seconds, self.limit.complete, notes)
 
     def _find_names(self, roots: list[Root], *, threads: bool) -> ObjectNames:
         targets = self.targets
@@ -134,19 +123,14 @@ class _HolderSearch:
         self.referrers.add_referrers()
         if threads:
             roots += thread_roots(self.referrers)
-        names = self._name_objects(roots)
-        for _ in range(_MAX_SECOND_LOOKS):
-            added = self._look_again(names, roots) if self.limit.complete else []
+        for looks_left in range(_MAX_SECOND_LOOKS, -1, -1):
+            names = ObjectNames(self.referrers, targets)
+            names.name_from_roots(roots)
+            added = self._look_again(names, roots) if looks_left and self.limit.complete else []
             if not added:
                 break
             self.referrers.add_referrers(added)
-            names = self._name_objects(roots)
         self._name_unreached(names)
-        return names
-
-    def _name_objects(self, roots: list[Root]) -> ObjectNames:
-        names = ObjectNames(self.referrers, self.targets)
-        names.name_from_roots(roots)
         return names
 
     def _look_again(self, names: ObjectNames, roots: list[Root]) -> list[int]:
@@ -224,7 +208,7 @@ class _HolderSearch:
 
         def preference(object_id: int) -> tuple[Any, ...]:
             named = names.named[object_id]
-            return named.graph, PLACE_ORDER[named.place], named.depth, not by_id[object_id].is_tensor
+            return named.graph, PLACES.index(named.place), named.depth, not by_id[object_id].is_tensor
 
         ids = sorted(ids, key=preference)
         first = names.named[ids[0]]
@@ -232,10 +216,8 @@ class _HolderSearch:
         tensors = [by_id[object_id].obj for object_id in tensor_ids]
         described = [self.types.describe(tensor) for tensor in tensors]
         # a tensor that only its own views keep alive makes no more of the storage visible than they do
-        sizes = [nbytes for key, (_, nbytes) in zip(tensor_ids, described, strict=True) if key not in base_ids] or [
-            None
-        ]
-        visible = max(nbytes or 0 for nbytes in sizes)
+        sizes = [nbytes for key, (_, nbytes) in zip(tensor_ids, described, strict=True) if key not in base_ids]
+        visible = max((nbytes or 0 for nbytes in sizes), default=0)
         kind = self.targets.kinds.get((memory.device, memory.address))
         if kind is None:
             has_graph = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors)
@@ -249,7 +231,7 @@ class _HolderSearch:
             places=names.places(ids),
             graph=first.graph,
             tensor=max(described, key=lambda description: description[1] or 0)[0] if described else "storage",
-            view=visible if None not in sizes and visible < memory.size else None,
+            view=visible if sizes and None not in sizes and visible < memory.size else None,
         )
         graph_holders = chain(*(holders.get(object_id, ()) for object_id in ids)) if first.graph else ()
         return NamedStorage(memory, facts, first.holder, first.place, tuple(dict.fromkeys(graph_holders)))

@@ -59,13 +59,10 @@ class Targets:
     """The targets of one search.
 
     Attributes:
-        graph: The autograd graphs of all tensors.
         by_id: The targets by the id of the tensor or storage.
         kinds: What each storage is used for, by device and address, as far as it belongs to a module or an optimizer.
         extra: Referrers that the collector does not know, by the id of the referent.
-        gradient_ids: The ids of gradients.
         base_ids: The ids of tensors that others are views of.
-        optimizer_ids: The ids of optimizers.
         references: A weak reference to each storage, while which its address is not reused, by its location.
     """
 
@@ -214,12 +211,10 @@ def _contents(container: Any, levels: int) -> list[Any]:
 
 
 class AutogradGraph:
-    """The nodes above some tensors.
+    """The nodes above some tensors, kept alive because the collector does not know them and ids are reused.
 
-    Attributes:
-        nodes: The nodes by id, kept alive because the collector does not know them and ids are reused.
-        saved: What the nodes keep besides each other: tensors, or what a hook made of them, and the hooks.
-        unreadable: Whether some saved tensors cannot be read in this version of PyTorch.
+    ``saved`` is what they keep besides each other: tensors, or what a hook made of them, and the hooks. ``unreadable``:
+    whether some saved tensors cannot be read in this version of PyTorch.
     """
 
     def __init__(
@@ -273,14 +268,13 @@ class AutogradGraph:
             for obj in level:
                 self._searched_ids.add(id(obj))
                 for part in (obj.__closure__,) if type(obj) is FunctionType else gc.get_referents(obj):
-                    is_new = id(part) not in seen_ids
                     if is_saved_tensor(part):
                         self._unpack(part, obj)
-                    elif is_new and hasattr(type(part), "_raw_saved_tensors"):
+                    elif id(part) in seen_ids:
+                        continue
+                    elif hasattr(type(part), "_raw_saved_tensors"):
                         nodes.append(part)
-                    elif (
-                        is_new and len(seen_ids) < _MAX_HOOK_OBJECTS and gc.is_tracked(part) and self._may_lead_on(part)
-                    ):
+                    elif len(seen_ids) < _MAX_HOOK_OBJECTS and gc.is_tracked(part) and self._may_lead_on(part):
                         next_level.append(part)
                     seen_ids.add(id(part))
             level = next_level

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,12 +73,9 @@ def _figures(device: DeviceReading | None) -> dict[str, Any]:
 
 def _cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
     """In number, start, end and success of the cells that ended after a time, oldest first."""
-    cells: list[list[Any]] = []
-    for index in range(1, min(len(reports), _MAX_CELLS) + 1):
-        report = reports[-index]
-        end = report.time + report.seconds
-        if end < since:
-            break
-        if report.cell is not None:
-            cells.append([report.cell, round(report.time, 3), round(end, 3), report.success is not False])
-    return cells[::-1]
+    newest_first = takewhile(lambda report: report.time + report.seconds >= since, reversed(reports[-_MAX_CELLS:]))
+    return [
+        [report.cell, round(report.time, 3), round(report.time + report.seconds, 3), report.success is not False]
+        for report in reversed(list(newest_first))
+        if report.cell is not None
+    ]

@@ -44,10 +44,7 @@ class Monitor:
         self._pid = os.getpid()
 
     def open(self, every: float | None = None) -> None:
-        """Show the monitor in the output of the running cell.
-
-        Args:
-            every: Seconds between readings; None keeps the interval.
+        """Show the monitor in the running cell's output, with ``every`` seconds between readings; None keeps them.
 
         Raises:
             OptionError: There is no notebook with a user, or anywidget is not installed.
@@ -73,10 +70,9 @@ class Monitor:
         return {**self._history.data(session_reports(), self._running_cell()), "labels": labels}
 
     def _on_view(self, view: str, visible: bool) -> None:
+        self._last_seen.pop(view, None)
         if visible:
             self._last_seen[view] = time.monotonic()
-        else:
-            self._last_seen.pop(view, None)
         if not self._last_seen:
             self._pause()
         elif not self._active:

@@ -44,11 +44,8 @@ def live_bundle(history: Sequence[Reading], seconds: float, cell: int | None) ->
 
 
 def _figures(device: DeviceReading) -> list[str]:
-    figures = [
-        f"{name} {size(nbytes)}"
-        for name, nbytes in (("allocated", device.allocated), ("reserved", device.reserved))
-        if nbytes is not None
-    ]
+    levels = {"allocated": device.allocated, "reserved": device.reserved}
+    figures = [f"{name} {size(nbytes)}" for name, nbytes in levels.items() if nbytes is not None]
     if device.outside is not None:
         owner = " (this process or another)" if device.process is None else ""
         figures.append(f"outside PyTorch {size(device.outside)}{owner}")
@@ -72,10 +69,9 @@ def _device_history(history: Sequence[Reading], name: str) -> list[tuple[float, 
 
 
 def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
-    """Stacked areas over time as (color, SVG points), scaled to the highest total.
+    """Stacked areas as (color, SVG points), scaled to the highest total, from rows of (time, bytes from bottom to top).
 
-    ``rows`` are (time, bytes from bottom to top). The highest area comes first and extends to the bottom, as all do:
-    the lower ones are drawn on top of it.
+    The highest area comes first. All extend to the bottom: lower areas are drawn on top of higher ones.
     """
     begin = rows[0][0]
     span = rows[-1][0] - begin or 1.0

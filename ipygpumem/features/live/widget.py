@@ -22,14 +22,10 @@ __all__ = ["MonitorWidget"]
 
 
 class MonitorWidget(anywidget.AnyWidget):
-    """A chart of memory over time.
+    """A chart of memory over time; ``history`` returns the levels so far, as plain data.
 
     Requests are ``{"id": ..., "get": "script", "from": byte}`` and ``{"id": ..., "get": "past"}``. A page sends
-    ``{"here": view}`` while it is visible and ``{"bye": view}`` when it is closed.
-
-    Args:
-        history: Returns the levels so far, as plain data.
-        on_view: Called with the id of a page and whether it is visible, whenever a page reports.
+    ``{"here": view}`` while it is visible and ``{"bye": view}`` when it is closed: ``on_view(view, visible)``.
     """
 
     _esm = script("loader.js")
@@ -51,11 +47,10 @@ class MonitorWidget(anywidget.AnyWidget):
     def _receive(self, widget: Any, message: Any, buffers: Any) -> None:
         if not isinstance(message, dict):
             return
-        if "here" in message:
-            self._on_view(str(message["here"]), True)
-        elif "bye" in message:
-            self._on_view(str(message["bye"]), False)
-        elif "get" in message:
+        for key, visible in (("here", True), ("bye", False)):
+            if key in message:
+                self._on_view(str(message[key]), visible)
+        if "get" in message:
             answer_request(widget, message, buffers, self._answer)
 
     def _answer(self, request: dict[str, Any]) -> Answer:

@@ -6,6 +6,7 @@ import linecache
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.interpreter import is_library_file
+from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.roots import naming
@@ -21,13 +22,10 @@ _MAX_CELLS = 3
 
 
 def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory | None:
-    """The panel of a cell in which allocations failed; None if no failure was recorded.
+    """The panel of a cell in which ``count`` allocations failed, the last of them recorded; None if none was.
 
-    Args:
-        failures: The recorded failures, the last one last.
-        count: How many failed in all.
-        caught: Whether the code continued. Then the panel shows what held the memory at the first failure, and
-            otherwise what holds it now, including the local variables of the failed code.
+    If the code continued (``caught``), the panel shows what held the memory at the first failure, and otherwise what
+    holds it now, including the local variables of the failed code.
     """
     if not failures:
         return None
@@ -36,23 +34,18 @@ def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory
         holders_now = holders()
     except Exception:  # the panel is still useful without them
         holders_now = None
-    holders_then = next((earlier.holders for earlier in failures if earlier.holders is not None), None)
     freeable = freeable_out = 0
     if holders_now is not None:
         freeable = holders_now.freeable(failure.device, "traceback")
         freeable_out = holders_now.freeable(failure.device, "traceback", "output")
     baseline = current().baseline
     device = None if baseline is None else baseline.reading.devices.get(failure.device)
-    return OutOfMemory(
-        failure,
-        count,
-        _line(failure),
-        caught,
-        holders_then if caught and holders_then is not None else holders_now,
-        freeable,
-        _largest_cells(failure.device),
-        tuple(advice(failure, freeable, freeable_out, None if device is None else device.outside)),
-    )
+    sentences = advice(failure, freeable, freeable_out, None if device is None else device.outside)
+    if freeable >= VISIBLE and not any(sentence.startswith("%gpumem free") for sentence in sentences):
+        sentences.append(f"%gpumem free frees {size(freeable)}")
+    holders_then = next((earlier.holders for earlier in failures if earlier.holders is not None), None)
+    shown = (holders_then if caught else None) or holders_now
+    return OutOfMemory(failure, count, _line(failure), caught, shown, _largest_cells(failure.device), sentences)
 
 
 def _line(failure: Failure) -> str:
@@ -60,18 +53,18 @@ def _line(failure: Failure) -> str:
     frame = next((frame for frame in failure.frames if not is_library_file(frame[0])), None)
     if frame is None:
         return ""
-    labels = [naming().label(*frame) for frame in failure.frames]
     label = naming().label(*frame)
-    cell = next((caller for caller in labels if caller.startswith("In [")), label)
+    callers = (naming().label(*frame) for frame in failure.frames)
+    cell = next((caller for caller in callers if caller.startswith("In [")), label)
     source = linecache.getline(frame[0], frame[1]).strip()
     return f"{label}{f': {source}' if source else ''}{'' if cell == label else f', called by {cell}'}"
 
 
-def _largest_cells(device: str) -> tuple[tuple[int, int], ...]:
-    """The cells that added most memory on a device since the baseline: (execution count, bytes)."""
+def _largest_cells(device: str) -> list[tuple[int, int]]:
+    """The cells that added most memory on a device since the baseline."""
     cells = []
     for report in session_reports():
         facts = report.devices.get(device)
         if report.cell is not None and facts is not None and facts.held is not None and facts.held > 0:
             cells.append((report.cell, facts.held))
-    return tuple(sorted(cells, key=lambda cell: -cell[1])[:_MAX_CELLS])
+    return sorted(cells, key=lambda cell: -cell[1])[:_MAX_CELLS]

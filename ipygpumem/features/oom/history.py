@@ -31,11 +31,7 @@ _COST = (
 
 
 def oom_path(template: str, number: int) -> Path:
-    """The path for the snapshot of a failure: ``{n}``, ``{host}`` and ``{time}`` are replaced.
-
-    Raises:
-        OptionError: There is another name in braces, or the path is not writable.
-    """
+    """The path for the snapshot of a failure; `OptionError` if it is not writable or contains another placeholder."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         text = template.format(**names)
@@ -49,10 +45,8 @@ def oom_path(template: str, number: int) -> Path:
 class OomHistory:
     """The history of one shell. It is interrupted by every other recording.
 
-    ``cell`` returns the running cell, and ``numbers`` the execution counts of cells by file name.
-
-    Attributes:
-        template: The template of paths; None if nothing is to be recorded.
+    ``cell`` returns the running cell, ``numbers`` the execution counts of cells by file name; ``template`` is the
+    template of paths, None if nothing is to be recorded.
     """
 
     def __init__(
@@ -81,9 +75,8 @@ class OomHistory:
 
     def resume(self) -> None:
         """Record, if this is configured, CUDA has started and there is no other recording."""
-        if self.template is None or pytorch.started() is None:
-            return
-        if self._recorder is not None and not self._recorder.history.lost:
+        is_active = self._recorder is not None and not self._recorder.history.lost
+        if self.template is None or pytorch.started() is None or is_active:
             return
         if allocator.is_recording() or recording_problem():
             return

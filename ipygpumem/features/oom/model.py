@@ -22,12 +22,9 @@ _NEGLIGIBLE = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class FreeBlocks:
-    """Free blocks in the segments of one device.
+    """Free blocks in the segments of one device: their number, and in bytes the largest and the sum.
 
     Attributes:
-        largest: Bytes of the largest block.
-        count: Number of blocks.
-        total: Bytes of all blocks.
         partly_used: Bytes of the blocks in segments that are partly in use, which PyTorch cannot release.
         expandable: Whether segments can grow, so that fragmentation hardly matters.
     """
@@ -44,13 +41,10 @@ class Failure:
     """One allocation that failed, and the state of the device at that moment. Sizes are in bytes.
 
     Attributes:
-        device: The device.
         requested: The requested size, as rounded by the allocator.
         limit: What PyTorch may use of the device: all of it unless a limit was set.
-        free: Free memory of the device.
         thread: The name of the thread; empty for the main thread.
         frames: The Python stack, innermost first; the main thread's if this thread has none.
-        reading: The counters of the device; None if they could not be read.
         free_blocks: Free blocks in PyTorch's segments; None if the allocator does not list them.
         other_processes: Other processes on the device, the largest first.
         holders: What held the memory; None if this was not the first failure in its cell.
@@ -86,37 +80,33 @@ class OutOfMemory:
     """The content of the panel under a cell that ran out of memory.
 
     Attributes:
-        failure: The last allocation that failed.
-        count: How many failed in this cell.
+        failure: The last of the ``count`` allocations that failed in this cell.
         line: The line that made the request, and its source.
         caught: Whether the code continued.
         holders: What holds the memory now, or, if the code continued, at the failure.
-        freeable: Bytes that ``%gpumem free`` would free now.
         cells: The cells that added most memory since the baseline: (execution count, bytes).
         advice: Sentences that follow from the numbers.
     """
 
     failure: Failure
-    count: int = 1
-    line: str = ""
-    caught: bool = False
-    holders: Holders | None = None
-    freeable: int = 0
-    cells: tuple[tuple[int, int], ...] = ()
-    advice: tuple[str, ...] = ()
+    count: int
+    line: str
+    caught: bool
+    holders: Holders | None
+    cells: list[tuple[int, int]]
+    advice: list[str]
 
 
 def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
     """The free blocks of one device in the allocator's list of segments."""
+    segments = [segment for segment in segments if segment["device"] == index]
     sizes: list[int] = []
     partly_used = 0
-    expandable = False
     for segment in segments:
-        if segment["device"] == index:
-            expandable |= bool(segment.get("is_expandable"))
-            free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
-            sizes += free
-            partly_used += sum(free) if len(free) < len(segment["blocks"]) else 0
+        free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
+        sizes += free
+        partly_used += sum(free) if len(free) < len(segment["blocks"]) else 0
+    expandable = any(segment.get("is_expandable") for segment in segments)
     return FreeBlocks(max(sizes, default=0), len(sizes), sum(sizes), partly_used, expandable)
 
 
@@ -125,11 +115,8 @@ def advice(
 ) -> list[str]:
     """What follows from the numbers of a failure.
 
-    Args:
-        failure: The failure.
-        freeable: Bytes that ``%gpumem free`` would free.
-        freeable_out: Bytes that ``%gpumem free --out`` would free.
-        outside_at_baseline: Bytes of this process outside PyTorch at the baseline, if known.
+    ``freeable`` are the bytes that ``%gpumem free`` would free, ``freeable_out`` those of ``%gpumem free --out``, and
+    ``outside_at_baseline`` those of this process outside PyTorch at the baseline.
     """
     reading, blocks, processes = failure.reading, failure.free_blocks, failure.other_processes
     missing = max(failure.missing, 1)

@@ -34,11 +34,7 @@ _SEARCH_LIMIT = 3.0
 
 
 class FailureObserver:
-    """The allocations that failed since the last `take`.
-
-    Attributes:
-        count: How many failed, including those that are no longer kept.
-    """
+    """The allocations that failed since the last `take`; ``count`` includes those that are no longer kept."""
 
     def __init__(self) -> None:
         self._monitor: DeviceMonitor | None = None

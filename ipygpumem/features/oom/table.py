@@ -91,9 +91,4 @@ def _advice(panel: OutOfMemory) -> list[str]:
     if panel.cells:
         cells = ", ".join(f"In [{number}] {signed(nbytes)}" for number, nbytes in panel.cells)
         sentences.append(f"cells that added most since the baseline: {cells}")
-    sentences += panel.advice
-    if panel.freeable >= VISIBLE and not any(sentence.startswith("%gpumem free") for sentence in panel.advice):
-        sentences.append(f"%gpumem free frees {size(panel.freeable)}")
-    if panel.failure.saved:
-        sentences.append(panel.failure.saved)
-    return sentences
+    return [*sentences, *panel.advice, *([panel.failure.saved] if panel.failure.saved else [])]

@@ -37,11 +37,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo(PlainData):
-    """The process that a report comes from.
+    """The process that a report comes from: its number in the run and the number of ranks, if it knows them.
 
     Attributes:
-        rank: Number in the run; None if the process does not know it.
-        world: Number of ranks in the run; None if the process does not know it.
         version: Version of ipygpumem.
         clock: Seconds that the clock of the shared folder is ahead of the machine's; None without a folder.
         began: Start of the measurement, in seconds since 1970 by the machine's clock.
@@ -66,7 +64,7 @@ class RankInfo(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class RankPeak:
-    """Summary of a recording on one device. It stays small however large the recording is.
+    """Summary of a recording on one device: a few kilobytes, however large the recording is.
 
     Attributes:
         requested: Requested bytes at the peak.
@@ -92,10 +90,9 @@ class RankResult(PlainData):
 
     Attributes:
         name: Its rank, such as ``"0"``, or the name of its file.
-        origin: The process that the report comes from; None if it sent nothing.
         report: What it measured; None unless ``state`` is ``done``.
         note: Additional information, such as why there is no report.
-        snapshot: Path of its recording, on its own machine; None without a recording.
+        snapshot: Path of its recording, on its own machine.
     """
 
     name: str = field(metadata={"key": None})
@@ -136,16 +133,12 @@ def rank_result_from(data: Any, name: str) -> RankResult:
     if "state" not in data:
         raise ReportError("not the report of a rank: it has no state")
     report = data.get("report")
-    result = RankResult(
-        name,
-        report=None if report is None else Report.from_dict(report),
-        **_READER.fields(RankResult, data),
-    )
+    fields = _READER.fields(RankResult, data)
+    result = RankResult(name, report=None if report is None else Report.from_dict(report), **fields)
     if result.state == "done" and report is None:
         raise ReportError("report is missing")
-    return replace(
-        result, origin=None if result.origin is None else _checked(result.origin), note=result.note[:_MAX_TEXT]
-    )
+    origin = None if result.origin is None else _checked(result.origin)
+    return replace(result, origin=origin, note=result.note[:_MAX_TEXT])
 
 
 def _checked(info: RankInfo) -> RankInfo:

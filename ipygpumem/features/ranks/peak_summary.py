@@ -35,11 +35,7 @@ _MIN_POOL_FILES = 4
 
 
 def summarize_peaks(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:
-    """Summarize each device that a recording used.
-
-    Raises:
-        SnapshotError: The file cannot be read, or is not a valid snapshot.
-    """
+    """Summarize each device that a recording used; `SnapshotError` if the file cannot be read."""
     snapshot = Snapshot.load(path)
     timelines = (timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved)
     return tuple(_peak(snapshot, timeline) for timeline in timelines)

@@ -25,9 +25,7 @@ _TYPICAL, _DIFFERENT = ("typical", "#1d4ed8"), ("differs most", "#c2410c")
 
 
 def ranks_picture(results: Sequence[RankResult]) -> Picture:
-    """Draw each rank's requested bytes over the seconds since its measurement began.
-
-    The rank that differs most and a typical one have their own colors. Each point is the highest level in an interval.
+    """Draw each rank's requested bytes over time; the rank that differs most and a typical one have their own colors.
 
     Raises:
         OptionError: No rank has a recording with times, or matplotlib is not installed.
@@ -35,8 +33,7 @@ def ranks_picture(results: Sequence[RankResult]) -> Picture:
     curves = {result.name: peak for result in results if (peak := result.highest) is not None and peak.curve}
     if not curves:
         raise OptionError("cannot draw the ranks: none has a snapshot with times")
-    comparison = compare_ranks(results)
-    marked = {}
+    comparison, marked = compare_ranks(results), {}
     if comparison is not None and comparison.lines:
         marked = {comparison.typical: _TYPICAL, comparison.odd: _DIFFERENT}
     text = f"{many(len(curves), 'rank')}, highest level {size(max(peak.requested for peak in curves.values()))}"

@@ -12,12 +12,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
+from ipygpumem.core.units import difference
 from ipygpumem.features.history.model import ReportRow, report_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipygpumem.core.report import DeviceReport
+    from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.ranks.model import RankPeak, RankResult
 
     RankRow = tuple[RankResult, ReportRow | None]
@@ -60,17 +61,18 @@ class DeviceUsage:
     """One device, counted once however many processes use it. Sizes are in bytes; None means unknown.
 
     Attributes:
-        users: (rank, device name, bytes of that process), at the end of its measurement.
+        users: Names of these processes.
         used: All memory in use on the device, including the driver's, in the newest reading.
-        others: Memory of other processes. Also None if the readings, which are taken at different times, contradict
-            each other.
+        by_users: Memory of these processes, each at the end of its measurement.
+        others: Memory of other processes; None also if the readings, taken at different times, contradict each other.
     """
 
     host: str
     uuid: str
-    users: tuple[tuple[str, str, int | None], ...]
+    users: tuple[str, ...]
     used: int | None
     total: int | None
+    by_users: int | None
     others: int | None
 
 
@@ -79,10 +81,9 @@ class Difference:
     """The rank that differs most from the others, compared with a typical one at the peak, by line of code.
 
     Attributes:
-        odd: The rank that differs most; ``odd_peak`` in requested bytes.
-        typical: The rank that is closest to the median of all; ``typical_peak`` in requested bytes.
+        typical: The rank that is closest to the median of all; peaks are in requested bytes.
         lines: (label, bytes of the typical rank, bytes of the odd rank), the largest difference first.
-        alike: How many of them have the same lines and bytes as the typical rank.
+        alike: How many of the ``compared`` ranks have the same lines and bytes as the typical rank.
     """
 
     odd: str
@@ -128,7 +129,7 @@ def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
 
 def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
     """The devices that the processes have a context on. The same UUID on the same machine is the same device."""
-    users: dict[tuple[str, str], list[tuple[float, str, DeviceReport]]] = defaultdict(list)
+    readings: dict[tuple[str, str], list[tuple[float, str, DeviceReading]]] = defaultdict(list)
     for result in results:
         if result.report is None:
             continue
@@ -136,20 +137,19 @@ def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
         for device in result.report.devices.values():
             facts = result.device_facts(device.name)
             if facts is not None and facts.uuid and device.after.context:
-                users[result.host, facts.uuid].append((end, result.name, device))
-    return [_usage(host, uuid, of_device) for (host, uuid), of_device in users.items()]
+                readings[result.host, facts.uuid].append((end, result.name, device.after))
+    return [_usage(host, uuid, of_device) for (host, uuid), of_device in readings.items()]
 
 
-def _usage(host: str, uuid: str, users: Sequence[tuple[float, str, DeviceReport]]) -> DeviceUsage:
-    newest = max(users, key=itemgetter(0))[2].after
-    own = tuple((rank, device.name, device.after.process) for _, rank, device in users)
-    sizes = [device.after.process for _, _, device in users]
-    others = None
-    if newest.used is not None and None not in sizes:
-        others = newest.used - (newest.driver_reserved or 0) - sum(nbytes or 0 for nbytes in sizes)
-        if others < 0:  # one process freed memory before the other was read
-            others = None
-    return DeviceUsage(host, uuid, own, newest.used, newest.total, others)
+def _usage(host: str, uuid: str, readings: Sequence[tuple[float, str, DeviceReading]]) -> DeviceUsage:
+    newest = max(readings, key=itemgetter(0))[2]
+    sizes = [reading.process for _, _, reading in readings if reading.process is not None]
+    by_users = sum(sizes) if len(sizes) == len(readings) else None
+    others = difference(by_users, difference(newest.driver_reserved or 0, newest.used))
+    if others is not None and others < 0:  # one process freed memory before the other was read
+        others = None
+    names = tuple(name for _, name, _ in readings)
+    return DeviceUsage(host, uuid, names, newest.used, newest.total, by_users, others)
 
 
 def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference | None:
@@ -166,8 +166,9 @@ def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference 
     distance = {name: sum(abs(lines[label] - middle[label]) for label in labels) for name, lines in sums.items()}
     typical = min(distance, key=distance.__getitem__)
     odd = max((name for name in distance if name != typical), key=distance.__getitem__)
-    pairs = [(label, sums[typical][label], sums[odd][label]) for label in labels]
-    lines = sorted((line for line in pairs if line[1] != line[2]), key=lambda line: (-abs(line[2] - line[1]), line[0]))
+    lines = [(label, sums[typical][label], sums[odd][label]) for label in labels]
+    lines = [line for line in lines if line[1] != line[2]]
+    lines.sort(key=lambda line: -abs(line[2] - line[1]))  # of equal differences by label
     alike = sum(lines_of_rank == sums[typical] for lines_of_rank in sums.values())
     requested = peaks[odd].requested, peaks[typical].requested
     return Difference(odd, typical, *requested, tuple(lines[:limit]), len(sums), alike)

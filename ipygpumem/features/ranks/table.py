@@ -49,14 +49,11 @@ def ranks_tables(
     rows = rank_rows(results)
     figures = _figures_table(results, rows, role, by, limit)
     tables = [replace(figures, title=f"{figures.title} ran: {code}") if code else figures]
-    listed = spreads(rows)
-    if listed:
+    if listed := spreads(rows):
         tables.append(_spread_table(listed, role))
-    devices = device_usage(results)
-    if devices:
+    if devices := device_usage(results):
         tables.append(_device_table(devices, role, limit))
-    difference = compare_ranks(results)
-    if difference is not None:
+    if difference := compare_ranks(results):
         tables.append(_difference_table(difference, role))
     return [*tables, *notes_tables(results, role, limit)]
 
@@ -122,32 +119,24 @@ def _missing_reason(result: RankResult) -> str:
 
 def _spread_table(listed: Sequence[Spread], role: str) -> Table:
     several = len({device for spread in listed for _, device in (spread.lowest_of, spread.highest_of)}) > 1
-
-    def figure(spread: Spread, value: float) -> str:
-        return duration(value) if spread.figure == "seconds" else change_text(round(value))
-
-    def name(rank_and_device: tuple[str, str]) -> str:
-        return ", ".join(rank_and_device) if several else rank_and_device[0]
-
-    body = tuple(
-        TableRow(
-            FIGURES[spread.figure],
-            (
-                figure(spread, spread.lowest),
-                name(spread.lowest_of),
-                figure(spread, spread.median),
-                figure(spread, spread.highest),
-                name(spread.highest_of),
-            ),
-            1,
-            remark=_ratio(spread),
+    rows, similar = [], []
+    for spread in listed:
+        label = FIGURES[spread.figure]
+        if _is_similar(spread):
+            similar.append(label)
+            continue
+        values = (spread.lowest, spread.median, spread.highest)
+        lowest, middle, highest = (
+            duration(value) if spread.figure == "seconds" else change_text(round(value)) for value in values
         )
-        for spread in listed
-        if not _is_similar(spread)
-    )
-    similar = [FIGURES[spread.figure] for spread in listed if _is_similar(spread)]
+        lowest_name, highest_name = (
+            ", ".join(rank_and_device) if several else rank_and_device[0]
+            for rank_and_device in (spread.lowest_of, spread.highest_of)
+        )
+        cells = (lowest, lowest_name, middle, highest, highest_name)
+        rows.append(TableRow(label, cells, 1, remark=_ratio(spread)))
     remarks = (f"similar on all: {', '.join(similar)}",) if similar else ()
-    return Table("imbalance", ("lowest", role, "median", "highest", role) if body else (), body, remarks)
+    return Table("imbalance", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), remarks)
 
 
 def _is_similar(spread: Spread) -> bool:
@@ -167,7 +156,7 @@ def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Tabl
     body = tuple(
         TableRow(
             f"{device.host}  {_short_uuid(device.uuid)}" if several else _short_uuid(device.uuid),
-            (join_names([name for name, _, _ in device.users]), *_usage_cells(device)),
+            (join_names(device.users), _used(device), level_text(device.by_users), level_text(device.others)),
             1,
             bar=None if device.used is None or not device.total else device.used / device.total,
             remark=f"shared by {len(device.users)} processes, counted once" if len(device.users) > 1 else "",
@@ -179,12 +168,10 @@ def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Tabl
     return Table("devices at the end of the measurements", header, body, remarks)
 
 
-def _usage_cells(device: DeviceUsage) -> tuple[str, str, str]:
-    known_total = device.used is not None and device.total is not None
-    used = pair(device.used or 0, device.total or 0) if known_total else level_text(device.used)
-    sizes = [nbytes for _, _, nbytes in device.users]
-    by_these = "unknown" if None in sizes else size(sum(nbytes or 0 for nbytes in sizes))
-    return used, by_these, level_text(device.others)
+def _used(device: DeviceUsage) -> str:
+    if device.used is None or device.total is None:
+        return level_text(device.used)
+    return pair(device.used, device.total)
 
 
 def _difference_table(difference: Difference, role: str) -> Table:

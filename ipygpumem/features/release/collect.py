@@ -58,11 +58,7 @@ def _forget_latest(shell: Any, name: str) -> None:
 
 
 def check_names(shell: Any, names: Iterable[str]) -> None:
-    """Check names of variables before the first is deleted.
-
-    Raises:
-        OptionError: A name does not exist or belongs to Python or IPython.
-    """
+    """Raise `OptionError` if a name does not exist or belongs to Python or IPython, before the first is deleted."""
     for name in names:
         if not name.isidentifier():
             raise OptionError(f"{name!r} is not the name of a variable; use `del` for an item or an attribute")

@@ -19,10 +19,7 @@ _HEADER = ("before", "after", "change")
 
 
 def release_tables(before: Reading, after: Reading, removed: Sequence[str], notes: Sequence[str]) -> list[Table]:
-    """A table for each device that this process uses; if there is none, one for main memory.
-
-    ``removed`` describes what was removed; ``notes`` are sentences for the user.
-    """
+    """A table for each device that this process uses, or one for main memory; ``removed`` is what was removed."""
     tables = [
         _device_table(before.devices[name], device)
         for name, device in after.devices.items()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import device_names
-from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
+from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path, replacing
 from ipygpumem.core.from_dict import printable
 from ipygpumem.features.limits.model import Limits
@@ -18,7 +19,6 @@ from ipygpumem.features.ranks.rank_files import make_folder
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ipygpumem.features.ranks.collect import Ranks
     from ipygpumem.features.ranks.engines.collect import Engines
@@ -32,11 +32,7 @@ _EXAMPLES = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "
 
 
 def engines_for_cell(options: argparse.Namespace) -> Engines:
-    """The monitored engines, after checking the options as far as that is possible without an engine.
-
-    Raises:
-        OptionError: No engine is monitored, or an option does not apply to engines.
-    """
+    """The monitored engines; `OptionError` if there are none, or if an option does not apply to engines."""
     engines = active()
     if engines is None:
         raise OptionError("no engines are monitored: use %gpumem engines CLIENT first")
@@ -98,27 +94,22 @@ def _show_reports(engines: Engines, shell: Any, options: argparse.Namespace) -> 
         if not options.quiet:
             engines.show(ranks)
         if options.collect is not None:
-            try:
-                messages = _collect_files(engines, ranks, options.collect) or ["there are no snapshots to collect"]
-            except IpyGpuMemError as error:
-                messages = [str(error)]
-            print("\n".join(f"ipygpumem: {message}" for message in messages))  # noqa: T201 (the result of --collect)
+            for message in _collect_files(engines, ranks, options.collect):
+                print(f"ipygpumem: {message}")  # noqa: T201 (the result of --collect)
 
 
-def _collect_files(engines: Engines, ranks: Ranks, folder: str) -> list[str]:
-    """Copy the engines' snapshots into a folder, each completely or not at all. Returns a message for each file."""
-    target = make_folder(folder)
-    messages = []
-    for result in ranks.members:
-        if result.snapshot is None:
-            continue
-        path = target / result.snapshot.replace("\\", "/").rpartition("/")[2]
+def _collect_files(engines: Engines, ranks: Ranks, folder: str) -> Iterator[str]:
+    """Copy the engines' snapshots into a folder, each completely or not at all, with a message for each file."""
+    snapshots = {int(result.name): result.snapshot for result in ranks.members if result.snapshot is not None}
+    if not snapshots:
+        yield "there are no snapshots to collect"
+    for number, snapshot in snapshots.items():
+        path = Path(folder).expanduser() / snapshot.replace("\\", "/").rpartition("/")[2]
         try:
-            outcome = f"{path}, {_copy(engines, int(result.name), result.snapshot, check_path(path)):,} bytes"
+            outcome = f"{path}, {_copy(engines, number, snapshot, check_path(path)):,} bytes"
         except Exception as error:
             outcome = f"cannot copy {path.name}: {first_line(error)}"
-        messages.append(f"engine {result.name}: {printable(outcome)}")
-    return messages
+        yield f"engine {number}: {printable(outcome)}"
 
 
 def _copy(engines: Engines, number: int, source: str, path: Path) -> int:

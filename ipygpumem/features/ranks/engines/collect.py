@@ -120,7 +120,6 @@ class Engines:
 
     def _join(self, numbers: list[int], timeout: float) -> None:
         for number, reply in self._execute({number: _JOIN.format(number) for number in numbers}, timeout).items():
-            self.notes.pop(number, None)
             outcome = joined_engine(reply)
             if isinstance(outcome, str):
                 self.notes[number] = outcome
@@ -133,17 +132,14 @@ class Engines:
             numbers = {uuid.encode(): number for number, uuid in self.client._engines.items()}
             number = numbers.get(options.get("ident"))
             if number is not None and not options.get("silent", True):
-                self._add_submission(code, number, reply)
+                submissions = self._submissions
+                if not submissions or submissions[-1].code != code or number in submissions[-1].replies:
+                    submissions.append(Submission(code, self._cell))
+                    del submissions[:-_MAX_SUBMISSIONS]
+                submissions[-1].replies[number] = reply
             return reply
 
         return send_execute_request
-
-    def _add_submission(self, code: str, number: int, reply: Any) -> None:
-        submissions = self._submissions
-        if not submissions or submissions[-1].code != code or number in submissions[-1].replies:
-            submissions.append(Submission(code, self._cell))
-            del submissions[:-_MAX_SUBMISSIONS]
-        submissions[-1].replies[number] = reply
 
     @property
     def waiting(self) -> list[str]:
@@ -199,9 +195,8 @@ class Engines:
             return
         cell = self._cell
         self._cell += 1
-        failed = result is not None and not result.success
         try:
-            reports = self.collect(partly=failed, cell=cell)
+            reports = self.collect(partly=result is not None and not result.success, cell=cell)
         except Exception as error:  # never replace the result of the user's cell
             print(f"ipygpumem: no report of the engines: {first_line(error)}")  # noqa: T201 (in place of the report)
             return

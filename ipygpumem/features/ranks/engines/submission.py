@@ -22,10 +22,7 @@ _OUTPUT_TIMEOUT = 1.0
 
 @dataclass(slots=True)
 class Submission:
-    """One cell on several engines, with the future reply of each.
-
-    ``cell`` counts the notebook's cells; ``reported`` are the engines whose reply is part of a merged report.
-    """
+    """One cell, by its count in the notebook, on several engines; ``reported`` are those already in a merged report."""
 
     code: str
     cell: int = 0
