@@ -193,10 +193,8 @@ def _function_labels(function: Any) -> Iterator[tuple[int, Label]]:
 
 
 def _cell_labels(cell: Any) -> Iterator[tuple[int, Label]]:
-    try:
+    with contextlib.suppress(ValueError):  # an empty cell
         yield id(cell.cell_contents), Label("")
-    except ValueError:  # an empty cell
-        return
 
 
 def _frame_labels(frame: Any) -> Iterator[tuple[int, Label]]:

@@ -96,22 +96,17 @@ def module_roots(roots: Sequence[Root]) -> list[Root]:
     seen_ids = {id(root.value) for root in roots}
     user_modules: list[Root] = []
     libraries: list[Root] = []
-    for name, module in sorted(sys.modules.items(), key=lambda item: str(item[0])):
-        if not is_instance(module, types.ModuleType):
-            continue
-        namespace = instance_dict(module) or {}
-        if id(namespace) in seen_ids or type(name) is not str or name.partition(".")[0] == "ipygpumem":
+    # copied to a list first, because another thread may import a module
+    for name, module in sorted(item for item in list(sys.modules.items()) if type(item[0]) is str):
+        namespace = instance_dict(module) if is_instance(module, types.ModuleType) else None
+        if namespace is None or id(namespace) in seen_ids or name.partition(".")[0] == "ipygpumem":
             continue
         seen_ids.add(id(namespace))
         file = namespace.get("__file__")
         is_library = type(file) is not str or is_library_file(file)
-        names = _is_not_last_exception if name == "sys" else None
+        names = (lambda name: not name.startswith("last_")) if name == "sys" else None  # the last exception
         (libraries if is_library else user_modules).append(Root(f"{name}.", namespace, "module", "names", names))
     return [*user_modules, *libraries]
-
-
-def _is_not_last_exception(name: str) -> bool:
-    return not name.startswith("last_")
 
 
 def thread_roots(referrers: ReferrerGraph) -> list[Root]:

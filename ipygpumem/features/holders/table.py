@@ -34,28 +34,25 @@ def _table(holders: Holders, total: Total, limit: int, parts: int) -> Table:
     whole = total.allocated if total.allocated is not None else total.held
     rows = [row for holder in shown for row in _holder_rows(holder, whole, parts)]
     if smaller:
-        rows.append(_sum_row(f"{len(smaller):,} smaller holder{'s' if len(smaller) > 1 else ''}", smaller, 1))
+        label = f"{len(smaller):,} smaller holder{'s' if len(smaller) > 1 else ''}"
+        rows.append(_sum_row(label, _bytes(smaller), smaller, 1))
     if holders.since:
         title = f"{total.device}, new since {holders.since}"
-        rows.append(_sum_row("new", listed, 0))
+        rows.append(_sum_row("new", _bytes(listed), listed, 0))
     else:
         title = f"{total.device}, who holds the memory"
-        not_listed = total.held - sum(holder.amount for holder in listed)
+        not_listed = total.held - _bytes(listed)
         if not_listed:
             rows.append(TableRow("other names", (_size(not_listed), ""), 1))
         rows += [TableRow(part.label, (_size(part.amount), ""), 1) for part in total.rest]
         label = "allocated (tensors)" if total.allocated is not None else "tensors"
-        rows.append(replace(_sum_row(label, listed, 0), cells=(_size(whole), _count(listed))))
+        rows.append(_sum_row(label, whole, listed, 0))
     notes = dict.fromkeys(holder.note for holder in shown if holder.note)
     return Table(title, ("bytes", "tensors"), tuple(rows), (*notes, *_freeable(holders, total.device)))
 
 
-def _sum_row(label: str, holders: Sequence[Holder], level: int) -> TableRow:
-    return TableRow(label, (_size(sum(holder.amount for holder in holders)), _count(holders)), level)
-
-
-def _count(holders: Sequence[Holder]) -> str:
-    return f"{sum(holder.count for holder in holders):,}"
+def _sum_row(label: str, nbytes: int, holders: Sequence[Holder], level: int) -> TableRow:
+    return TableRow(label, (_size(nbytes), f"{sum(holder.count for holder in holders):,}"), level)
 
 
 def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
@@ -83,8 +80,8 @@ def _groups(holder: Holder) -> list[list[Storage]]:
     return sorted(groups.values(), key=_bytes, reverse=True)
 
 
-def _bytes(storages: Sequence[Storage]) -> int:
-    return sum(storage.amount for storage in storages)
+def _bytes(parts: Sequence[Holder | Storage]) -> int:
+    return sum(part.amount for part in parts)
 
 
 def _kinds(holder: Holder) -> str:
@@ -96,11 +93,10 @@ def _kinds(holder: Holder) -> str:
 def _description(storages: Sequence[Storage]) -> str:
     """Kind, shape, origin and other names of the storages of one name."""
     first = storages[0]
+    details = ["" if first.kind == "plain" else first.kind, first.tensor, first.made]
     if first.graph:
         kind = f"{first.kind}s kept by its autograd graph" if len(storages) > 1 else "kept by its autograd graph"
         details = [kind, first.made]
-    else:
-        details = ["" if first.kind == "plain" else first.kind, first.tensor, first.made]
     if first.also:
         names = ", ".join(map(_shorten, first.also[:_OTHER_NAMES]))
         details.append(f"also {names}{', ...' if len(first.also) > _OTHER_NAMES else ''}")

@@ -107,11 +107,8 @@ def _untracked_referents(referrers: ReferrerGraph, share: float) -> list[tuple[A
         chunk = objects[start : start + _CHUNK]
         referents = list(map(gc.get_referents, chunk))
         classes = list(map(type, itertools.chain.from_iterable(referents)))
-        candidates = {
-            key
-            for key, cls in dict(zip(map(id, classes), classes, strict=True)).items()
-            if cls is dict or cls is tuple or is_array(cls)
-        }
+        by_id = dict(zip(map(id, classes), classes, strict=True))
+        candidates = {key for key, cls in by_id.items() if cls is dict or cls is tuple or is_array(cls)}
         pairs += [
             (part, referrer)
             for referrer, parts in zip(chunk, referents, strict=True)
