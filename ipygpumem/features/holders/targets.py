@@ -90,7 +90,7 @@ class Targets:
         self._add_bases()
         self._set_roles()
         self._set_kinds()
-        self.graph = AutogradGraph(types, tensors, self.extra, limit)
+        self.graph = _AutogradGraph(types, tensors, self.extra, limit)
         for obj in self.graph.saved.values():
             if types.role(type(obj)) == "tensor":
                 self._add(obj)
@@ -210,7 +210,7 @@ def _contents(container: Any, levels: int) -> list[Any]:
     return [item for value in values for item in _contents(value, levels - 1)] if levels else []
 
 
-class AutogradGraph:
+class _AutogradGraph:
     """The nodes above some tensors, kept alive because the collector does not know them and ids are reused.
 
     ``saved`` is what they keep besides each other: tensors, or what a hook made of them, and the hooks. ``unreadable``:

@@ -34,14 +34,14 @@ array_base: Any = vars(np.ndarray)["base"].__get__
 """The object whose memory an array uses; None if it has its own."""
 
 
-def is_array(cls: type) -> bool:
+def _is_array(cls: type) -> bool:
     """Whether a class is ``numpy.ndarray`` or derived from it."""
     return any(base is np.ndarray for base in mro(cls))
 
 
 def has_objects(obj: Any) -> bool:
     """Whether this is an array whose elements are Python objects."""
-    return is_array(type(obj)) and bool(_dtype(obj).hasobject)
+    return _is_array(type(obj)) and bool(_dtype(obj).hasobject)
 
 
 def array_items(array: Any) -> Iterator[tuple[str, Any]]:
@@ -108,7 +108,7 @@ def _untracked_referents(referrers: ReferrerGraph, share: float) -> list[tuple[A
         referents = list(map(gc.get_referents, chunk))
         classes = list(map(type, itertools.chain.from_iterable(referents)))
         by_id = dict(zip(map(id, classes), classes, strict=True))
-        candidates = {key for key, cls in by_id.items() if cls is dict or cls is tuple or is_array(cls)}
+        candidates = {key for key, cls in by_id.items() if cls is dict or cls is tuple or _is_array(cls)}
         pairs += [
             (part, referrer)
             for referrer, parts in zip(chunk, referents, strict=True)
@@ -119,7 +119,7 @@ def _untracked_referents(referrers: ReferrerGraph, share: float) -> list[tuple[A
 
 
 def _referents(obj: Any) -> list[Any]:
-    if not is_array(type(obj)):
+    if not _is_array(type(obj)):
         return gc.get_referents(obj)
     base = array_base(obj)
     items = [item for _, item in array_items(obj)] if has_objects(obj) else []
@@ -130,7 +130,7 @@ def _may_refer(obj: Any) -> bool:
     """Whether an object may refer to Python objects although the collector does not know of it."""
     if _is_untracked(obj):
         return any(id(type(part)) not in _PLAIN_TYPE_IDS for part in gc.get_referents(obj))
-    return is_array(type(obj)) and (array_base(obj) is not None or has_objects(obj))
+    return _is_array(type(obj)) and (array_base(obj) is not None or has_objects(obj))
 
 
 def _is_untracked(obj: Any) -> bool:
