@@ -1,7 +1,7 @@
-"""Let this environment import from another one what it does not have itself: ``python tests/borrow.py .venv``.
+"""Let this environment import packages that it lacks from another environment: ``python tests/borrow.py .venv``.
 
-The other environment's packages come last on the path, so that this one's own IPython, kernel and widgets win; the
-package under test is this checkout.
+The packages of the other environment come last on the path, so that IPython, the kernel and the widgets of this
+environment take precedence. The package under test is this checkout.
 """
 
 import sys

@@ -12,17 +12,17 @@ import sys
 
 import pytest
 
-# shells ignore SIGINT in background processes, but tests send it
+# shells ignore SIGINT in background processes, but some tests send it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# several test processes share the cores, and threads of OpenMP that wait use a core
+# several test processes share the cores, and waiting OpenMP threads occupy a core
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-# In tests of resident memory, a block of several MiB must come from the system and return to it, whatever ran before.
-# glibc keeps such blocks once the process has freed some, and reuses gaps that smaller blocks have left.
+# In tests of resident memory, a block of several MiB must come from the system and return to it, independently
+# of earlier tests. glibc keeps such blocks once the process has freed some, and reuses gaps that smaller blocks left.
 _GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 if _GLIBC is not None:
     _M_MMAP_THRESHOLD = -3
@@ -43,15 +43,15 @@ def close_runtime():
         runtime.close()
     cuda = sys.modules.get("ipygpumem.sources.cuda")
     if cuda is not None:
-        cuda._runtime.cache_clear()  # another fake machine has another CUDA library
+        cuda._runtime.cache_clear()  # each fake machine has its own CUDA library
     torch = sys.modules.get("torch")
     if torch is not None:
-        vars(torch).pop("_ipygpumem_oom_listeners", None)  # and another list of observers
+        vars(torch).pop("_ipygpumem_oom_listeners", None)  # and its own list of observers
 
 
 @pytest.fixture(autouse=True)
 def fresh_package():
-    """Each test gets a runtime of its own."""
+    """Each test has its own runtime."""
     yield
     close_runtime()
 
@@ -115,7 +115,7 @@ def no_cupti(monkeypatch, tmp_path):
 
 @pytest.fixture
 def fake_nvml():
-    """An NVML library with one card, and no CUDA."""
+    """An NVML library with one device, without CUDA."""
     from fakes.nvml import FakeNvml, FakeNvmlDevice
 
     nvml = FakeNvml([FakeNvmlDevice()]).install()

@@ -33,7 +33,7 @@ def test_all_lists_the_public_names(name):
 
 
 def _order(name):
-    """Constants, classes, then the rest, as ruff sorts them."""
+    """Constants, classes, then other names, as ruff sorts them."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 

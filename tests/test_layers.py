@@ -78,7 +78,7 @@ def test_each_library_is_imported_in_one_place():
 
 
 def test_imports_by_name():
-    """Imports of this package that the other tests do not see, because a package uses a higher one when it is asked to.
+    """Imports by name, which the other tests do not detect.
 
     The package itself loads its public names, `Snapshot.view` loads the viewer, and reading a report loads the facts
     of the features whose sections it has.

@@ -227,7 +227,7 @@ def test_other_allocators(make_gpu, backend, tmp_path):
 
 def test_host_memory(tmp_path):
     with measure() as m:
-        data = mmap.mmap(-1, 80 * MIB)  # new pages, which bytes need not be in a process with free memory
+        data = mmap.mmap(-1, 80 * MIB)  # new pages: bytes may reuse free memory of the process
         data[::4096] = bytes(80 * MIB // 4096)
     assert m.report.devices == {}
     assert 78 * MIB < m.report.host.held < 90 * MIB

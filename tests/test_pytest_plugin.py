@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def run(pytester, monkeypatch):
-    """Run pytest in a new process with the plugin by its name: the entry point of an installation may be older."""
+    """Run pytest in a new process with the plugin by name, because an installed entry point may be older."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
 
@@ -26,7 +26,7 @@ def run(pytester, monkeypatch):
 
 
 class KeepImports:
-    """Keep what a run in this process imports. pytester removes it, and PyTorch cannot be imported twice."""
+    """Keep modules imported by a run in this process: pytester removes them, but PyTorch cannot be imported twice."""
 
     def __init__(self):
         self.modules = {}
@@ -35,7 +35,7 @@ class KeepImports:
         self.modules |= {name: module for name, module in sys.modules.items() if not name.startswith("test_")}
 
 
-@pytest.fixture(autouse=True)  # so that it ends after pytester
+@pytest.fixture(autouse=True)  # requested first, to finish after pytester
 def keep_imports():
     plugin = KeepImports()
     yield plugin
@@ -211,7 +211,7 @@ def test_invalid_marks_are_reported_before_any_test(pytester, run, mark, reason)
 
 
 def test_marks_of_class_and_method_are_combined(pytester, run_on_gpu):
-    """Limit by limit: the nearer one counts, and what it does not set stays."""
+    """For each limit, the innermost mark that sets it takes precedence."""
     pytester.makepyfile(
         """
         import pytest, torch
@@ -287,7 +287,7 @@ def test_markers_and_help(run):
 
 
 def test_mark_is_unknown_without_the_plugin(pytester, run):
-    """So that the tests above do test the plugin."""
+    """This ensures that the tests above test the plugin."""
     pytester.makepyfile("import pytest\n\n@pytest.mark.gpumem_limit('1 GiB')\ndef test_it(): pass\n")
     assert run(plugin=False).ret != 0
 

@@ -1,4 +1,4 @@
-"""The wheel, built from this checkout: what is in it and what is not."""
+"""The contents of the wheel built from this checkout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def can_build():
-    """Whether the installed setuptools is new enough for pyproject.toml; otherwise pip has to download one."""
+    """Whether the installed setuptools is recent enough for pyproject.toml; otherwise pip would have to download it."""
     try:
         return int(version("setuptools").split(".")[0]) >= 77
     except PackageNotFoundError:

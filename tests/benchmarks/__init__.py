@@ -1,1 +1,1 @@
-"""Speed and cost, each beside its peer in one run: ``make bench``, or ``python -m tests.benchmarks [NAME...]``."""
+"""Benchmarks, each with an alternative in the same run: ``make bench``, or ``python -m tests.benchmarks [NAME...]``."""

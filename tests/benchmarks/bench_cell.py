@@ -1,4 +1,4 @@
-"""The cost of measuring a cell: begin and end, an empty cell in a kernel, an eager loop, loading, recording."""
+"""The cost of measuring a cell: start and end, an empty cell in a kernel, an eager loop, loading, recording."""
 
 from __future__ import annotations
 

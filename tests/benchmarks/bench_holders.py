@@ -29,7 +29,7 @@ def _fill(torch, device):
 
 
 def _chain(torch, device):
-    """A linked list whose last link has the tensor: one object per level, the worst case for a search by levels."""
+    """A linked list whose last node refers to the tensor: the worst case for a breadth-first search."""
     link = {"tensor": torch.ones(16, device=device)}
     for _ in range(LINKS):
         link = {"next": link}
@@ -37,7 +37,7 @@ def _chain(torch, device):
 
 
 def _plain_loop(torch):
-    """What users write themselves: every tensor, without a name."""
+    """The usual loop over `gc.get_objects()`, which finds tensors without names."""
     return [obj for obj in gc.get_objects() if isinstance(obj, torch.Tensor)]
 
 

@@ -1,4 +1,4 @@
-"""Memory outside PyTorch by library: what CUPTI's records cost, on and off by turns in one process."""
+"""Memory outside PyTorch by library: the cost of CUPTI's records, switched on and off alternately in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory by category, compared with torch's own, deprecated memory timeline of the same profile."""
+"""Memory by category, compared with PyTorch's deprecated memory timeline of the same profile."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ print(seconds, own, child, len(ranks.members), sum(rank.highest.events for rank 
 
 
 def recording(folder):
-    """One recording of 100,000 events: a repetition of a real one, so that every event has its frames."""
+    """A recording of 100,000 events that repeats a real one, so that every event has frames."""
     data = Path(__file__).parents[1] / "data" / "gpt_small.pickle.xz"
     snapshot = pickle.loads(lzma.decompress(data.read_bytes()))
     traces = snapshot["device_traces"]
@@ -45,7 +45,7 @@ def recording(folder):
 
 
 def run():
-    """A row for each number of ranks; the plain reading of one file, in this run, is the measure."""
+    """A row for each number of ranks, compared with reading one file in the same run."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -62,7 +62,7 @@ def row(measure, value, target=""):
 
 
 def spread(values, digits=0):
-    """Format the median with the minimum and the maximum, which show other load on the machine."""
+    """Format the median with the minimum and the maximum, which indicate other load on the machine."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
 

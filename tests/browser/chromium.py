@@ -1,4 +1,4 @@
-"""Find or install Chromium (``python tests/browser/chromium.py``): Debian's package for root, else Playwright's own."""
+"""Find or install Chromium (``python tests/browser/chromium.py``): Debian's package as root, or Playwright's build."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find():
-    """The path of Chromium on this machine, "" for Playwright's own, or None."""
+    """The path of Chromium on this machine, "" for Playwright's build, or None."""
     for name in NAMES:
         if path := shutil.which(name):
             return path

@@ -64,7 +64,7 @@ def test_bars_of_the_waterfall_are_adjacent(lab, notebook, page):
     assert boxes[0][1] - left > 60
     place = page.locator(".jp-OutputArea-output").first
     assert table.evaluate("element => element.scrollWidth") <= place.evaluate("element => element.clientWidth"), (
-        "advice is not cut off"
+        "the advice is not truncated"
     )
     colors = rows.evaluate_all(
         "rows => rows.map(row => getComputedStyle(row.querySelectorAll('td')[3].querySelectorAll('span')[1])"

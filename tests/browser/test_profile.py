@@ -23,7 +23,7 @@ CUDA, HOST = random_timeline(3000), random_timeline(40, "cpu", 2, reserved=False
 
 @pytest.fixture
 def opened(page, tmp_path):
-    """The page of two devices. It must request nothing from a network and log no errors."""
+    """The page of two devices. It must send no network requests and log no errors."""
     file = tmp_path / "my <timeline>.html"
     file.write_text(timeline_page((CUDA, HOST), "my <timeline>.html", ["A <b>note</b>."]), encoding="utf-8")
     requests, messages = [], []
@@ -42,7 +42,7 @@ def settled(page):
 
 
 def place(page, x, y):
-    """A point of the plot, as parts of its width and height."""
+    """A point of the plot, as fractions of its width and height."""
     box = page.locator(".pad").bounding_box()
     return box["x"] + box["width"] * x, box["y"] + box["height"] * y
 
@@ -97,12 +97,10 @@ def test_hidden_categories_are_not_counted(opened):
     visible = CUDA.total - CUDA.levels[:, 0]
     assert opened.evaluate("ipygpumem.state.device.peak.bytes") == visible.max()
     assert opened.evaluate("ipygpumem.state.device.overallPeak.bytes") == CUDA.peak[1], (
-        "the table's peak is the whole's"
+        "the table shows the peak of all categories"
     )
     assert opened.locator(".chip", has_text="parameter").get_attribute("aria-pressed") == "false"
-    assert opened.evaluate("document.activeElement.innerText").startswith("parameter"), (
-        "the keyboard stays where it was"
-    )
+    assert opened.evaluate("document.activeElement.innerText").startswith("parameter"), "the focus is kept"
     opened.locator(".chip", has_text="gradient").click(modifiers=["Shift"])
     assert opened.evaluate("ipygpumem.state.device.peak.bytes") == CUDA.levels[:, 5].max()
     opened.locator(".chip", has_text="gradient").click(modifiers=["Shift"])
@@ -180,7 +178,7 @@ def test_wheel_zooms_and_drag_pans(opened):
     opened.mouse.up()
     settled(opened)
     assert opened.evaluate("ipygpumem.state.view[0]") < x0
-    assert opened.evaluate("ipygpumem.state.cursor") is None, "a drag is no click"
+    assert opened.evaluate("ipygpumem.state.cursor") is None, "a drag is not a click"
     opened.get_by_role("button", name="All", exact=True).click()
     assert opened.evaluate("ipygpumem.state.view") == [0, opened.evaluate("ipygpumem.state.device.span")]
     opened.mouse.click(*place(opened, 0.5, 0.5))
@@ -203,7 +201,7 @@ def test_second_device(opened):
     settled(opened)
     assert opened.evaluate("ipygpumem.state.device.peak.bytes") == HOST.peak[1]
     assert f"of {len(HOST):,}" in caption(opened)
-    assert opened.locator(".chip.line").count() == 0, "the host's allocator counts only while it is profiled"
+    assert opened.locator(".chip.line").count() == 0, "the host allocator has no counters outside the profile"
 
 
 def test_exports(opened):
@@ -263,4 +261,4 @@ def test_half_a_million_allocations(page, tmp_path):
     page.evaluate(f"ipygpumem.state.setView([{row - 3}, {row + 5}])")
     settled(page)
     drawn_rows = page.evaluate("[...new Set(ipygpumem.drawn.rows)]")
-    assert drawn_rows == list(range(row - 3, min(row + 5, len(many) + 1))), "zoomed in, each change is there"
+    assert drawn_rows == list(range(row - 3, min(row + 5, len(many) + 1))), "each change is visible when zoomed in"

@@ -84,7 +84,7 @@ def test_report_in_an_untrusted_notebook(lab, notebook, page, tmp_path):
     assert "cuda:0" in text
     assert "+1.9 GiB held" in text
     assert "outside PyTorch +2.1 GiB" in text
-    assert "<script>" in text, "hostile text stays text"
+    assert "<script>" in text, "markup is escaped"
     assert page.evaluate("window.broken") is None
     held = line.get_by_text("+1.9 GiB held")
     assert "allocator counter" in held.get_attribute("title")

@@ -97,7 +97,7 @@ def test_pick_returns_what_is_drawn_at_a_point(viewing, snapshots, name):
             kinds[answer["kind"]] += 1
             event = answer["event"]
             inside = curve[answer["first"] + 1 : answer["last"] + 2]
-            assert answer["total"] == inside.max() == curve[event + 1], "the column shows its highest instant"
+            assert answer["total"] == inside.max() == curve[event + 1], "the column shows its maximum"
             if answer["kind"] == "brief":
                 continue
             pixels, rows = expected(timeline, order, answer, view.plot_height)
@@ -362,7 +362,7 @@ def test_two_files_side_by_side(viewing, snapshots):
     labels = [text for text, _ in view.byte_labels()]
     half = len(labels) // 2
     assert half >= 2
-    assert labels[:half] == labels[half:], "both timelines have first scale"
+    assert labels[:half] == labels[half:], "both timelines use the first scale"
     view.page.get_by_role("tab", name="Compare").click()
     rows = view.page.locator(".compare tbody tr")
     rows.first.wait_for()
@@ -463,7 +463,7 @@ def test_legend_hides_and_shows_classes(viewing, snapshots):
     view.page.get_by_role("button", name="Show all").wait_for()
     view.call("device()")
     assert view.page.locator(".legend .chip").first.get_attribute("aria-pressed") == "false"
-    assert view.page.locator(".legend .chip:focus").inner_text() == chip.inner_text(), "the keyboard stays where it was"
+    assert view.page.locator(".legend .chip:focus").inner_text() == chip.inner_text(), "the focus is kept"
     assert colors() != before
     view.page.get_by_role("button", name="Show all").click()
     view.settle()
@@ -564,7 +564,7 @@ def test_accessibility(viewing, snapshots, tab, scheme):
 
 
 def measured():
-    """gpt_small as a measured cell leaves it: cells, the device's name and capacity, device memory on the way."""
+    """gpt_small as recorded by a measured cell: cells, name and capacity of the device, sampled device memory."""
     whole = raw("gpt_small")
     times = [event["time_us"] for event in whole["device_traces"][0]]
     samples = [times[0] + (times[-1] - times[0]) * number // 20 for number in range(21)]

@@ -137,7 +137,7 @@ def test_cursor_that_follows_the_pointer_returns(viewing, small):
     clicked = title.inner_text()
     view.page.mouse.move(box["x"] + 200, 2)
     view.settle()
-    assert title.inner_text() == clicked, "where one clicked it stays"
+    assert title.inner_text() == clicked, "the cursor stays at the clicked position"
 
 
 def test_host_without_blob_addresses(browser, small, tmp_path):

@@ -229,7 +229,7 @@ def test_exported_picture_is_complete(viewing):
     assert any(word.startswith("peak 20.0 MiB") for word in words)
     assert any(word.startswith("out of memory 300 times") for word in words)
     assert any(word.startswith("user/train.py:1 f0") for word in words)
-    assert text.count("#b3261e") > 200, "a line in each column of pixels"
+    assert text.count("#b3261e") > 200, "each column of pixels has a line"
     assert "#1f6fb5" in text, "the cursor"
     height = int.from_bytes(view.export("Picture as PNG")[0].read_bytes()[20:24], "big")
     assert height == 2 * int(re.search(r'height="(\d+)"', text)[1])

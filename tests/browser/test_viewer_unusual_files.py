@@ -227,9 +227,9 @@ def test_damaged_data(viewing, damage):
 
 
 def replaced(script):
-    """The page with a script that runs before the page's own."""
+    """The page with a script that runs before the script of the page."""
     text = page([PageData("made", Snapshot.load(CASES["hostile names"]).encode())])
-    # the policy names the page's script by its hash: another script needs another policy
+    # the policy names the page's script by its hash: a different script needs a different policy
     return re.sub('content="default-src[^"]*"', 'content=""', text).replace(
         "<style>", f"<script>{script}</script><style>", 1
     )
@@ -277,7 +277,7 @@ def test_policy_forbids_connections(viewing):
         }"""
     )
     assert blocked == ["rejected"] * 3
-    # the browser reports what it refused, and nothing else
+    # the browser reports only the refused requests
     assert all(
         any(text in message for text in ("Content Security Policy", "Refused", "Failed to fetch"))
         for message in view.messages

@@ -134,7 +134,7 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     notebook.run(2)
     notebook.picture(1).wait_for(state="visible", timeout=20_000)
     assert notebook.call(1, "peak()") is None
-    assert notebook.call(0, "peak()")["bytes"] == requested, "the other one works on"
+    assert notebook.call(0, "peak()")["bytes"] == requested, "the other viewer still works"
 
     # the notebook file contains none of the data
     saved = notebook.save()

@@ -1,4 +1,4 @@
-"""The replacements for zeta.utils."""
+"""The replacements for functions of zeta.utils."""
 
 from __future__ import annotations
 

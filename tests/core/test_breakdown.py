@@ -1,4 +1,4 @@
-"""The memory breakdown adds up in every reading and every report, whichever values are known."""
+"""The memory breakdown adds up in every reading and every report, regardless of which values are known."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def test_every_report_balances(before, after):
     mixed = before.source != after.source or after.source is None
     if mixed:
         assert report.unattributed is None
-        assert report.outside is None or report.process_wide, "v1, v2 and CUDA's own figure are never subtracted"
+        assert report.outside is None or report.process_wide, (
+            "values of NVML v1, NVML v2 and CUDA are never subtracted from each other"
+        )
         return
     driver = _minus(after.driver_reserved, before.driver_reserved) or 0
     used = after.used - before.used

@@ -1,4 +1,4 @@
-"""Reports as plain data and back."""
+"""Conversion of reports to plain data and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, its links lead somewhere, and what it describes exists."""
+"""The documentation builds without a warning, its links have targets, and the options and names in it exist."""
 
 import argparse
 import ast

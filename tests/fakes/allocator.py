@@ -1,8 +1,8 @@
-"""A caching allocator with the counters and the history of PyTorch's native one, for a device that does not exist.
+"""A caching allocator with the counters and the history of PyTorch's native one, for a fake device.
 
-Sizes round to 512 bytes; up to 1 MiB comes from 2 MiB segments, below 10 MiB from 20 MiB segments, the rest from
-segments of its own in steps of 2 MiB. The best fitting block is split, and freed blocks are merged. A block that
-another stream still uses stays active until that stream is done.
+Sizes round to 512 bytes; up to 1 MiB comes from 2 MiB segments, below 10 MiB from 20 MiB segments, larger sizes from
+their own segments in steps of 2 MiB. The best fitting block is split, and freed blocks are merged. A block that
+another stream still uses stays active until that stream has finished.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@
     gpu.nvml.devices[0].others[4711] = 1 << 30
     gpu.uninstall()
 
-Only what a machine without a GPU does not have is replaced: the C functions of torch._C that PyTorch's Python code
+Only the parts that a machine without a GPU lacks are replaced: the C functions of torch._C that PyTorch's Python code
 calls, the CUDA runtime, and the library that pynvml calls. The fake behaves like CUDA: a context takes 612 MiB of this
-process and 8 MiB that belong to no process, and is created by the first call that needs one; the first matmul takes
-66 MiB outside PyTorch and a workspace; calls that are forbidden during graph capture raise and are in ``violations``.
+process and 8 MiB that are not attributed to a process, and is created by the first call that needs one; the first
+matmul takes 66 MiB outside PyTorch and a workspace; calls that are forbidden during graph capture raise and are in
+``violations``.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class FakeGpu:
         self.history = None
         self._patches = Patches()
 
-    # what a test does to the machine
+    # operations for tests
 
     def __getitem__(self, index):
         return self.devices[index]
@@ -124,10 +125,10 @@ class FakeGpu:
         self.devices[device].nvml_device.own += -(-size // _GRANULE) * _GRANULE
 
     def break_device(self, device=0, error="CUDA error: an illegal memory access was encountered"):
-        """Let a kernel fail: from now on every CUDA call of this process raises."""
+        """Simulate a failed kernel: all later CUDA calls of this process raise."""
         self.devices[device].broken = error
 
-    # CUDA's behaviour
+    # CUDA's behavior
 
     def _context(self, index, by):
         self._forbidden(by)
@@ -269,7 +270,7 @@ class FakeGpu:
             "external_annotations": [],
         }
 
-    # what torch binds at import
+    # functions that torch binds at import
 
     def exchange(self, index):
         """cudaSetDevice, which creates a context since CUDA 12."""
@@ -375,7 +376,7 @@ class FakeGpu:
 
     @contextlib.contextmanager
     def capture(self, stream="current"):
-        """Capture a CUDA graph on the current stream, or (``"side"``) on another one, which PyTorch does not query."""
+        """Capture a CUDA graph on the current stream, or (``"side"``) on a stream that PyTorch does not query."""
         self.capturing = stream
         try:
             yield

@@ -41,7 +41,7 @@ _COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_vo
 
 
 class FakeCupti:
-    """``stride`` is the size of a record; ``refuses`` has error codes by the name of the function that returns them."""
+    """``stride`` is the size of a record; ``refuses`` maps names of functions to the error codes that they return."""
 
     def __init__(self, *, stride=RECORD.size):
         self.stride = stride

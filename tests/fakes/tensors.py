@@ -1,7 +1,7 @@
 """Tensors on the fake device: CPU tensors that report another device and whose deletion frees a block.
 
 Supports ``torch.ones/zeros/full/empty(..., device="cuda")``, ``.to("cuda")``, ``.cuda()``, ``.cpu()`` and a matmul.
-Large tensors are expanded from one element, so that they take no main memory.
+Large tensors are expanded from one element, so that they take no host memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _move(gpu, plain, index):
     block = gpu.alloc(max(1, plain.numel() * plain.element_size()), index)
     tensor = plain.as_subclass(FakeTensor)
     tensor._gpu, tensor._index = gpu, index
-    # as in PyTorch the block belongs to the storage, which views keep alive
+    # as in PyTorch, the block belongs to the storage, which views keep alive
     storage = plain.untyped_storage()
     gpu.storages[storage._cdata] = (index, block)
     weakref.finalize(storage, _free, gpu, storage._cdata)

@@ -42,7 +42,7 @@ class Traffic(TorchDispatchMode):
 
     @staticmethod
     def paused():
-        """Count nothing: torch.compile traces no dispatch modes."""
+        """Suspend tracking: torch.compile cannot trace dispatch modes."""
         return _disable_current_modes()
 
     def _free(self, address):

@@ -4,7 +4,7 @@ import os
 
 
 def path_or_crash(path):
-    """Return the path; of the one that ends with 3, end the process, as the kernel does when it runs out of memory."""
+    """Return the path. For a path that ends with 3, kill the process, as the kernel does when memory runs out."""
     if path.endswith("3"):
         os._exit(1)
     return path

@@ -33,7 +33,7 @@ OPCODES = b"}](utesaKMJ\x8a\x8chj\x94\x95)\x85\x86\x87NG\x88\x89qr.XB0cRb\x93\x8
 MAX_LENGTH = 6000
 FRAME = b"\x95"
 
-# how much was tested
+# statistics of the run
 counts = {"read": 0, "compared": 0, "entries in batches": 0}
 
 
@@ -164,7 +164,7 @@ VALUES += [b"\x8c\x01a", b"\x8c\x01a\x94", b"\x8c\x00\x94", b"]", b"]\x94", b"K\
 
 
 def alter(data, rng):
-    """Change what usually stays a valid pickle: a reference, a number, a value, or repeat an entry."""
+    """Change a reference, a number or a value, or repeat an entry; the pickle usually stays valid."""
     octets = bytearray(data)
     for _ in range(rng.randrange(1, 4)):
         at = octets.find(rng.choice([b"h", b"K", b"}"]), rng.randrange(len(octets) + 1))
@@ -202,7 +202,7 @@ def mutate(data, inputs, rng):  # noqa: C901 (one branch for each kind of damage
             begin = rng.randrange(len(second))
             octets[at:at] = second[begin : begin + rng.randrange(1, 40)]
         elif choice == 6:
-            # a short reference to the memo becomes a long one, to anywhere
+            # a short memo reference becomes a long one with any index
             short = octets.find(b"h", at)
             if 0 <= short < len(octets) - 1:
                 index = rng.choice([0, 1, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 16, (1 << 32) - 1])

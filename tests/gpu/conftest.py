@@ -1,4 +1,4 @@
-"""For tests on a real GPU: a fresh process for what can be tried only once in a process, and the device's own words."""
+"""Fixtures for tests on a real GPU, such as new processes for code that can run only once in a process."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
 
 
 def run_fresh(code, timeout=240, **environment):
-    """Run code in a new process; what it passes to ``tell(...)`` comes back."""
+    """Run code in a new process, and return the arguments of its calls of ``tell(...)``."""
     head = "import json\ndef tell(**facts):\n    print('FACTS ' + json.dumps(facts), flush=True)\n"
     completed = subprocess.run(
         [sys.executable, "-c", head + textwrap.dedent(code)],
@@ -57,7 +57,7 @@ def fresh():
 
 @pytest.fixture(scope="session")
 def torch():
-    """CUDA started and the first kernels loaded, as after ``%load_ext``."""
+    """CUDA is initialized and the first kernels are loaded, as after ``%load_ext``."""
     import torch
 
     import ipygpumem

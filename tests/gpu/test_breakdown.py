@@ -1,4 +1,4 @@
-"""Held, peak, cached, pending, outside, others: each against what the device and PyTorch say themselves."""
+"""Held, peak, cached, pending, outside, others: compared with figures of the device and of PyTorch."""
 
 import ctypes
 import subprocess
@@ -221,7 +221,7 @@ tell(value=y.sum().item(), mode=m.report.devices["cuda:0"].after.mode)
 
 
 def test_capture_on_another_stream(fresh):
-    """A capture that stays open while the current stream is the default one: a reading must not void it."""
+    """A reading must not invalidate a capture that is active while the default stream is the current one."""
     facts = fresh(ACROSS_A_CAPTURE)
     assert facts["value"] == 2048
     assert facts["mode"] == "process"

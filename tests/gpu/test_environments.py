@@ -143,7 +143,7 @@ def test_preload_adds_up(torch, fresh):
 
 
 def test_preload_leaves_no_trace(torch, fresh):
-    """Random state, default flags and the user's peak counters are unchanged."""
+    """Random state, default flags and peak counters are unchanged."""
     facts = fresh(
         """
         import torch, ipygpumem
@@ -214,7 +214,7 @@ def test_preload_context_only(torch, fresh):
 
 
 def test_test_allocation_without_cuda_bindings(torch, fresh):
-    """It uses ctypes and the loaded runtime, and PyTorch's allocator does not change."""
+    """The test allocation uses ctypes and the loaded runtime, and does not change PyTorch's allocator."""
     facts = fresh(
         """
         import sys

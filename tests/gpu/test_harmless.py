@@ -1,4 +1,4 @@
-"""What the user reads, records and compiles is what it would be without us: the same script twice, then compared."""
+"""The extension has no side effects: values, recordings and compiled code are the same with and without it."""
 
 import pickle
 

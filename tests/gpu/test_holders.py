@@ -1,4 +1,4 @@
-"""Holders of memory, freeing it, and the panel of a cell that ran out of memory: in a kernel on a GPU."""
+"""Holders of memory, freeing memory, and the panel of out-of-memory errors, in a kernel on a GPU."""
 
 import json
 import os
@@ -172,7 +172,7 @@ def test_local_variables_of_failed_cell(cases):
     assert search.first == "last exception: fail() x"
     assert near(search.amount, 2 * GIB)
     assert near(search.free, 2 * GIB)
-    assert near(search.now - after.now, search.free), "free frees what was announced"
+    assert near(search.now - after.now, search.free), "free releases the announced size"
     assert "freed: the traceback of ValueError" in free.shown
     assert "-2.0 GiB" in free.shown
     assert debug.error is None
@@ -183,8 +183,8 @@ def test_displayed_output(cases):
     assert search.first.startswith("Out[")
     assert near(search.amount, 65536 * 4096 * 4)
     assert without.first == search.first
-    assert near(without.now - after.now, without.free_out), "--out frees what was announced"
-    assert without.free_out > search.free_out, "the output's graph keeps its input, once the model has gone"
+    assert near(without.now - after.now, without.free_out), "--out releases the announced size"
+    assert without.free_out > search.free_out, "the graph of the output keeps its input after the model is deleted"
     assert "freed: 1 output" in free.shown
 
 
@@ -302,7 +302,7 @@ def test_out_of_memory_in_every_location():
     assert "last exception: step() x" in cause.shown
     assert caught.error is None and "caught" in caught.printed
     assert "5.0 GiB requested (caught by the code)" in caught.shown
-    assert "step() x" in caught.shown, "what held the memory at the failure, although the frame is gone"
+    assert "step() x" in caught.shown, "holders at the time of the failure, although the frame no longer exists"
     assert "in thread worker" in thread.shown
     assert backward.error == "OutOfMemoryError"
     assert "is out of memory" in backward.shown
@@ -426,7 +426,7 @@ def test_after_failed_kernel():
 
 
 def test_storage_at_address_of_freed_storage_is_new():
-    """The caching allocator reuses an address at once."""
+    """The caching allocator reuses addresses immediately."""
     outputs = run(
         "tensors = torch.ones(32 << 20, dtype=torch.uint8, device='cuda')\n"
         "old = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); place = old.data_ptr()\n%gpumem who",

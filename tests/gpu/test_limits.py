@@ -39,7 +39,7 @@ def test_peak_over_limit_stops_notebook():
     within, over, never = notebook.cells[2:]
     assert [out["data"]["text/plain"] for out in within.outputs if out.output_type == "execute_result"] == ["'within'"]
     kinds = [out.output_type for out in over.outputs]
-    assert kinds == ["execute_result", "display_data", "error"], "the value, the report, the error"
+    assert kinds == ["execute_result", "display_data", "error"], "a value, a report and an error"
     assert not never.outputs
 
 

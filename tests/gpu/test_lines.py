@@ -78,7 +78,7 @@ def check_against_memlab(function, *arguments):
         if use.peak is None or line not in peaks:
             continue
         compared += 1
-        # requested bytes against rounded ones: at most the remainder of blocks that are not split
+        # requested and rounded bytes differ by at most the remainder of blocks that are not split
         assert use.peak <= peaks[line] <= use.peak + 4 * MIB, line
         assert use.allocations == allocations[line], line
     for line, count in allocations.items():

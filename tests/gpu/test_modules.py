@@ -6,7 +6,7 @@ MIB = 1 << 20
 
 
 def check_sums(report):
-    """Check every sum of the tables against the counters, to the byte."""
+    """Check every sum of the tables against the counters, exactly."""
     (tree,) = report.modules
     device = report.devices[tree.device]
     high, after = device.high, device.after
@@ -107,8 +107,8 @@ def test_training_step(torch, gpt, autocast):
     parts = {part.kind: part for part in tree.parts}
     assert parts["other threads"].peak == 0
     assert parts["activations"].peak + parts["gradients"].peak > 0
-    inner = [tree.row(f"blocks.{number}").activations for number in (1, 2)]  # results of casts are blocks, too
-    assert abs(inner[0] - inner[1]) <= MIB, "equal blocks keep equal activations"
+    inner = [tree.row(f"blocks.{number}").activations for number in (1, 2)]  # results of casts are blocks
+    assert abs(inner[0] - inner[1]) <= MIB, "identical blocks keep the same amount of activations"
     if not autocast:
         from ipygpumem.core.tables import text_tables
         from ipygpumem.features.modules.table import module_tables
@@ -195,7 +195,7 @@ def test_cuda_graphs_and_side_streams(torch):
 
 
 def test_fully_sharded_modules(fresh):
-    """FSDP2 on one rank: parameters are DTensors, gathered ones come and go; and the sums still agree."""
+    """FSDP2 on one rank: the sums agree although parameters are DTensors that are gathered and freed."""
     facts = fresh("""
         import sys
         sys.path.insert(0, "tests/gpu")
@@ -293,7 +293,7 @@ def test_tracking_keeps_nothing_alive(torch):
     assert tree.row("head").calls == 3
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules, when inductor is imported
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of modules of torch, when inductor is imported
 def test_tracking_does_not_cause_recompilation(torch):
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()).cuda()
     from torch._dynamo.testing import CompileCounter

@@ -1,4 +1,4 @@
-"""The extension in a real kernel on a real GPU, as a person would use it."""
+"""The extension in a real kernel on a real GPU, as in interactive use."""
 
 import ast
 import pickle

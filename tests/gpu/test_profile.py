@@ -1,4 +1,4 @@
-"""Profiles on a real GPU: kernels in the trace, categories as in torch's own export, the allocator's counters."""
+"""Profiles on a real GPU: kernels in the trace, categories as in PyTorch's export, the allocator's counters."""
 
 import gzip
 import json
@@ -138,5 +138,5 @@ def test_library_recording_is_disabled_during_profile(fresh, tmp_path):
         tell(notes=report.notes, errors=report.profile.errors, kernels=text.count('"kernel"'))
     """)
     assert facts["errors"] == []
-    assert facts["kernels"] > 0, "the profile has priority"
+    assert facts["kernels"] > 0, "the profile takes precedence"
     assert any("torch.profiler used CUPTI" in note or "by library" in note for note in facts["notes"])

@@ -1,4 +1,4 @@
-"""Several processes on GPUs: engines of a cluster, and ranks that talk through NCCL."""
+"""Several processes on GPUs: engines of a cluster, and ranks that communicate through NCCL."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_torchrun_with_nccl(tmp_path, ranks):
 
 
 def cluster(fresh, engines, devices):
-    """A cluster with one device for each engine, as its users set it: by CUDA_VISIBLE_DEVICES."""
+    """A cluster with one device for each engine, selected by CUDA_VISIBLE_DEVICES."""
     return fresh(
         f"""
         import os, tempfile
@@ -133,7 +133,7 @@ def cluster(fresh, engines, devices):
     )
 
 
-# not imported here: it has jupyter_client leave dates as text, of which nbclient warns in the tests after these
+# not imported at module level: it makes jupyter_client keep dates as text, which causes warnings in later tests
 @pytest.mark.skipif(find_spec("ipyparallel") is None, reason="ipyparallel is not installed")
 def test_two_engines_on_two_gpus(fresh, two):
     facts = cluster(fresh, 2, ["0", "1"])
@@ -151,5 +151,5 @@ def test_two_engines_on_one_gpu_share_a_device(fresh, torch):
     facts = cluster(fresh, 2, ["0", "0"])
     print(facts["plain"], facts["recorded"], sep="\n")
     assert facts["held"] == [64 * MIB, 128 * MIB]
-    assert facts["users"] == [2], "one device, counted once"
+    assert facts["users"] == [2], "the shared device is counted once"
     assert "shared by 2 processes, counted once" in facts["plain"]

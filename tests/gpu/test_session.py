@@ -1,4 +1,4 @@
-"""Several devices in one session: contexts that a copy brings, histories, logs and figures in notebooks."""
+"""Several devices in one session: contexts created by copies, histories, logs and figures in notebooks."""
 
 import json
 

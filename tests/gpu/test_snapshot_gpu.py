@@ -1,4 +1,4 @@
-"""Snapshots against PyTorch's own counters: the peak, the end and the segments, to the byte."""
+"""Snapshots agree exactly with PyTorch's counters at the peak and at the end."""
 
 import pytest
 

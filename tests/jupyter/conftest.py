@@ -1,4 +1,4 @@
-"""A real IPython in this process, new for each test, and what its cells print and display."""
+"""A real IPython shell in this process, new for each test, with the outputs of its cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traitlets.config import Config
 
 @dataclass
 class Ran:
-    """One cell that ran."""
+    """The result of a cell."""
 
     success: bool
     value: Any
@@ -33,7 +33,7 @@ class Ran:
 
     @property
     def text(self):
-        """The one report."""
+        """The text of the only report."""
         (text,) = self.texts
         return text
 
@@ -92,8 +92,8 @@ def make_notebook(tmp_path_factory, monkeypatch):
     for notebook in notebooks:
         notebook.run("%unload_ext ipygpumem", store_history=False)
         notebook.shell.restore_sys_module_state()
-        notebook.shell.user_ns.clear()  # what the cells allocated is freed here, not when a later test runs
-        atexit.unregister(notebook.shell.atexit_operations)  # or every shell lives to the end, and is reset then
+        notebook.shell.user_ns.clear()  # free memory of the cells now, not during a later test
+        atexit.unregister(notebook.shell.atexit_operations)  # otherwise every shell stays alive until the process exits
         type(notebook.shell).clear_instance()
     sys.modules["__main__"], sys.excepthook = main, hook
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
@@ -109,7 +109,7 @@ def notebook(make_notebook):
 
 @pytest.fixture
 def loaded(make_notebook):
-    """A notebook with the extension over host memory, reporting after every cell."""
+    """A notebook with the extension on a machine without a GPU, reporting after every cell."""
     notebook = make_notebook(GPUMem={"report": "always"})
     notebook.load()
     return notebook

@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 
 LARGE = "b'x' * (128 << 20)"
 
-# IPython's advice to who raises SystemExit
+# IPython's advice after SystemExit
 pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:To exit")]
 
 # cell, value, error type, reports (report = "always")
@@ -79,7 +79,7 @@ def test_automatic_report(loaded, name):
         assert loaded.last.cell == number
         assert loaded.last.success is (error is None)
         assert ("failed" in ran.text) is (error is not None)
-    # and the next cell is a cell like any other
+    # the next cell works as usual
     check(loaded.run("1 + 1"), 2, None, 1)
     check(loaded.run(""), None, None, 0)
     check(loaded.run("1/0"), None, ZeroDivisionError, 1)
@@ -90,7 +90,7 @@ def test_cell_below_magic(loaded, name):
     cell, value, error, _ = TRAPS[name]
     number = loaded.shell.execution_count
     ran = loaded.run(f"%%gpumem\n{cell}")
-    if isinstance(ran.error, SyntaxError):  # nothing runs, and our call is a part of the cell
+    if isinstance(ran.error, SyntaxError):  # nothing runs, and our call is part of the cell
         check(ran, value, error, 0)
     else:
         check(ran, value, error, 1)
@@ -106,7 +106,7 @@ def test_interrupted_wait_below_magic(loaded, name):
     ran = loaded.run(f"%%gpumem -v facts\n{cell}")
     check(ran, None, error, 1)
     assert loaded.run("facts.success").value is False
-    # no measurement is left open: peaks are the next cell's own
+    # no measurement is left open: the next cell has its own peak
     from ipygpumem.measurement.runtime import current
 
     assert current().peaks._scopes == []
@@ -125,7 +125,7 @@ def test_magic_below_another_magic(loaded, name):
     number = loaded.shell.execution_count
     ran = loaded.run(cell)
     check(ran, value, None, reports)
-    assert ran.text.startswith(f"host memory of this process   In [{number}], ")  # a table: it was asked for
+    assert ran.text.startswith(f"host memory of this process   In [{number}], ")  # a table was requested
     assert "\nx" not in ran.stdout
     check(loaded.run("1 + 1"), 2, None, 1)
 
@@ -158,14 +158,14 @@ def test_silent_and_unstored(loaded):
     check(loaded.run("x = 6 * 7", silent=True), None, None, 0)
     check(loaded.run("6 * 7", store_history=False), 42, None, 0)
     check(loaded.run("%%gpumem\nx = 6 * 7", silent=True), None, None, 0)
-    ran = loaded.run("%%gpumem\n6 * 7", store_history=False)  # it was asked for, and has no number
+    ran = loaded.run("%%gpumem\n6 * 7", store_history=False)  # requested, without a cell number
     check(ran, 42, None, 1)
     assert re.match(r"host memory of this process   \d+\.\d m?s\n", ran.text)
     assert loaded.last.cell is None
 
 
 def test_kernel_that_ends_cell_with_none(loaded):
-    """As ipykernel does for a cancelled async cell."""
+    """ipykernel does this for a cancelled async cell."""
     shell = loaded.shell
     infos = []
     shell.events.register("pre_run_cell", infos.append)
@@ -183,7 +183,7 @@ def test_kernel_that_ends_cell_with_none(loaded):
 
 @pytest.mark.parametrize("alive", [False, True])
 def test_cell_without_end(loaded, alive):
-    """A beginning without an end spoils no later cell, once it is gone or another beginning has ended."""
+    """A missing end event does not affect later cells, whether or not the event object is still alive."""
 
     class Info:
         raw_cell, store_history, cell_id = "x", True, None
@@ -286,7 +286,7 @@ def test_help_combined_with_another_option_runs_nothing(loaded):
 
 
 def test_programmatic_call(loaded):
-    """As in a script that nbconvert has made."""
+    """Scripts exported by nbconvert call the magic like this."""
     ran = loaded.run("get_ipython().run_cell_magic('gpumem', '-v facts', 'x = 1\\nx + 41')")
     assert ran.success
     assert "Out" in ran.stdout and "42" in ran.stdout
@@ -299,7 +299,7 @@ def test_programmatic_call(loaded):
 
 
 def test_cells_of_another_thread_are_measured_separately(loaded):
-    """A kernel's subshell runs cells beside the main thread's."""
+    """A subshell of the kernel runs cells concurrently with the main thread."""
     loaded.run(
         "import threading\n"
         "def other():\n"
@@ -318,7 +318,7 @@ def test_many_lines_of_output(loaded):
 
 
 def test_result_is_not_read(loaded):
-    """A value that dislikes being looked at is the user's own business."""
+    """The extension accesses no attributes of a cell's result."""
     loaded.run(
         "class Shy:\n"
         "    def __getattr__(self, name): raise RuntimeError('look away')\n"

@@ -1,4 +1,4 @@
-"""A clearing that waits for the next output is not answered by our report."""
+"""A pending ``clear_output(wait=True)`` is not triggered by our report."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_last_picture_stays(loaded, tail, reports):
 def test_publisher_methods_are_restored(loaded):
     publisher = loaded.shell.display_pub
     assert "clear_output" in vars(publisher)
-    assert "publish" not in vars(publisher), "wrapped only until the next output"
+    assert "publish" not in vars(publisher), "the method is wrapped only until the next output"
     publisher.clear_output(wait=True)
     assert "publish" in vars(publisher)
     loaded.run("%unload_ext ipygpumem")

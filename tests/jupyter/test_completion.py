@@ -108,7 +108,7 @@ def test_paths(line, tmp_path, monkeypatch):
 
 
 def completions(shell, text):
-    """What Tab offers, each as the line that it makes."""
+    """The lines that result from the completions of a line."""
     with provisionalcompleter():
         completions = shell.Completer.completions(text, len(text))
         return [text[: part.start] + part.text + text[part.end :] for part in completions]

@@ -52,7 +52,7 @@ def test_all_steps(heap, fake_gpu):
     assert re.fullmatch(r"  CUDA context +- 612\.0 MiB +▒+ +derived  exists until this process ends", row)
     assert "for the names of libraries: %config GPUMem.outside = 'library', for later allocations" in lines
     html = ran.displays[0]["text/html"]
-    assert "<svg" not in html and "<script" not in html and "<style" not in html, "an untrusted notebook drops them"
+    assert "<svg" not in html and "<script" not in html and "<style" not in html, "an untrusted notebook removes them"
     assert html.count("<tr") == len(fall.steps)
 
 
@@ -63,7 +63,7 @@ def test_returnable_memory_is_freed(heap, fake_gpu):
     torch.cuda.empty_cache()
     after = steps(ipygpumem.explain().devices[0])
     freed = amounts["nvidia-smi shows"] - after["nvidia-smi shows"]
-    # no graph uses the pool any more, which cannot be seen from outside
+    # no graph uses the pool any more, which PyTorch does not report
     assert freed == amounts["cached, can be freed"] + amounts["unused in private pools of graphs"]
     assert "cached, can be freed" not in after
     assert after["cached, cannot be freed"] == amounts["cached, cannot be freed"]

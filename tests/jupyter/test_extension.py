@@ -24,8 +24,8 @@ ALLOCATE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"
 
 
 def footprint(shell):
-    """Everything that an extension may touch, by name."""
-    shell.run_line_magic("unload_ext", "no_such_extension")  # IPython 9 loads its own magics when they are first used
+    """Everything in a shell that an extension can change, by name."""
+    shell.run_line_magic("unload_ext", "no_such_extension")  # IPython 9 loads its magics on first use
     magics = shell.magics_manager
     return {
         "events": {name: list(callbacks) for name, callbacks in shell.events.callbacks.items()},
@@ -74,7 +74,7 @@ def test_unload_restores_everything(fake_gpu, notebook):
     notebook.run("del kept", store_history=False)
     ran = notebook.run("%unload_ext ipygpumem", store_history=False)
     assert (ran.stdout, ran.stderr, ran.displays) == ("", "", [])
-    # a peak that the user is owed keeps its reader until the user's own reset
+    # the wrapper of the peak functions is kept until the user resets the peak
     torch.cuda.reset_peak_memory_stats()
     assert footprint(notebook.shell) == before
 
@@ -92,7 +92,7 @@ def test_repeated_load_and_unload(fake_gpu, notebook):
 
 def test_second_load_has_no_effect(fake_gpu, notebook):
     notebook.load()
-    ipygpumem.load_ipython_extension(notebook.shell)  # past IPython's own guard
+    ipygpumem.load_ipython_extension(notebook.shell)  # bypasses the check in IPython
     notebook.run("%reload_ext ipygpumem", store_history=False)
     notebook.run("%reload_ext ipygpumem", store_history=False)
     notebook.run("import torch", store_history=False)
@@ -163,7 +163,7 @@ def test_unload_below_own_magic(gpu_notebook, tmp_path):
     ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
     assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
     assert torch._C._cuda_isHistoryEnabled() is False
-    assert f"ipygpumem: snapshot {path}: " in ran.stdout, "what was recorded so far is saved, and said"
+    assert f"ipygpumem: snapshot {path}: " in ran.stdout, "the incomplete recording is saved, with a note"
     assert path.exists()
 
 
@@ -216,13 +216,15 @@ def test_two_shells_are_independent(make_notebook):
     second = make_notebook(terminal=True, GPUMem={"report": "always"})
     second.load()
     assert len(second.run("1 + 1").texts) == 1
-    assert len(first.run("1 + 1").texts) == 1  # where its cell ran, though IPython's display() writes to the second
+    assert (
+        len(first.run("1 + 1").texts) == 1
+    )  # in the shell of the cell, although IPython's display() uses the second one
     second.run("%unload_ext ipygpumem")
     assert second.run("1 + 1").texts == []
 
 
 def test_two_consecutive_shells(make_notebook):
-    """Closing the runtime unloads the extension of the first shell; the second one starts anew."""
+    """Closing the runtime unloads the extension of the first shell; the second one starts with a new runtime."""
     first = make_notebook(GPUMem={"report": "always"})
     before = footprint(first.shell)
     first.load()

@@ -143,13 +143,13 @@ def test_torch_import_error(notebook, monkeypatch):
 
 
 def test_late_import_of_torch(fake_gpu, make_notebook, monkeypatch):
-    """A cell imports torch, half of it being there when a reading comes, and then all of it."""
+    """A reading happens while a cell imports torch, and another one after the import."""
     whole = sys.modules["torch"]
     notebook = make_notebook(GPUMem={"preload": "off", "report": "always"})
     monkeypatch.delitem(sys.modules, "torch")
     notebook.load()
     assert "host memory" in notebook.run("1 + 1").text
-    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as in the middle of its own import
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as during its import
     assert "host memory" in notebook.run("1 + 1").text
     monkeypatch.setitem(sys.modules, "torch", whole)
     ran = notebook.run(f"import torch\n{take(64)}")
@@ -170,7 +170,7 @@ def test_reports_after_failed_kernel(gpu_notebook, fake_gpu):
     ran = gpu_notebook.run("del kept\n42")
     assert ran.value == 42
     assert ran.stderr == ""
-    assert "-64.0 MiB held" in ran.text  # the allocator's own counters need no device
+    assert "-64.0 MiB held" in ran.text  # the counters of the allocator need no device
     assert "+64.0 MiB" in gpu_notebook.run("%gpumem").text or True
     ran = gpu_notebook.run("1/0")
     assert isinstance(ran.error, ZeroDivisionError)
@@ -190,7 +190,7 @@ def test_nvml_fails_during_a_session(gpu_notebook, fake_gpu):
     reason = "the GPU has fallen off the bus (NVML: GPU is lost)"
     (said,) = ran.text.splitlines()[1:]
     assert said == f"cuda:0: memory outside PyTorch is known for the whole device only from now on ({reason})"
-    assert gpu_notebook.run("1 + 1").texts == []  # said once
+    assert gpu_notebook.run("1 + 1").texts == []  # reported once
     ran = gpu_notebook.run(take(64, "more"))
     assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB")
     assert "fallen off" not in ran.text
@@ -213,7 +213,7 @@ def test_nvml_fails_and_recovers(gpu_notebook, fake_gpu):
     assert "outside PyTorch +256.0 MiB" in gpu_notebook.run("grab()").text
 
 
-# our own faults
+# internal errors
 
 
 @pytest.mark.parametrize("place", ["begin", "end", "display"])
@@ -258,7 +258,7 @@ def test_internal_error_at_end_of_statement(gpu_notebook, monkeypatch):
 
 
 def test_failed_reading(gpu_notebook, monkeypatch):
-    """What cannot be read is None with its reason, and the rest is there."""
+    """Unreadable values are None with a reason; other values are unaffected."""
     from ipygpumem.sources import allocator
 
     gpu_notebook.run(take(64))
@@ -284,7 +284,7 @@ def test_failed_reading(gpu_notebook, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
-    """The child ends the same cell, and runs further cells and magics, which use neither CUDA nor NVML."""
+    """The child finishes the same cell and runs more cells and magics, without using CUDA or NVML."""
     output, shell = tmp_path / "output", gpu_notebook.shell
 
     def in_child():

@@ -92,7 +92,7 @@ def test_holders_added_by_a_cell(gpu_notebook):
 
 
 def test_command_runs_few_files(gpu_notebook):
-    """Who reads the code of ``%gpumem who`` from the magic to the printed table opens 20 files in four folders."""
+    """The code of ``%gpumem who`` from the magic to the printed table is in at most 20 files in four folders."""
     gpu_notebook.run(f"x = torch.ones(3 << 20, {GPU}\nloss = torch.ones(1 << 20, requires_grad=True).exp().sum()")
     files = set()
 
@@ -324,7 +324,7 @@ def test_user_variable_named_like_an_output(gpu_notebook, name):
 
 
 def test_free_out_frees_the_announced_size(gpu_notebook):
-    """Including outputs that are no longer in the history."""
+    """This includes outputs that are no longer in the history."""
     gpu_notebook.run(f"torch.ones(9 << 20, {GPU}")
     gpu_notebook.run("Out.clear()\ndel _1")
     assert ipygpumem.holders().freeable("cuda:0", "traceback", "output") == 9 << 20

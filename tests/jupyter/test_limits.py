@@ -53,7 +53,7 @@ def test_outside(gpu_notebook, fake_gpu):
 @pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark can be reset on Linux")
 def test_host(loaded):
     loaded.run("%config GPUMem.host_peak = 'reset'")
-    gc.collect()  # what earlier tests left must not be freed during the cell
+    gc.collect()  # objects of earlier tests must not be freed during the cell
     ran = loaded.run("%%gpumem --limit-host 20MiB\nx = b'x' * (64 << 20)\n5")
     assert "host peak +6" in error_message(ran)
     assert "over the limit of 20.0 MiB" in error_message(ran)

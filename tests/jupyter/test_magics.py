@@ -1,4 +1,4 @@
-"""The magics as a person types them."""
+"""The magics as users type them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def take(mib, name="kept"):
 
 
 def usage(ran):
-    """The one line of a UsageError."""
+    """The message of a UsageError, which has one line."""
     assert isinstance(ran.error, UsageError), ran
     assert ran.stdout == ""
     assert ran.displays == []
@@ -121,7 +121,7 @@ def test_on_and_off_take_no_options(gpu_notebook, line):
 )
 def test_help(gpu_notebook, line):
     ran = gpu_notebook.run(f"%gpumem {line}")
-    if line == "x = 1 -h":  # the statement's own
+    if line == "x = 1 -h":  # the report of the statement
         assert isinstance(ran.error, NameError)
         return
     name = line.split()[0]
@@ -231,7 +231,7 @@ def test_statement_within_function_sees_local_names(loaded):
 def test_cell_of_statements_reports_each_and_itself(loaded):
     ran = loaded.run("%gpumem x = 1\n%gpumem y = 2\nz = b'x' * (128 << 20)")
     assert len(ran.texts) == 3
-    assert loaded.last.host.held > 100 * MIB  # the cell's own
+    assert loaded.last.host.held > 100 * MIB  # the report of the cell
     ran = loaded.run("# one statement\n\n%gpumem x = 1\n")
     assert len(ran.texts) == 1
 
@@ -395,7 +395,7 @@ def test_snapshot(gpu_notebook, tmp_path):
     lines = [
         f["line"] for e in snapshot["device_traces"][0] for f in e.get("frames", ()) if f["filename"] in facts.values()
     ]
-    assert set(lines) == {2}  # as the cell was written
+    assert set(lines) == {2}  # as written in the cell
     assert torch._C._cuda_isHistoryEnabled() is False
     again = gpu_notebook.run(cell.replace(take(30), take(20)))  # a re-run overwrites
     assert again.success
@@ -445,7 +445,7 @@ def test_out_of_memory(gpu_notebook, tmp_path):
     assert "cuda:0 ran out of memory" in table
     assert "cuda:0 is out of memory" in panel
     assert any(event["action"] == "oom" for event in pickle.loads(path.read_bytes())["device_traces"][0])
-    ran = gpu_notebook.run(take(1 << 20, "huge"))  # without the magic the panel comes in the place of the line
+    ran = gpu_notebook.run(take(1 << 20, "huge"))  # without the magic the panel replaces the line
     assert isinstance(ran.error, torch.OutOfMemoryError)
     assert "cuda:0 is out of memory" in ran.text
 
@@ -476,7 +476,7 @@ def test_no_recording_with_another_allocator(make_gpu, make_notebook, tmp_path, 
     assert "ran" not in notebook.shell.user_ns
 
 
-# nothing of the user's is kept alive
+# no user objects are kept alive
 
 
 class Thing:
@@ -516,7 +516,7 @@ def test_failed_statement_is_released(loaded):
 
 
 def forget(shell):
-    """Clear what IPython and Python themselves keep of the last results and errors."""
+    """Clear the references of IPython and Python to recent results and errors."""
     import sys
 
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):

@@ -108,7 +108,7 @@ def test_reopening_moves_monitor(monitoring, shown, sent, monkeypatch):
     monitoring.open(0.25)
     first = monitoring._widget
     closed = []
-    gc.collect()  # widgets of earlier tests are closed now, not while closing is observed
+    gc.collect()  # close widgets of earlier tests now, not while closing is observed
 
     def close(widget):
         closed.append(widget)
@@ -118,7 +118,7 @@ def test_reopening_moves_monitor(monitoring, shown, sent, monkeypatch):
     monitoring.open()
     assert closed == [first]
     assert len(shown) == 2
-    assert len(monitoring._data()["time"]) >= 2, "the history is moved, too"
+    assert len(monitoring._data()["time"]) >= 2, "the history is moved as well"
     assert threads() == ["ipygpumem-monitor"]
     monitoring.close()
     assert threads() == []

@@ -8,7 +8,7 @@ import torch
 
 from ipygpumem.snapshot import Snapshot
 
-UNUSED_PID = 9_000_001  # no system has so many processes
+UNUSED_PID = 9_000_001  # larger than any process id
 GPU = "dtype=torch.uint8, device='cuda')"
 STEP = f"def step(n):\n    x = torch.ones(10 << 30, {GPU}\n    y = torch.ones(n << 30, {GPU}\n    return x, y"
 
@@ -60,7 +60,9 @@ def test_error_caught_by_user_code(oom_notebook):
     (panel,) = panels(ran)
     assert "80.0 GiB requested (caught by the code)" in panel
     assert "who holds the memory at the failure" in panel
-    assert "thread MainThread: step() x" in panel, "what held the memory then, although the frame is gone"
+    assert "thread MainThread: step() x" in panel, (
+        "holders at the time of the failure, although the frame no longer exists"
+    )
 
 
 RAISING = {

@@ -34,7 +34,7 @@ def notebook(gpu_notebook, fake_gpu, cupti):
 
 
 def threads():
-    """Return the threads that read records; the sampler's exists until the extension is unloaded."""
+    """Return the threads that read records; the sampler thread exists until the extension is unloaded."""
     return [thread.name for thread in threading.enumerate() if thread.name == "ipygpumem-outside"]
 
 

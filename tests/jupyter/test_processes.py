@@ -119,7 +119,7 @@ def test_command(notebook, child):
     assert notebook.run("%gpumem processes -q -v found").texts == []
     assert notebook.shell.user_ns["found"] == (device,)
     assert ipygpumem.processes(device=["cuda:0"]) == (device,)
-    assert repr(ipygpumem.processes()) == ran.text, "the table, at the end of a cell"
+    assert repr(ipygpumem.processes()) == ran.text, "the table is shown for a statement at the end of a cell"
 
 
 @pytest.mark.parametrize("words", ["processes -d cuda:7", "processes everybody", "processes --all", "processes -v 1x"])

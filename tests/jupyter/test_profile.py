@@ -148,7 +148,7 @@ def test_host_limit_is_not_exceeded_by_the_profiler(notebook):
     assert ran.texts[0].count("includes the records of torch.profiler") == 2, "in the table, and for the limit"
     assert type(notebook.last).from_dict(notebook.last.to_dict()) == notebook.last
     ran = notebook.run("%%gpumem --limit-host 100GiB --trace {folder}/t.json\n" + body)
-    assert ran.success and notebook.last.notes == (), "an upper bound within the limit"
+    assert ran.success and notebook.last.notes == (), "the upper bound is within the limit"
 
 
 def test_quiet(notebook, tmp_path):

@@ -148,7 +148,7 @@ def test_user_takes_over_recording(gpu_notebook):
     ran = gpu_notebook.run(allocation(8))
     assert "the recording across cells has ended, because the code switched" in ran.text
     assert gpu_notebook.run("%gpumem record stop").success
-    assert recording()  # theirs
+    assert recording()  # events of the user
     assert "recording" not in gpu_notebook.run(allocation(8, "more")).text
 
 

@@ -70,15 +70,15 @@ BODIES = st.lists(st.one_of(TEXT, st.sampled_from(["%%time", "    x", "# é", "'
 ENDS = st.sampled_from(["\n", "\r\n"])
 
 
-@pytest.mark.filterwarnings("ignore:`make_tokens_by_line`")  # older IPythons, of a line that ends in U+0085
+@pytest.mark.filterwarnings("ignore:`make_tokens_by_line`")  # older versions of IPython, for a line that ends in U+0085
 @settings(deadline=None)
 @given(body=BODIES, end=ENDS, words=st.text(st.characters(categories=["L", "N"]), max_size=8))
 @example(body=["    x = 1", "  y"], end="\n", words="")
 def test_body_is_transformed_as_without_the_magic(body, end, words):
-    """Whatever IPython does to a cell, it does to the body."""
+    """IPython applies the same transformations to the body as to a cell."""
     body = "".join(line + end for line in body)
     first = "".join(body.splitlines(keepends=True)[:1])
-    # IPython drops blank lines at a cell's head; below ours they keep the numbers of lines
+    # IPython removes blank lines at the start of a cell; below our magic they are kept, to preserve line numbers
     if not first.strip() or first.lstrip().startswith("%%gpumem"):
         return
     try:
@@ -99,7 +99,7 @@ def test_rewriting_twice_changes_nothing(body, end):
 @settings(deadline=None)
 @given(body=st.lists(TEXT.map(lambda text: "".join(text.split()))))
 def test_lines_keep_their_numbers(body):
-    """As many lines as were written, but for what another cell magic swallows."""
+    """The number of lines is preserved, except for lines that another cell magic consumes."""
     lines = [f"{line}\n" for line in ["%%gpumem", *body]]
     if any(line.startswith("%%") for line in body):
         return

@@ -1,4 +1,4 @@
-"""Every trait of GPUMem: by %config, in a configuration file, and with values that mean nothing."""
+"""Every trait of GPUMem: by %config, in a configuration file, and with invalid values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAKE_AND_DROP = "x = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); del
 
 @pytest.fixture
 def configured(make_notebook):
-    """A notebook with ``c.GPUMem.*`` set before the extension is loaded; what the load printed is `.said`."""
+    """A notebook with ``c.GPUMem.*`` set before the extension is loaded; `.said` is the output of the load."""
 
     def make(**settings):
         notebook = make_notebook(GPUMem=settings)
@@ -83,13 +83,13 @@ def test_invalid_value_by_config_is_one_line(gpu_notebook, caplog, name):
     before = gpu_notebook.run(f"%config GPUMem.{name}").value
     with caplog.at_level(logging.ERROR):
         ran = gpu_notebook.run(f"%config GPUMem.{name} = {BAD[name]!r}")
-    assert ran.success  # IPython's way: it logs one line
+    assert ran.success  # IPython logs one line
     (record,) = caplog.records
     assert "\n" not in record.getMessage()
     assert repr(BAD[name]) in record.getMessage() or str(BAD[name]) in record.getMessage()
     assert gpu_notebook.run(f"%config GPUMem.{name}").value == before
     caplog.clear()
-    gpu_notebook.run("%config GPUMem.report = 'always'")  # and it does not come back with the next setting
+    gpu_notebook.run("%config GPUMem.report = 'always'")  # the next setting does not restore it
     assert caplog.records == []
     assert len(gpu_notebook.run("1 + 1").texts) == 1
 
@@ -104,7 +104,7 @@ def test_invalid_value_in_configuration_does_not_break_load(fake_gpu, configured
     assert notebook.said.success
     ran = notebook.run(take(64))
     assert len(ran.texts) == 1
-    assert ("allocated (tensors)" in ran.text) is (name != "style")  # the good values hold
+    assert ("allocated (tensors)" in ran.text) is (name != "style")  # valid values are applied
 
 
 def test_nonexistent_device(fake_gpu, make_notebook, monkeypatch):
@@ -137,7 +137,7 @@ def test_report(fake_gpu, setting, report, reports):
     notebook = setting(report=report)
     cells = (take(64), "1 + 1", TAKE_AND_DROP)
     assert [len(notebook.run(cell).texts) for cell in cells] == reports
-    assert len(notebook.run("%%gpumem\n1 + 1").texts) == 1  # asked for is always shown
+    assert len(notebook.run("%%gpumem\n1 + 1").texts) == 1  # requested reports are always shown
 
 
 def test_load_mentions_that_reports_are_off(fake_gpu, configured):
@@ -212,7 +212,7 @@ def test_preload_off_does_not_initialize_cuda(fake_gpu, configured):
     assert notebook.run("ipygpumem.measurement.runtime.current().baseline.outside").value == 612 * MIB
     ran = notebook.run(take(64, "more"))
     assert "context" not in ran.text
-    assert "since the baseline" not in notebook.run("%gpumem").text, "nothing changed since"
+    assert "since the baseline" not in notebook.run("%gpumem").text, "no memory was allocated in between"
 
 
 def test_breakdown_before_cuda_is_initialized(fake_gpu, configured):
@@ -231,10 +231,10 @@ def test_preload_set_later_by_config(fake_gpu, configured):
 def test_untouched_peaks_are_not_reset(fake_gpu, configured):
     notebook = configured(peaks="untouched")
     assert fake_gpu.calls["resetPeakMemoryStats"] == 0
-    assert "peak +64.0 MiB" in notebook.run(TAKE_AND_DROP).text  # a new record is exact
+    assert "peak +64.0 MiB" in notebook.run(TAKE_AND_DROP).text  # a new maximum is exact
     ran = notebook.run("x = torch.ones(32 << 20, dtype=torch.uint8, device='cuda'); del x")
     assert fake_gpu.calls["resetPeakMemoryStats"] == 0
-    assert ran.texts == []  # a bound that comes from an older record does not speak of this cell
+    assert ran.texts == []  # a bound from an older maximum says nothing about this cell
     assert notebook.last.devices["cuda:0"].grades["peak"].trust == "bound"
     notebook.run("%config GPUMem.peaks = 'exact'")
     notebook.run("x = torch.ones(32 << 20, dtype=torch.uint8, device='cuda'); del x")
@@ -263,9 +263,9 @@ def test_synchronize(fake_gpu, configured):
 def test_host_peak(make_notebook):
     notebook = make_notebook(GPUMem={"report": "always", "host_peak": "reset"})
     notebook.load()
-    # pages of their own: a bytearray may find room in what the heap has kept
+    # its own pages: a bytearray may reuse free memory of the heap
     notebook.run("import mmap\nx = mmap.mmap(-1, 64 << 20)\nfor at in range(0, len(x), 4096): x[at] = 1\nx.close()")
-    for _ in range(2):  # a second time the mark has to be reset for the peak to be this cell's
+    for _ in range(2):  # repeated: the high-water mark must be reset for the peak of this cell
         notebook.run("x = mmap.mmap(-1, 32 << 20)\nfor at in range(0, len(x), 4096): x[at] = 1\nx.close()")
         assert notebook.last.host.grades["peak"].trust == "exact"
         assert 31 * MIB < notebook.last.host.peak < 60 * MIB

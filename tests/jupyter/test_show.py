@@ -1,4 +1,4 @@
-"""One display per report; colors only where the terminal has them."""
+"""One display per report; colors only in terminals that support them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_color_in_a_terminal(terminal, monkeypatch, case, colored):
 
 
 def test_line_in_a_terminal(terminal, monkeypatch):
-    """What a person sees: IPython's own publisher prints the text."""
+    """IPython's publisher prints the text."""
     from IPython.core.displaypub import DisplayPublisher
 
     shell = terminal.shell
@@ -101,5 +101,5 @@ def test_text_of_the_caller_is_not_markup(gpu_notebook, tmp_path):
 
 @pytest.mark.parametrize("cell", ["%gpumem", "%gpumem 6 * 7", "%%gpumem\n6 * 7", "6 * 7"])
 def test_one_display_per_cell(loaded, cell):
-    """The books are the answer; a line about the memory that drawing them took is not."""
+    """Only the breakdown is shown, without a report about the statement itself."""
     assert len(loaded.run(cell).texts) == 1

@@ -1,4 +1,4 @@
-"""Whether the last printed line is open."""
+"""Detection of incomplete lines in output streams."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.ipython
 
 
 class Stream(io.StringIO):
-    """With a place for attributes, as a kernel's streams have."""
+    """A stream with attributes, like the streams of a kernel."""
 
 
 def put(monkeypatch):
-    """Not as a fixture: between that and the test pytest puts its own streams there."""
+    """Replace stdout and stderr; not a fixture, because pytest replaces them between fixtures and the test."""
     out, err = Stream(), Stream()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)

@@ -12,7 +12,7 @@ from ipygpumem.viewer import View
 from ipygpumem.viewer.display_target import DisplayTarget
 from snapshot import files
 
-# ipywidgets 7, which Colab has, asks traitlets in the old way
+# ipywidgets 7, which Colab uses, calls a deprecated function of traitlets
 pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")]
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -21,7 +21,7 @@ BODY = "kept = torch.ones(30 << 20, dtype=torch.uint8, device='cuda')\nlen(kept)
 
 
 def watch(monkeypatch, kind):
-    """As if the shell were a kernel's; tests/kernel has real ones."""
+    """Make the shell look like that of a kernel; tests/kernel has real kernels."""
     monkeypatch.setattr(
         "ipygpumem.viewer.display_target.shell_target",
         lambda shell: DisplayTarget(
@@ -52,7 +52,7 @@ def quiet(make_notebook):
 def test_file_in_a_terminal(loaded, gpt):
     ran = loaded.run(f"%gpumem view '{gpt}'")
     assert ran.success
-    assert ran.texts == [f"{Snapshot.load(gpt).summary()}\n{HINT}"], "and the cell has no report of its own"
+    assert ran.texts == [f"{Snapshot.load(gpt).summary()}\n{HINT}"], "the cell has no separate report"
     assert ran.value is None
 
 

@@ -1,4 +1,4 @@
-"""Real kernels: one for each module, its messages in the order in which they came."""
+"""Real kernels, one for each test module, and their messages in order of arrival."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 
 @dataclass
 class Answer:
-    """What one request brought: the reply's content, and (type, content) of each output message."""
+    """The answer to a request: the content of the reply, and (type, content) of each output message."""
 
     reply: dict
     outputs: list = field(default_factory=list)
@@ -50,11 +50,11 @@ class Kernel:
         self.manager, self.client = manager, client
 
     def send(self, code, **options):
-        # or the kernel would abort what comes too soon after a failed cell
+        # otherwise the kernel aborts requests that arrive soon after a failed cell
         return self.client.execute(code, allow_stdin=False, stop_on_error=False, **options)
 
     def answer(self, request, timeout=60):
-        """Every message of a request, to its reply and until the kernel is idle again."""
+        """All messages for a request until its reply has arrived and the kernel is idle."""
         answer, idle = Answer({}), False
         end = time.monotonic() + timeout
         while not idle:
@@ -76,11 +76,11 @@ class Kernel:
         return self.answer(self.send(code, **options))
 
     def request(self, request):
-        """The reply to anything but an execution."""
+        """The reply to a request other than an execute request."""
         return self.answer(request).reply
 
     def drain(self):
-        """Drop what is still on its way."""
+        """Discard pending messages."""
         try:
             while True:
                 self.client.get_iopub_msg(timeout=0.1)
@@ -90,7 +90,7 @@ class Kernel:
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    """A kernel with the extension over host memory, reporting after every cell."""
+    """A kernel with the extension on a machine without a GPU, reporting after every cell."""
     from jupyter_client.manager import KernelManager
 
     manager = KernelManager()

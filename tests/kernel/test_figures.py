@@ -1,4 +1,4 @@
-"""What a notebook carries away from a run, and a cell that a front end runs again."""
+"""Figures stored in executed notebooks, and cells that a front end runs again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CELLS = ("x = b'x' * (64 << 20)", "%%gpumem\n# why\ny = b'y' * (32 << 20)", "%gp
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """A run by nbclient, as papermill does it, saved."""
+    """A notebook that nbclient has executed and saved, as papermill does."""
     folder = tmp_path_factory.mktemp("run")
     cells = [LOAD.format(log=str(folder / "s.jsonl")), *CELLS]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
@@ -63,7 +63,7 @@ def test_html_conversion_of_notebook_with_metadata(executed):
     try:
         page, _ = exporters.HTMLExporter(template_name="basic").from_filename(str(executed / "run.ipynb"))
     except ValueError as error:
-        pytest.skip(str(error))  # an environment that borrows nbconvert has not its templates
+        pytest.skip(str(error))  # environments that import nbconvert from another environment lack its templates
     assert "vnd.ipygpumem" not in page
     assert "resident (RSS)" in page
 

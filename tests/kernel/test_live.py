@@ -1,4 +1,4 @@
-"""The live display under a long cell, which its report replaces."""
+"""The live display below a long cell, which the report replaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DELAY = 0.5
 
 
 class Displays:
-    """What a notebook would hold: the displays of each request, by updates, in their order."""
+    """The displays that a notebook stores for each request, after all updates, in order."""
 
     def __init__(self):
         self.by_request, self.places, self.updates = {}, {}, {}
@@ -88,7 +88,7 @@ def test_long_cell_is_updated_and_ends_with_its_report(run):
     assert set(outputs[0]["data"]) == {"text/plain", "text/html"}
     assert "application/vnd.ipygpumem+json" in outputs[0]["metadata"]
     (times,) = displays.updates.values()
-    assert 2 <= len(times) <= 4 * 1.5 + 1, "at most four a second"
+    assert 2 <= len(times) <= 4 * 1.5 + 1, "at most four updates per second"
 
 
 def test_no_display_for_short_and_unattended_cells(run):
@@ -113,7 +113,7 @@ def test_live_display_off(run):
 
 def test_failed_cell_with_a_table(run):
     displays = run("%%gpumem\ntime.sleep(1.25)\n1/0")
-    kinds = [kind for kind, _ in itertools.groupby(displays.kinds)]  # one update or more before the error
+    kinds = [kind for kind, _ in itertools.groupby(displays.kinds)]  # at least one update before the error
     assert kinds == ["display_data", "update_display_data", "error", "update_display_data"]
     assert displays.texts[0][0].startswith("host memory of this process   In [")
     assert "failed" in displays.texts[0][0]
@@ -123,7 +123,7 @@ def test_quiet_and_captured_cells(run):
     assert run("%%gpumem -q\ntime.sleep(1.1)").texts == [[]]
     captured = run("%%capture kept\ntime.sleep(1.1)")
     assert captured.updates == {}
-    assert len(captured.texts[0]) == 1, "the report alone"
+    assert len(captured.texts[0]) == 1, "only the report"
 
 
 def test_statement_replaces_the_display(run):
@@ -152,7 +152,7 @@ def test_cleared_output_stays_cleared(run):
 
 
 def test_live_plot_is_not_cleared(run):
-    """Each round ends with clear_output(wait=True): what comes next clears the picture."""
+    """Each round ends with clear_output(wait=True): the next output clears the picture."""
     code = (
         "from IPython.display import clear_output, display\n"
         "for i in range(6):\n    display(f'picture {i}'); time.sleep(0.25); clear_output(wait=True)"
@@ -183,7 +183,7 @@ def test_thread_ends_with_the_extension(run, kernel):
     assert kernel.run(names).value == "['ipygpumem-live']"
     assert kernel.run(f"%unload_ext ipygpumem\n{names}").value == "[]"
     displays = run("time.sleep(0.9)\n%load_ext ipygpumem\ntime.sleep(0.7)")
-    assert displays.updates == {}, "loaded in the middle of a cell"
+    assert displays.updates == {}, "loaded during a cell"
     displays = run("time.sleep(1.1)\n%unload_ext ipygpumem\ntime.sleep(1)")
     assert displays.texts == [[""]], "the display is emptied"
     kernel.run("%load_ext ipygpumem")

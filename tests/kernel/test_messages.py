@@ -1,4 +1,4 @@
-"""What a front end receives, and in which order."""
+"""The messages that a front end receives, and their order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_report(kernel, code):
 
 
 def test_silent_and_unstored(kernel):
-    """A front end's own executions, as VS Code's variable view makes them."""
+    """Executions by the front end itself, such as the variable view of VS Code."""
     assert kernel.run("x = 1", silent=True).outputs == []
     assert kernel.run("x", store_history=False).kinds == ["execute_result"]
     assert kernel.run("1/0", store_history=False).kinds == ["error"]
@@ -67,12 +67,12 @@ def test_silent_and_unstored(kernel):
     ("body", "ename"),
     [
         ("import time\ntime.sleep(30)", "KeyboardInterrupt"),
-        # a loop that waits for nothing else wakes up too late to see that it was cancelled (ipykernel's own)
+        # an event loop without other tasks notices the cancellation too late (a defect of ipykernel)
         ("import asyncio\nfor _ in range(600): await asyncio.sleep(0.05)", "CancelledError"),
     ],
 )
 def test_interrupt(kernel, head, body, ename):
-    """A cell that the person stops has its report as any other, and so have the cells after it."""
+    """An interrupted cell has a report, and so have the following cells."""
     request = kernel.send(f"{head}print('begun', flush=True)\n{body}")
     while True:
         message = kernel.client.get_iopub_msg(timeout=30)
@@ -92,7 +92,7 @@ def test_interrupt(kernel, head, body, ename):
 
 
 def test_background_output(kernel):
-    """A thread that prints on during the next cell disturbs no report."""
+    """A thread that prints during the next cell does not affect reports."""
     first = kernel.run(
         "import threading, time\n"
         "def chatter():\n"
@@ -121,7 +121,7 @@ def test_reports_of_session(kernel):
 
 
 def test_cell_id_of_front_end(kernel):
-    """JupyterLab and nbclient name the cell; older kernels do not pass it on."""
+    """JupyterLab and nbclient send the cell id; older kernels do not forward it."""
     client = kernel.client
     content = {"code": "y = 1", "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
     message = client.session.msg("execute_request", content, metadata={"cellId": "abc-123"})

@@ -32,7 +32,7 @@ LOAD = "get_ipython().config.GPUMem.preload, get_ipython().config.GPUMem.report 
 
 @pytest.fixture(scope="module")
 def executed():
-    """One run for all questions, with the settings that a person begins with."""
+    """One run for all tests, with default settings."""
     return execute(
         "%load_ext ipygpumem",
         "x = b'x' * (64 << 20)\nlen(x)",
@@ -64,7 +64,7 @@ def test_outputs(executed):
 
 
 def test_notebook_stays_small(executed):
-    """What the reports add to a notebook file."""
+    """The size that reports add to a notebook file."""
     notebook, _ = executed
     for cell in notebook.cells:
         for bundle in displays(cell):
@@ -97,7 +97,7 @@ def test_numbers_and_names_of_cells(executed):
     reports = eval(result)  # noqa: S307 (numbers and names)
     assert [(cell, success) for cell, _, success in reports] == [(2, True), (3, True), (4, True), (5, False)]
     ids = [identity for _, identity, _ in reports]
-    assert ids == [cell.id for cell in notebook.cells[1:5]] or ids == [None] * 4  # older nbclients send none
+    assert ids == [cell.id for cell in notebook.cells[1:5]] or ids == [None] * 4  # older versions of nbclient send none
 
 
 @pytest.mark.parametrize("head", ["", "%%gpumem\n"])
@@ -107,7 +107,7 @@ def test_failing_cell_fails(head):
     assert error.ename == "ZeroDivisionError"
     assert notebook.cells[2].outputs == []
     assert notebook.cells[2].execution_count is None
-    assert len(displays(notebook.cells[1])) == 1  # and its report is there
+    assert len(displays(notebook.cells[1])) == 1  # the report is present
 
 
 def test_invalid_options_fail_the_run():

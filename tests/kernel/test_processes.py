@@ -1,4 +1,4 @@
-"""Other kernels as they are: started by jupyter_client, looked at from outside."""
+"""Names of other kernels, which are started by jupyter_client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("ipykernel")
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """A real kernel, with the name that a Jupyter server would give it."""
+    """A real kernel, with the session name that a Jupyter server sets."""
     from jupyter_client.manager import KernelManager
 
     monkeypatch.setattr(processes, "_may_be_nested", lambda: False)

@@ -36,7 +36,7 @@ def test_unattended_notebook_has_the_picture_and_no_widget():
         assert png.startswith(b"\x89PNG")
         assert len(png) <= 60_000
         assert output.metadata["image/png"]["width"] == 880
-    # a widget made by hand is kept by nbclient with its state: the loader, and nothing of the data
+    # nbclient stores the state of a widget that the user creates: the loader, but none of the data
     assert len(str(notebook.metadata["widgets"])) < 8_000
     assert len(nbformat.writes(notebook)) < 250_000
 
@@ -55,7 +55,7 @@ def answering(kernel):
 
 
 def ask(kernel, comm, question):
-    """A question as the page asks it: the answer and its bytes."""
+    """Send a request as the page does, and return the answer and its bytes."""
     client = kernel.client
     content = {"comm_id": comm, "data": {"method": "custom", "content": question}}
     message = client.session.msg("comm_msg", content)
@@ -98,7 +98,7 @@ def test_closed_view_sends_no_messages(kernel, answering):
 
 
 def test_snapshot_notebook_runs_without_gpu(tmp_path):
-    """Its cells with the tag gpu record; every other takes the sample that comes with the package."""
+    """Only cells with the tag gpu record; the others use the sample file of the package."""
     notebook = nbformat.read(Path(__file__).parents[2] / "notebooks" / "snapshots.ipynb", as_version=4)
     notebook.cells = [cell for cell in notebook.cells if "gpu" not in cell.metadata.get("tags", [])]
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -1,4 +1,4 @@
-"""Recordings of allocation history: our own, parts of the program's own, dropped events, and the saved file."""
+"""Recordings of allocation history: own recordings, recordings by the program, dropped events, and the saved file."""
 
 from __future__ import annotations
 

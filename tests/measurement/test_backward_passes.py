@@ -89,7 +89,7 @@ def test_failing_observer_and_failing_pass(original):
     run_backward()
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.ones(1).backward()
-    assert len(passes.passes) == 2, "the failed pass has an end, too"
+    assert len(passes.passes) == 2, "the failed pass has an end position"
     passes.stop()
     observers.remove(fail)
     observers.remove(fail)

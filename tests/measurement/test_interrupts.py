@@ -1,4 +1,4 @@
-"""Interrupts while a measurement begins or ends."""
+"""Interrupts while a measurement starts or ends."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from ipygpumem.sources.device_monitor import DeviceMonitor
 
 
 class Interrupted:
-    """Replaces `DeviceMonitor.read` so that the call number ``at`` fails."""
+    """Replace `DeviceMonitor.read` so that call number ``at`` fails."""
 
     def __init__(self, monkeypatch, at, error=KeyboardInterrupt):
         self.calls_left = at

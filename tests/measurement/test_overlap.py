@@ -26,7 +26,7 @@ def test_measurements_of_one_thread_do_not_overlap():
     inner = spans.begin()
     assert not spans.end(inner)
     assert not spans.end(outer)
-    first, second = spans.begin(), spans.begin()  # a recording over several cells ends in another cell than it began
+    first, second = spans.begin(), spans.begin()  # a recording over several cells starts and ends in different cells
     assert not spans.end(first)
     assert not spans.end(second)
 

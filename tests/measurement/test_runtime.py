@@ -30,7 +30,7 @@ def test_context_kernels_and_workspace(fake_gpu):
     with measure() as m:
         x = torch.full((64, 64), 1.0, device="cuda")
         x @ x
-    assert m.report.devices["cuda:0"].outside == 0, "the first matmul is not charged"
+    assert m.report.devices["cuda:0"].outside == 0, "the first matmul is not counted"
 
 
 def test_parts_of_the_baseline_in_mode_device(make_gpu):

@@ -34,7 +34,7 @@ def threads():
 
 
 def short_allocation(gpu, size, *, before=0.1, seconds=0.06, device=0):
-    """Allocate memory outside PyTorch for a moment."""
+    """Allocate memory outside PyTorch and free it shortly after."""
     time.sleep(before)
     gpu.outside(size, device)
     time.sleep(seconds)

@@ -1,6 +1,6 @@
-"""A snapshot that is small enough to know all results."""
+"""A small snapshot for which all results are known."""
 
-# ruff: noqa: S108 (names that kernels give to cells, not files)
+# ruff: noqa: S108 (names of cells in kernels, not of files)
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Reads what `ipygpumem.snapshot.export.encode` writes, as the JavaScript of the viewer does."""
+"""A decoder for the format of `ipygpumem.snapshot.export.encode`, equivalent to the JavaScript of the viewer."""
 
 from __future__ import annotations
 

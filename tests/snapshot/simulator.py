@@ -161,7 +161,7 @@ class Device:
 
 
 class Simulator:
-    """Runs operations that are encoded as numbers, so that hypothesis can generate and shrink them."""
+    """Run operations that are encoded as numbers, so that hypothesis can generate and shrink them."""
 
     def __init__(self, devices=1, with_pools=True):
         self.clock = 1_700_000_000_000_000

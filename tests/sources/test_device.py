@@ -174,7 +174,7 @@ def test_entry_that_disappears_or_becomes_zero(fake_gpu):
         assert (device.mode, device.process) == ("device", None)
         assert device.why == "this process's entry is missing from NVML's list"
     fake_gpu.nvml_device.regime = "bare"
-    assert read(monitor).mode == "process", "when the entry is back"
+    assert read(monitor).mode == "process", "the entry is present again"
 
 
 def test_graphics_processes_are_counted_once(make_gpu):

@@ -185,5 +185,5 @@ def test_warning_of_deprecated_package_is_hidden(monkeypatch, tmp_path):
     (tmp_path / "pynvml.py").write_text("import warnings; warnings.warn('deprecated', FutureWarning)")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "pynvml")
-    with pytest.raises(NvmlError, match="uninstall"):  # and not the FutureWarning, an error in these tests
+    with pytest.raises(NvmlError, match="uninstall"):  # not a FutureWarning, which is an error in these tests
         Nvml()

@@ -1,4 +1,4 @@
-"""Ticks at round values, and texts within the picture."""
+"""Ticks at round values, and texts inside the picture."""
 
 from __future__ import annotations
 

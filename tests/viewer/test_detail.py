@@ -1,4 +1,4 @@
-"""Level of detail: no event and no allocation is lost."""
+"""Level of detail: all events and allocations are represented."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_every_cell_has_a_band():
     pixels = np.asarray(opened(still).convert("RGB")).astype(int)
     scale = pixels.shape[1] / WIDTH
     band = pixels[round(70 * scale), round(72 * scale) : round(862 * scale)]
-    # to the left of the first event is the state before the recording
+    # the state before the recording is to the left of the first event
     assert (band[12:].sum(axis=1) < 3 * 250).all()
 
 

@@ -1,4 +1,4 @@
-"""What a view displays in each front end, and what its widget answers."""
+"""Displays of a view in each front end, and answers of its widget."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ draw_once = functools.cache(view.picture)
 
 @pytest.fixture(autouse=True)
 def pictures_are_drawn_once(monkeypatch):
-    """Draw one picture for each snapshot of this module: that takes half a second."""
+    """Draw the picture of each snapshot once for this module, because drawing takes half a second."""
     monkeypatch.setattr(view, "picture", draw_once)
 
 

@@ -86,7 +86,7 @@ def test_invalid_path_is_rejected_immediately(snapshot, tmp_path, method, monkey
 
 
 def test_page_requires_only_numpy(tmp_path):
-    """As on a laptop without matplotlib, anywidget, IPython and torch."""
+    """The environment has no matplotlib, anywidget, IPython or torch."""
     code = (
         "import sys\n"
         "for name in ('matplotlib', 'PIL', 'anywidget', 'ipywidgets', 'traitlets', 'IPython', 'torch', 'jinja2'):\n"

@@ -1,4 +1,4 @@
-"""Records and pools in a waterfall, each byte once."""
+"""Records and pools in a waterfall: each byte is counted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waterfalls add up to the byte, whatever is known."""
+"""Waterfalls add up exactly, regardless of which values are known."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_missing_step_is_an_imbalance():
     assert dataclasses.replace(fall, steps=steps).imbalance == 20 * MIB
 
 
-# main memory
+# host memory
 
 
 def test_host_memory():

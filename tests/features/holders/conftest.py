@@ -1,4 +1,4 @@
-"""Searches for the holders of tensors in main memory."""
+"""Searches for the holders of tensors in host memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TensorSearch:
         return torch.ones(self.elements, requires_grad=True)
 
     def result(self, variables, *roots, threads=False, limit=300.0, **options):
-        """Everything that a search from these variables has found; ``limit``: seconds, for a machine that is busy."""
+        """The result of a search from these variables; ``limit`` is a timeout in seconds for a busy machine."""
         roots = [Root("", variables, "variable", "names"), *roots]
         return search_holders(roots, torch, lambda device: device == "cpu", threads=threads, limit=limit, **options)
 
@@ -38,7 +38,7 @@ class TensorSearch:
         return [storage for storage in storages if storage.memory.size == nbytes]
 
     def storage(self, variables, *roots, **options):
-        """The only one of them."""
+        """The only storage of this test."""
         (storage,) = self.storages(variables, *roots, **options)
         return storage
 

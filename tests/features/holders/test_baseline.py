@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-import torch._dynamo  # binds names of torch._C, which a fake GPU must not replace meanwhile
+import torch._dynamo  # binds names of torch._C, which must happen before a fake GPU replaces them
 
 from fakes.traffic import Traffic
 from ipygpumem.features.holders.baseline import CellBaselines
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def cpu_tensors_on_fake_gpu(fake_gpu, monkeypatch):
-    """Each tensor in main memory takes a block of the fake GPU."""
+    """Each tensor in host memory takes a block of the fake GPU."""
     traffic = Traffic(fake_gpu)
     monkeypatch.setattr(TorchTypes, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
     with traffic:
@@ -48,16 +48,18 @@ def test_only_new_storages_are_listed(fake_gpu):
 
 
 def test_storage_at_address_of_freed_storage_is_new(fake_gpu):
-    """PyTorch reuses addresses at once."""
+    """PyTorch reuses addresses immediately."""
     variables = {"kept": ones(3 * MIB), "replaced": ones(4 * MIB)}
     baseline = baseline_of_search()
     address = variables["replaced"].untyped_storage().data_ptr()
     del variables["replaced"]
     variables["fresh"] = ones(4 * MIB)
-    assert variables["fresh"].untyped_storage().data_ptr() == address, "the fake allocator works like PyTorch's"
+    assert variables["fresh"].untyped_storage().data_ptr() == address, (
+        "the fake allocator reuses addresses like PyTorch's"
+    )
     assert names(variables, since=baseline) == ["fresh"]
     variables["view"] = variables["kept"][5:]
-    assert names(variables, since=baseline) == ["fresh"], "a view is a new tensor, but no new storage"
+    assert names(variables, since=baseline) == ["fresh"], "a view is a new tensor, but not a new storage"
 
 
 def test_search_of_one_device_covers_blocks_of_all_devices(two_gpus):

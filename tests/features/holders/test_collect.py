@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-import torch._dynamo  # binds names of torch._C, which a fake GPU must not replace meanwhile
+import torch._dynamo  # binds names of torch._C, which must happen before a fake GPU replaces them
 
 import ipygpumem
 from ipygpumem.core.errors import OptionError
@@ -79,7 +79,7 @@ def test_sums_per_device(two_gpus):
 
 
 def test_memory_outside_pytorch_allocator_is_reported_separately(fake_gpu):
-    """For example a tensor that another process shares, or one over another library's memory."""
+    """For example a tensor shared by another process, or a tensor in memory of another library."""
     own, shared = ones(3 * MIB), ones(4 * MIB)
     storage = shared.untyped_storage()
     _, block = fake_gpu.storages[storage._cdata]
@@ -164,7 +164,7 @@ def test_unprintable_dict_keys(fake_gpu):
 
 
 def test_concurrent_allocations_during_search(fake_gpu, monkeypatch):
-    """What is freed meanwhile is not missing, and what is allocated meanwhile is not unreachable."""
+    """Memory freed during the search is not missing, and memory allocated during it is not unreachable."""
     variables = {"x": ones(3 * MIB), "freed": ones(5 * MIB)}
     allocated = []
 

@@ -1,4 +1,4 @@
-"""What the collector hides or must not be asked for, and searches that reach their time limit."""
+"""Objects that the garbage collector does not list, unsafe requests to it, and searches that reach their time limit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_frozen_objects_are_found():
 
 
 def test_asyncio_referents_are_not_requested(search, monkeypatch):
-    """Up to Python 3.12.3 that corrupts its free list, and the next traversal never ends (CPython #122695)."""
+    """Up to Python 3.12.3 it corrupts the free list of asyncio, and the next traversal hangs (CPython #122695)."""
     asyncio_module, other_module = types.ModuleType("_asyncio"), types.ModuleType("another")
     requests = record_requests(monkeypatch, asyncio_module)
     assert search.storages({"x": search.tensor()})
@@ -86,7 +86,7 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_search_may_stop_at_any_step(search, monkeypatch, step):
-    """It then reports less, but no wrong name and nothing as unreachable."""
+    """The result is incomplete, but has no incorrect names and no unreachable tensors."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     chain = {"value": search.tensor()}

@@ -146,7 +146,7 @@ def test_storage_without_tensor(search):
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
 def test_few_and_many_tensors_give_equal_results(search, count):
-    """Below a certain number, each id is looked up by itself."""
+    """Below a certain number, each id is looked up separately."""
     tensors = [search.tensor() for _ in range(count)]
     storages = search.storages({"rows": [{"x": tensor} for tensor in tensors], "again": tensors})
     assert sorted(storage.facts.name for storage in storages) == sorted(f"again[{i}]" for i in range(count))
@@ -234,11 +234,11 @@ def test_deeply_nested_list(search):
     storage = search.storage({"x": x})
     assert storage.holder == "x"
     assert storage.facts.name.startswith("x...") and len(storage.facts.name) < 100
-    while type(x) is list:  # taken apart step by step, because the interpreter would recurse
+    while type(x) is list:  # deallocated step by step, because the interpreter would recurse
         x = x[0]
 
 
-# Objects that the collector does not track: NumPy arrays and what only they refer to
+# Objects that the garbage collector does not track: NumPy arrays and objects that only they refer to
 
 
 def structured(value):

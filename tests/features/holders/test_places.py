@@ -1,4 +1,4 @@
-"""Where names belong: variables, outputs, tracebacks, threads; objects without a name and unreachable cycles."""
+"""Locations of names: variables, outputs, tracebacks, threads; objects without a name and unreachable cycles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Node:
 
 @pytest.fixture
 def no_collection():
-    """The collector is off, as it would free unreachable cycles."""
+    """Disable garbage collection, which would free unreachable cycles."""
     gc.collect()
     gc.disable()
     yield
@@ -139,7 +139,7 @@ def test_unreachable_cycle_is_detected_but_not_collected(search, no_collection):
 
 
 def test_cycle_with_unknown_referrer_is_alive(search):
-    iterator = iter([Node(search.tensor())])  # in a local variable of the test, which is no root
+    iterator = iter([Node(search.tensor())])  # in a local variable of the test, which is not a root
     storage = search.storage({})
     assert (storage.holder, storage.facts.places) == (NO_NAME, ("elsewhere",))
     del iterator
@@ -150,7 +150,7 @@ def test_search_keeps_no_tensor_alive(search, no_collection):
     reference = weakref.ref(x)
     search.storages({"x": x}, threads=True)
     del x
-    assert reference() is None, "even a cycle of ours would keep it until the next collection"
+    assert reference() is None, "a reference cycle in the search would keep the tensor until the next collection"
 
 
 def test_user_modules_precede_libraries(monkeypatch):

@@ -1,4 +1,4 @@
-"""A search runs no code of the user and changes nothing, whatever the objects are."""
+"""A search runs no user code and changes nothing, regardless of the objects."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_class_that_overrides_dict_and_class(search):
 
 @pytest.fixture
 def busy_thread():
-    """Runs a function with increasing numbers in another thread until the test ends."""
+    """Call a function with increasing numbers in another thread until the test ends."""
     stop, threads = threading.Event(), []
 
     def start(change):

@@ -1,4 +1,4 @@
-"""Limits: certain excesses are reported, and so is what could not be checked."""
+"""Limits: violations are reported, and so are limits that could not be checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def over(limits, *arguments, **options):
 
 def test_each_figure_has_its_own_limit():
     assert over(Limits()) == ([], ())
-    assert over(Limits(peak=3 * MIB, held=MIB, outside=2 * MIB)) == ([], ()), "a limit may be reached exactly"
+    assert over(Limits(peak=3 * MIB, held=MIB, outside=2 * MIB)) == ([], ()), "a value equal to the limit is allowed"
     assert over(Limits(peak=3 * MIB - 1)) == ([("cuda:0", "peak", 3 * MIB)], ())
     assert over(Limits(held=0)) == ([("cuda:0", "held", MIB)], ())
     assert over(Limits(held=0), held=0) == ([], ())

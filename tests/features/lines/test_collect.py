@@ -44,7 +44,7 @@ def test_each_line_of_block_and_function(gpu):
     assert (use.allocated, use.allocations) == (60 * MIB, 6)
     assert (use.freed, use.frees) == (30 * MIB, 3)
     assert (use.after, use.peak) == (35 * MIB + 100, 45 * MIB + 100)
-    assert use.kept == 20 * MIB, "one of the three is freed by the line below"
+    assert use.kept == 20 * MIB, "the next line frees one of the three"
     use = block["gpu.free(kept.pop())"]
     assert (use.freed, use.frees, use.peak) == (10 * MIB, 1, None), "no peak for a line that does not allocate"
     assert block["kept = []"] is None

@@ -1,4 +1,4 @@
-"""Source regions of functions, cells and with statements; no code of the user's objects runs."""
+"""Source regions of functions, cells and with statements; no code of user objects runs."""
 
 from __future__ import annotations
 
@@ -138,7 +138,9 @@ def test_self_wrapping_function_has_no_code():
 def test_regions():
     first = plain.__code__.co_firstlineno
     region = function_region(plain.__code__, SourceTexts({}))
-    assert (region.file, region.first, region.last) == (__file__, first, first + 4), "to its closing bracket"
+    assert (region.file, region.first, region.last) == (__file__, first, first + 4), (
+        "the region ends at the closing bracket"
+    )
     code = compile("\n\ndef f():\n    return [\n    ]\n", "nowhere", "exec").co_consts[0]
     with pytest.raises(OptionError, match=r"the source of f is not available \(file nowhere\)"):
         function_region(code, SourceTexts({}))
@@ -148,7 +150,7 @@ def test_functions_around_lines():
     def names(*lines):
         return [(region.name, region.first, region.last) for region in enclosing_functions("cell", lines, TEXTS)]
 
-    assert names(5) == [("first", 2, 8)], "the outermost, with its decorator"
+    assert names(5) == [("first", 2, 8)], "the outermost function, with its decorator"
     assert names(11, 14) == [("Net.forward", 11, 11), ("Net.size", 12, 14)]
     assert names(16, 1, 99) == []
     assert enclosing_functions("cell", [1], SourceTexts({"cell": "def ("})) == [], "invalid syntax"

@@ -1,4 +1,4 @@
-# ruff: noqa: RUF001 (so many times)
+# ruff: noqa: RUF001 (multiplication signs)
 """The complete listing as text, and as HTML that untrusted notebooks keep."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_html_has_only_inline_style_and_escaped_source():
     assert "white-space:pre" in html
     assert html.count("60.0 MiB ×6") == 1
     assert "width:72px" in html, "30 of 40 MiB of a bar of 96 pixels"
-    assert html.count("width:24px") == 2, "from there to the peak, and the memory outside the listed lines"
+    assert html.count("width:24px") == 2, "the second bar ends at the peak, the third contains memory of other lines"
 
 
 def test_empty_listing():

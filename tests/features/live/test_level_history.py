@@ -44,7 +44,7 @@ def test_history_is_one_hour():
 
 def test_cells_since_a_time():
     reports = [
-        report(cell=1, seconds=5.0),  # from 1 to 6
+        report(cell=1, seconds=5.0),  # cells 1 to 6
         report(cell=None, seconds=50.0),
         report(cell=2, seconds=20.0, success=False),
     ]

@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 import torch
-import torch._dynamo  # binds names of torch._C that a fake device may not replace meanwhile
+import torch._dynamo  # binds names of torch._C, which must happen before a fake device replaces them
 from torch import nn
 from torch.nn.modules import module as hooks
 from torch.optim import optimizer as optimizers
@@ -116,9 +116,9 @@ def test_training_step(traffic):
     assert tree.row("1").buffers == 64 * 4
     assert tree.rows[0].parameters == sum(weights[path] for path in ("0", "1", "2"))
     # saved for backward: the input of each product; relu saves the input of `down`
-    assert tree.row("0").activations == 16 * 64 * 4, "its output is the block's input"
+    assert tree.row("0").activations == 16 * 64 * 4, "the output is the input of the block"
     assert tree.row("1.up").activations == 0
-    assert tree.row("1.up").temporary == 16 * 256 * 4, "its output lived until relu had run"
+    assert tree.row("1.up").temporary == 16 * 256 * 4, "the output stays alive until relu has run"
     assert tree.row("1").activations >= 16 * 256 * 4
     assert [(phase.name, phase.times) for phase in tree.phases] == [
         ("forward", 3),
@@ -133,7 +133,7 @@ def test_training_step(traffic):
 
 
 def test_phases_add_up_to_run_time(traffic, monkeypatch):
-    """The time that scanning takes belongs neither to a phase nor to the measurement."""
+    """The time of the scan is part of neither a phase nor the measurement."""
     from ipygpumem.features.modules.storages import ModelStorages
 
     addresses, find_optimizers = ModelStorages.addresses, ModelStorages.find_optimizers
@@ -202,7 +202,7 @@ def test_checkpointed_modules_are_recomputed(traffic):
     assert (row.calls, row.note) == (1, "recomputed in backward")
     assert tree.row("1.up").note == "recomputed in backward"
     assert tree.row("0").note == ""
-    assert row.activations == 16 * 64 * 4, "its output; the activations inside are discarded"
+    assert row.activations == 16 * 64 * 4, "the output only; the activations inside are discarded"
     assert row.temporary >= 16 * 256 * 4
     assert [(phase.name, phase.times) for phase in tree.phases if phase.name != "other"] == [
         ("forward", 3),
@@ -211,7 +211,7 @@ def test_checkpointed_modules_are_recomputed(traffic):
     check_nothing_is_patched()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # from dynamo itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # raised by dynamo
 def test_compiled_modules_are_reported_as_a_whole(traffic):
     model = make()
     model[1] = torch.compile(model[1], backend="eager")
@@ -229,7 +229,7 @@ def test_compiled_modules_are_reported_as_a_whole(traffic):
     assert compiled.note == "compiled: memory of its submodules is not known separately"
     assert compiled.activations > 0
     inner = tree.row("1._orig_mod.up")
-    assert inner.parameters == inner.gradients == 64 * 256 * 4, "addresses are known in compiled code, too"
+    assert inner.parameters == inner.gradients == 64 * 256 * 4, "addresses are known in compiled code"
     assert (inner.activations, inner.temporary, inner.peak, inner.own) == (None, None, None, None)
     assert tree.row("2").calls == 1
     assert tree.row("2").note == "compiled: memory of its submodules is not known separately"
@@ -363,7 +363,7 @@ def test_allocations_of_other_threads_are_not_attributed_to_model(traffic, fake_
         model(torch.randn(16, 32))
     tree = check_sums(m)
     assert {part.kind: part.end for part in tree.parts}["other threads"] == 64 * KIB
-    assert tree.row("1").activations == 16 * 32 * 4, "its output, and no more"
+    assert tree.row("1").activations == 16 * 32 * 4, "only its own output"
 
 
 def test_optimizer_that_did_not_step_is_listed(traffic):
@@ -484,8 +484,8 @@ def test_tensors_and_modules_replaced_by_step_are_freed(traffic):
     device, without = m.report.devices["cuda:0"], bare.report.devices["cuda:0"]
     model_size = 50_000 * 4 + 32 * 1000 * 4  # the first measurement includes the model itself
     assert abs(device.high.allocated - device.before.allocated - (without.peak - model_size)) < 4 * KIB
-    assert tree.row("").buffers == 2 * 50_000 * 4, "the old and the new one exist at the same time"
-    assert tree.row("head").parameters == 32 * 1000 * 4, "of one module at a time"
+    assert tree.row("").buffers == 2 * 50_000 * 4, "the old and the new module exist at the same time"
+    assert tree.row("head").parameters == 32 * 1000 * 4, "only one module exists at a time"
     assert tree.row("head").calls == 3
     parts = {part.kind: part for part in tree.parts}
     assert parts["parameters"].end == 32 * 1000 * 4
@@ -498,7 +498,9 @@ def test_replacement_by_module_of_another_class_is_noted(traffic):
         model(torch.randn(16, 32))
     tree = check_sums(m)
     assert [(row.path, row.type) for row in tree.rows] == [("", "Sequential"), ("0", "Linear, then Sequential")]
-    assert tree.row("0").parameters == (32 * 64 + 64 + 32 * 8 + 8) * 4, "both, as the old one was freed later"
+    assert tree.row("0").parameters == (32 * 64 + 64 + 32 * 8 + 8) * 4, (
+        "both modules, because the old one is freed later"
+    )
     assert tree.row("0").calls == 1
 
 
@@ -600,7 +602,7 @@ def test_distributed_data_parallel(process_group, traffic):
     inner = tree.row("module")
     assert (inner.calls, inner.parameters) == (3, tree.row("").parameters)
     assert inner.gradients == inner.parameters
-    assert tree.row("").activations == inner.activations, "its buckets for gradients are not activations"
+    assert tree.row("").activations == inner.activations, "gradient buckets are not activations"
     parts = {part.kind: part for part in tree.parts}
     assert parts["activations"].end == 0
     assert parts["not the model's"].end >= inner.parameters

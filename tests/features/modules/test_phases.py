@@ -48,7 +48,7 @@ def test_sums(gpu):
         "other": 23,
     }
     assert sum(sums.change for _, sums in by_phase.values()) == after - before
-    assert outer.peaks[0].allocated == 51 * MIB, "the measurement around them has its own peak"
+    assert outer.peaks[0].allocated == 51 * MIB, "the enclosing measurement has its own peak"
     current().peaks.drop(outer)
 
 
@@ -58,12 +58,12 @@ def test_sums(gpu):
         (["forward"], "forward"),
         (["backward"], "backward"),
         (["backward", "forward"], "backward"),  # checkpointing
-        (["forward", "backward"], "backward"),  # a gradient inside a forward
+        (["forward", "backward"], "backward"),  # a gradient inside a forward pass
         (["optimizer"], "optimizer"),
         (["optimizer", "forward"], "forward"),  # a closure
         (["optimizer", "backward"], "backward"),
         (["optimizer", "backward", "forward"], "backward"),
-        (["backward", "optimizer"], "optimizer"),  # an optimizer in a hook of backward
+        (["backward", "optimizer"], "optimizer"),  # an optimizer step in a backward hook
     ],
 )
 def test_innermost_phase_is_counted(gpu, entered, shown):

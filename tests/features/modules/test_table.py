@@ -99,7 +99,7 @@ def test_buffers_have_a_column_if_present():
 
 
 def transformer(blocks=12, **last_block):
-    """A model with a list of identical blocks, in each an attention and an MLP."""
+    """A model with a list of identical blocks of attention and MLP."""
     yield row("", "GPT", 0, blocks * 10 * MIB, 0)
     yield row("h", "ModuleList", 1, blocks * 10 * MIB, 0)
     for number in range(blocks):
@@ -114,7 +114,7 @@ def test_identical_modules_are_folded_with_sums():
     assert [(table_row.label, table_row.cells[0], table_row.cells[-2:]) for table_row in table.rows] == [
         ("model: GPT", "-", ("-", "120.0 MiB")),
         ("h: ModuleList", "-", ("-", "120.0 MiB")),
-        ("0-11: Block ×12", "12.0 MiB", ("5.0 MiB", "120.0 MiB")),  # the temporary memory of one at a time
+        ("0-11: Block ×12", "12.0 MiB", ("5.0 MiB", "120.0 MiB")),  # the temporary memory of one module at a time
         ("(itself)", "", ("", "36.0 MiB")),
         ("attn: Attention ×12", "-", ("6.0 KiB", "48.0 MiB")),
         ("mlp: MLP ×12", "-", ("-", "36.0 MiB")),

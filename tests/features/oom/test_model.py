@@ -1,4 +1,4 @@
-"""Advice follows from the numbers of a failed allocation, and only from these."""
+"""Advice depends only on the numbers of the failed allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The observer of failed allocations records what it can and never raises."""
+"""The observer of failed allocations records all available data and never raises."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_user_error_is_raised_despite_internal_errors(listening, monkeypatch, er
 
     monkeypatch.setattr(failed_allocations(), "_record", broken)
     interrupted = pytest.raises(KeyboardInterrupt) if error is KeyboardInterrupt else contextlib.nullcontext()
-    with interrupted:  # the user's interrupt is raised a moment later
+    with interrupted:  # the KeyboardInterrupt of the user is raised later
         fail(listening)
         for _ in range(100):
             pass

@@ -163,7 +163,7 @@ def test_recording_pauses_for_profiler(records, cupti):
     cupti.alloc(0x1000, 5)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         assert not cupti.enabled
-        assert not cupti._open, "no buffer of ours is in use while the profiler uses CUPTI"
+        assert not cupti._open, "our buffers are not in use while the profiler uses CUPTI"
         cupti.alloc(0x2000, 6)
         time.sleep(0.01)
         torch.ones(3).sum()
@@ -316,7 +316,7 @@ def test_records_of_unknown_version_are_reported(records, cupti, monkeypatch, fe
     interval = records.open_interval()
     cupti.alloc(0x1000, 5)
     if fetched:
-        with records._lock, contextlib.suppress(CuptiError):  # as the thread does
+        with records._lock, contextlib.suppress(CuptiError):  # as the reader thread does
             records._collect()
     records.close_interval(interval)
     records.release()
@@ -344,7 +344,7 @@ def test_live_allocations_by_owner(records, cupti):
     records.resume()
     later, owners = records.live_by_owner()
     assert later >= since
-    assert owners == {}, "memory from before the pause may have been freed meanwhile"
+    assert owners == {}, "memory from before the pause may have been freed"
     records.release()
     assert records.live_by_owner() is None
 
@@ -436,7 +436,7 @@ def test_forked_child_records_nothing(records, cupti):
             locked.set()
             proceed.wait()
 
-    holder = threading.Thread(target=hold)  # as the thread that reads buffers may at that moment
+    holder = threading.Thread(target=hold)  # as the thread that reads buffers may do at that time
     holder.start()
     locked.wait()
     pid = os.fork()

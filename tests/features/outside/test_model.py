@@ -1,4 +1,4 @@
-"""Names of libraries, and libraries and the rest that add up to the change that NVML reports."""
+"""Names of libraries, and their memory, which adds up with the remainder to the change that NVML reports."""
 
 from __future__ import annotations
 

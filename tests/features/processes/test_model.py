@@ -76,6 +76,6 @@ def test_no_changes_unless_listed_at_both_ends():
     whole = device((), ((1, 10),))
     unknown = dataclasses.replace(whole.before, process=None, others=None, listed=())
     assert other_process_changes(dataclasses.replace(whole, before=unknown), identify, unchanged=True) == ()
-    # before CUDA is initialized our own memory is certainly 0, and the list was not read
+    # before CUDA is initialized, the memory of this process is 0 and the list is not read
     idle = dataclasses.replace(whole.before, context=False, process=0, others=None, listed=())
     assert other_process_changes(dataclasses.replace(whole, before=idle), identify) == ()

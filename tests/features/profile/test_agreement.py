@@ -1,4 +1,4 @@
-"""The timeline agrees with torch's own, deprecated memory timeline of the same profile at every instant."""
+"""The timeline agrees with PyTorch's deprecated memory timeline of the same profile at every time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_documentation_example(tmp_path):
     row, peak = timeline.peak
     levels = dict(zip(CATEGORIES, timeline.levels[row].tolist(), strict=True))
     parameters = 25_557_032 * 4
-    # oneDNN may convert a weight to another layout, which PyTorch's categories count as a parameter too
+    # oneDNN may convert a weight to another layout, which PyTorch also counts as a parameter
     assert parameters <= levels["parameter"] < parameters * 1.01
     assert levels["optimizer state"] == parameters
     assert peak == sum(levels.values())
@@ -106,7 +106,7 @@ def test_total_is_the_same_without_operators(tmp_path):
     (ours,), (full,) = without_operators, whole
     assert not ours.levels[:, :UNKNOWN].any()
     assert full.levels[:, :UNKNOWN].any()
-    # except for memory that was allocated before and stays, the totals change alike
+    # apart from memory that was allocated before and stays allocated, the totals are equal
     created = ours.total - ours.total[0]
     assert created.max() == (full.total - full.total[0]).max()
     assert created[-1] == full.total[-1] - full.total[0]

@@ -61,7 +61,7 @@ def test_events_are_not_converted_to_objects(capture):
         torch.ones(3) + 1
     inner = capture._profile.profiler
     capture.stop()
-    assert inner._function_events is None, "for 8,000 events that takes ten times as long as stopping"
+    assert inner._function_events is None, "converting 8,000 events takes ten times as long as stopping"
 
 
 def test_plain_json(capture, tmp_path):
@@ -81,12 +81,12 @@ def test_capture_ends_before_profiler_in_code_starts(capture, tmp_path):
     assert capture.aside > 0
     assert "aten::mul" in names(capture.result)
     assert not names(capture.result) & {"aten::sub", "aten::div"}
-    capture.write(tmp_path / "trace.json")  # although another profiler has run since
+    capture.write(tmp_path / "trace.json")  # although another profiler has run in between
     assert "aten::mul" in (tmp_path / "trace.json").read_text()
 
 
 def test_pytorch_discards_result_of_outer_profiler():
-    """The reason for ending early: if this fails, PyTorch has fixed it."""
+    """This is why captures end early. If this test fails, PyTorch has fixed the defect."""
     with profile(activities=CPU) as outer:
         torch.ones(3).mul(2)
         with profile(activities=CPU):

@@ -108,7 +108,7 @@ def test_another_profiler_is_running(tmp_path):
 
 
 def test_nested_measurement(tmp_path):
-    """The inner measurement has its profile; the outer one ends there."""
+    """The inner measurement has its profile; the outer profile ends at its start."""
     inner = []
 
     def run():
@@ -230,7 +230,7 @@ def test_trace_contains_its_own_file_name(tmp_path, name):
 
 @pytest.mark.parametrize("ending", ["", ".tmp"])
 def test_incomplete_trace_is_reported(tmp_path, monkeypatch, ending):
-    """Kineto does not report a full disk. It writes to a temporary file next to the requested one, and leaves it."""
+    """Kineto does not report a full disk. It writes to a temporary file next to the requested one, and keeps it."""
 
     def export(self, target):
         Path(f"{target}{ending}").write_text('{"traceEvents": [')

@@ -1,4 +1,4 @@
-"""The page of a profile contains what the timeline contains."""
+"""The page of a profile contains the data of the timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a profile shows what the timeline contains."""
+"""The picture of a profile shows the data of the timeline."""
 
 from __future__ import annotations
 

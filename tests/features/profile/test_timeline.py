@@ -76,7 +76,7 @@ def test_allocator_counters_follow_changes():
 def test_memory_without_tensor_is_unknown():
     events = [
         UnmatchedEvent(10, "cpu", 1, 100),
-        UnmatchedEvent(20, "cpu", 1, 50),  # its free was not profiled: the address counts once
+        UnmatchedEvent(20, "cpu", 1, 50),  # the free was not profiled: the address is counted once
         UnmatchedEvent(30, "cpu", 1, -100),
         UnmatchedEvent(40, "cpu", 2, -7),  # allocated before the profile
         UnmatchedEvent(15, "cuda:1", 1, 5),
@@ -97,7 +97,7 @@ def test_tensor_of_unknown_size_has_no_bytes():
 
 def test_category_change_moves_bytes():
     flow = step()
-    flow.states = {2}  # applies to all versions
+    flow.states = {2}  # the category applies to all versions
     (timeline,) = build_timelines(flow)
     assert timeline.levels[:, ACTIVATION].tolist() == [0] * 8
     assert timeline.levels[2, NAMES("optimizer state")] == 40

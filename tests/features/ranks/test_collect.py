@@ -31,14 +31,14 @@ MIB = 1 << 20
 
 def work(folder, rank, mib):
     with measure(rank_reports=folder, rank=rank):
-        data = mmap.mmap(-1, mib * MIB)  # new pages, which bytes need not be in a process with free memory
+        data = mmap.mmap(-1, mib * MIB)  # new pages: bytes may reuse free memory of the process
         data.write(os.urandom(mib * MIB))
     return len(data)
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Three ranks, of which the last held most."""
+    """Three ranks; the last one keeps the most memory."""
     for rank in range(3):
         work(tmp_path, rank, 10 * (rank + 1))
     return tmp_path
@@ -182,7 +182,7 @@ def test_report_that_ended_before_the_newest_started(run):
     assert ranks.faults == (EARLIER,)
     assert ranks.lost == ("1",)
     assert "no report from rank 1" in str(ranks) and "its report is from an earlier run" in str(ranks)
-    # on another machine the folder's clock is used
+    # the clock of the shared folder is used for other machines
     change(run / "rank_00001.json", host="far", began=began + 1000, clock=-1000)
     assert read_ranks(run).faults == ()
     change(run / "rank_00001.json", began=began + 900)

@@ -58,7 +58,9 @@ def test_picture_and_page(run, tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
     text = page.read_text()
     names = re.findall('class="ipygpumem-data" data-name="([^"]*)"', text)
-    assert [name[:10] for name in names] == ["rank_00000", "rank_00002", "rank_00001"], "typical, odd, the others"
+    assert [name[:10] for name in names] == ["rank_00000", "rank_00002", "rank_00001"], (
+        "typical ranks, outliers, other differences"
+    )
     assert "x.html: " in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""Several processes side by side, in figures."""
+"""Differences between several processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_slow_ranks():
 
 
 def test_shared_device_is_counted_once():
-    """NVML lists each of two processes on one device as the other process of the other."""
+    """For each of two processes on one device, NVML lists the other process."""
     first, second = cell(1, held=10), cell(1, held=20)
     used = first.devices["cuda:0"].after.driver_reserved + 70 * MIB
     used += sum(report.devices["cuda:0"].after.process for report in (first, second))

@@ -1,4 +1,4 @@
-"""Several processes as text: golden."""
+"""Reports of several processes as text, compared with the complete expected text."""
 
 from __future__ import annotations
 

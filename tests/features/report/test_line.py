@@ -123,7 +123,9 @@ def test_host_memory_without_a_gpu():
         "host memory (RSS)  +50.0 MiB held · peak +100.0 MiB · 0.2 of 24.0 GiB resident   In [3], 1.50 s"
     )
     earlier_peak = dataclasses.replace(on_host.host, before=HostReading(200 * MIB, 300 * MIB))
-    assert "peak" not in text_line(dataclasses.replace(on_host, host=earlier_peak)), "not a peak of this cell"
+    assert "peak" not in text_line(dataclasses.replace(on_host, host=earlier_peak)), (
+        "the peak was reached before this cell"
+    )
     unchanged = build_report(nothing, nothing, {}, seconds=1.5)
     assert text_line(unchanged) == "host memory (RSS)  no change · 0.2 of 24.0 GiB resident   1.50 s"
 
@@ -192,4 +194,4 @@ def test_context_on_another_device():
     assert text_line(both).splitlines()[-1] == (
         "cuda:1: the first tensor there created a CUDA context, which stays until the process ends"
     )
-    assert "stays" not in text_line(empty), "it is expected on the only device of a process"
+    assert "stays" not in text_line(empty), "a context is expected on the only device of a process"

@@ -1,6 +1,6 @@
-"""Which files are the user's own code."""
+"""Classification of files as user code or library code."""
 
-# ruff: noqa: S108 (names that kernels give to cells, not files)
+# ruff: noqa: S108 (names of cells in kernels, not of files)
 from __future__ import annotations
 
 import pytest

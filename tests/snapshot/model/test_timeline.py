@@ -1,4 +1,4 @@
-"""Columns compared with a slow replay, on real files and random histories; mistakes of other tools."""
+"""Columns compared with a slow replay, on real files and random histories; cases that other tools get wrong."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_random_histories_agree_with_the_simulator(steps, devices, with_pools, r
         if device.index >= len(snapshot.timelines):
             continue
         check(snapshot, raw, device.index)
-        # what the simulator recorded, from the first remaining event on
+        # the states that the simulator recorded since the first remaining event
         truth = device.truth[len(device.trace) - len(raw["device_traces"][device.index]) :]
         timeline = snapshot.timeline(device.index)
         assert timeline.requested.bytes.tolist() == [state[0] for state in truth]
@@ -201,7 +201,7 @@ def test_events_in_the_same_microsecond():
 
 
 def test_rounded_and_requested_sizes_are_not_mixed():
-    # mosaic adds both
+    # mosaic adds both sizes
     segments = [
         segment(1 << 30, 2 * MIB, [block(1 << 30, 1024, 600), block((1 << 30) + 1024, 2 * MIB - 1024, 5, "inactive")])
     ]

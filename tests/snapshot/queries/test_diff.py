@@ -1,6 +1,6 @@
-"""The difference between two moments."""
+"""Differences between two snapshots."""
 
-# ruff: noqa: S108 (names that kernels give to cells, not files)
+# ruff: noqa: S108 (names of cells in kernels, not of files)
 from __future__ import annotations
 
 import pytest

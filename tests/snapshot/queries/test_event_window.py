@@ -1,4 +1,4 @@
-"""What happened between two events."""
+"""Queries on the events between two positions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Groups of the allocations alive at an event."""
 
-# ruff: noqa: S108 (names that kernels give to cells, not files)
+# ruff: noqa: S108 (names of cells in kernels, not of files)
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""Entries read in batches have the values that Python's unpickler reads."""
+"""Entries read in batches have the same values as with Python's unpickler."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def messages(raw):
 
 
 def rows(snapshot, device):
-    """Every value of every event, as the file has it."""
+    """All values of all events, as stored in the file."""
     return trace_rows(snapshot, snapshot.timelines[device].trace)
 
 
@@ -256,7 +256,7 @@ def test_message_names_the_event(wrong, message, first):
         with pytest.raises(SnapshotError, match=rf"^snapshot: device_traces\[1\]\[\d+\]: {message}") as caught:
             Snapshot.load(source)
         number = int(str(caught.value).split("[")[2].split("]")[0])
-        # a later event if it refers to the value of the wrong one
+        # a later event if it refers to the value of the invalid event
         assert number == first or (first < number <= first + 2 and not isinstance(next(iter(wrong.values())), int))
 
 
@@ -350,7 +350,7 @@ def test_entries_in_the_wrong_list_are_refused():
 def test_references_to_later_objects_are_refused():
     early, late = FRAMES[:1], FRAMES[1:]
     trace = [{**entry, "frames": early if n < 1500 else late} for n, entry in enumerate(steady(2500))]
-    text = "x" * 300  # entries enough that the lists have indices of four bytes
+    text = "x" * 300  # enough entries for memo indices of four bytes
     data = bytearray(pickle.dumps({"notes": list(map(str, range(300))), "text": text, "device_traces": [trace]}, 4))
     batches = runs(bytes(data))
     entries = batches[0].entries
@@ -375,7 +375,7 @@ def test_memo_indices_beyond_int32_do_not_wrap_around(key, index):
     reader.read()
     run = reader.runs[0]
     entries, row = run.entries, run.first + 900
-    # the key, and behind it the reference to be changed
+    # the key, followed by the reference to be changed
     both = bytes([0x68, reader.memo.index(key), 0x68, int(entries.values[key][row])])
     at = data.index(both, int(entries.start[row]), int(entries.end[row])) + 2
     with pytest.raises(SnapshotError, match=f"memo entry {index:,} is read before it is written"):
@@ -511,7 +511,7 @@ def test_events_in_several_places(name, optimized):
 
 def test_long_chains_of_references():
     events = steady(4000)
-    for n, entry in enumerate(events):  # each refers to a text or a list in the one before it
+    for n, entry in enumerate(events):  # each refers to a text or a list in the previous entry
         entry |= {"frames": [FRAMES[n % 4]], "user_metadata": f"text {n}"}
         if n:
             entry |= {k: events[n - 1][k] for k in (["frames"] if n % 2 else ["user_metadata"])}

@@ -1,4 +1,4 @@
-"""Any file gives a result or a clear message, in limited time and memory, and no code runs."""
+"""Any file gives a result or an error message in limited time and memory, and no code is executed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_malicious_files_are_refused_in_limited_time_and_memory(name):
     assert message.startswith(("the snapshot: ", "snapshot: "))
     assert "\n" not in message
     assert len(message) < 250
-    assert seconds < 20  # a bomb takes years; tracemalloc makes an honest million objects slow
+    assert seconds < 20  # malicious files would take years; tracemalloc slows down a valid file with a million objects
     assert peak < 64 * len(EVERYTHING[name]) + (32 << 20)
 
 
@@ -55,7 +55,7 @@ def test_no_code_runs(tmp_path):
         Snapshot.load(data)
     assert not target.exists()
     pickle.loads(data)
-    assert target.exists()  # Python's own unpickler runs it
+    assert target.exists()  # Python's unpickler runs the code
 
 
 def test_reading_does_not_import_pickle():
@@ -64,7 +64,7 @@ def test_reading_does_not_import_pickle():
     code = "import sys; sys.modules['pickle'] = sys.modules['_pickle'] = None\n"
     code += "from ipygpumem.snapshot.reader.load import read_objects; from ipygpumem.snapshot import Limits\n"
     code += f"read_objects({str(files.path('gpt_small'))!r}, Limits())"
-    # numpy imports pickle itself
+    # numpy imports pickle
     code = "import numpy\n" + code
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -223,7 +223,7 @@ WRONG = [
 
 
 def load(source, use=lambda snapshot: None):
-    """The message of the error, or nothing."""
+    """The message of the error, or "" if there is none."""
     try:
         snapshot = Snapshot.load(source)
     except SnapshotError as error:
@@ -438,7 +438,7 @@ def test_many_runs_of_one_cell():
     started = time.process_time()
     for key in KEYS:
         snapshot.live().by(key)
-    assert time.process_time() - started < 5  # naming all runs for each line took 10 s
+    assert time.process_time() - started < 5  # listing all runs for each line took 10 s
     assert snapshot.live().by("line")[77].label == "In[77]:78 f"
 
 

@@ -1,4 +1,4 @@
-"""CUPTI's records, byte for byte, and its errors."""
+"""The binary layout of CUPTI records, and errors of CUPTI."""
 
 from __future__ import annotations
 

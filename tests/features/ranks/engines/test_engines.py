@@ -1,4 +1,4 @@
-"""A real cluster of four engines on this machine, and a notebook's shell that works with it."""
+"""A real cluster of four engines on this machine, and the shell of a notebook connected to it."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert [round(member.report.host.held / (16 * MIB)) for member in engines.last.members] == [1, 2, 3, 4]
     assert text.count("4 engines on") == 1 and " ran: " not in text
     assert "highest is 1.6 times the median" in text
-    assert "resident" not in text.partition("4 engines on")[0], "no engine shows its own line"
+    assert "resident" not in text.partition("4 engines on")[0], "engines do not print reports"
 
-    # nothing can be recorded here: %%px raises the engines' error, and nothing runs
+    # recording is not possible here: %%px raises the error of the engines, and nothing runs
     result, text = run(shell, "%%gpumem --engines --snapshot run_{rank}.pickle\nx = 1")
     assert not result.success
     assert "PyTorch records the history of GPU memory only" in text
@@ -85,14 +85,14 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
 
     check_notes(shell, tmp_path)
 
-    # options in front of %%px, quiet, into a variable
+    # options before %%px, quiet, stored in a variable
     result, text = run(
         shell, "%%gpumem --engines -q -v merged\n%%px --no-stream --targets 1:3\ny = os.urandom(4 << 20)"
     )
     assert result.success and "engines on" not in text
     assert [member.name for member in shell.user_ns["merged"].members] == ["1", "2"]
 
-    # limits hold there, and fail the cell
+    # engines check limits, and a violation fails the cell
     result, text = run(shell, "%%gpumem --engines --limit-host 1MiB\n%%px --no-stream\nz = os.urandom(64 << 20)")
     assert not result.success and "4 engines on" in text
 
@@ -109,7 +109,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "different versions of ipygpumem: 0.1.0 on engine 0, 3; 9.9 on engine 1" in text
     assert "its report cannot be read" in text and "no report from engine 2" in text
 
-    # killed in the middle of a cell
+    # killed during a cell
     began = time.monotonic()
     _, text = run(shell, "%%px --no-stream\nimport signal\nu = os.urandom(32 << 20)\n"
                          "if rank_and_world()[0] == 3:\n    os.kill(os.getpid(), signal.SIGKILL)")  # fmt: skip
@@ -127,7 +127,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
 
     check_reload(shell)
 
-    # off: the client is as it was, and so are the engines
+    # switching off restores the client and the engines
     _, text = run(shell, "%gpumem engines off")
     assert "no longer monitored" in text and active() is None
     assert "send_execute_request" not in vars(client)
@@ -158,7 +158,7 @@ def check_late_report(shell):
     rc = shell.user_ns["rc"]
     rc.wait(timeout=30)
     _, text = run(shell, "1")
-    assert "4 engines on" in text and " ran: import time" in text, "the report below another cell names its code"
+    assert "4 engines on" in text and " ran: import time" in text, "a report below another cell names the code"
     assert "engines on" not in run(shell, "1")[1], "reported once"
 
 
@@ -175,7 +175,7 @@ def check_partial_report(shell, client):
     assert "still running" in str(ranks)
     assert "started after the first" not in str(ranks), "the start of the other engine is unknown"
     assert engines.collect(partly=True) == [], "each report is returned once"
-    assert "engines on" not in run(shell, "1 / 0")[1], "nor below a cell that sent nothing to the engines"
+    assert "engines on" not in run(shell, "1 / 0")[1], "no report below a cell that sends nothing to the engines"
     client.wait(timeout=30)
     (ranks,) = engines.collect()
     assert [member.state for member in ranks.members] == ["done", "done"]
@@ -231,7 +231,7 @@ def test_busy_engines_without_the_package(shell, client):
     assert f"ipygpumem: {closed}" in run(shell, "%gpumem engines")[1]
     result, text = run(shell, "%%gpumem --engines\n1")
     assert f"UsageError: %%gpumem --engines: {closed}" in text and type(result.error_in_exec).__name__ == "UsageError"
-    assert "no longer monitored" in run(shell, "%gpumem engines off")[1], "a closed client, too"
+    assert "no longer monitored" in run(shell, "%gpumem engines off")[1], "closed clients are handled"
 
 
 @pytest.mark.parametrize(
