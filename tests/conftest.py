@@ -41,12 +41,9 @@ def close_runtime():
     runtime = sys.modules.get("ipygpumem.measurement.runtime")
     if runtime is not None:
         runtime.close()
-    cuda = sys.modules.get("ipygpumem.sources.cuda")
-    if cuda is not None:
-        cuda._runtime.cache_clear()  # each fake machine has its own CUDA library
     torch = sys.modules.get("torch")
     if torch is not None:
-        vars(torch).pop("_ipygpumem_oom_listeners", None)  # and its own list of observers
+        vars(torch).pop("_ipygpumem_oom_listeners", None)  # each fake machine has its own list of observers
 
 
 @pytest.fixture(autouse=True)

@@ -58,7 +58,7 @@ def run_on_gpu(pytester, fake_gpu, monkeypatch, keep_imports):
 def test_limits_on_a_gpu(pytester, run_on_gpu):
     pytester.makepyfile(
         """
-        import pytest, torch
+        import ctypes, pytest, torch
         blocks = []
 
         def make(mib):
@@ -78,8 +78,8 @@ def test_limits_on_a_gpu(pytester, run_on_gpu):
 
         @pytest.mark.gpumem_limit(outside="50 MiB")
         def test_outside():
-            from cuda.bindings import runtime
-            runtime.cudaMalloc(60 << 20)
+            from ipygpumem.sources import cuda
+            cuda._runtime().cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(60 << 20))
 
         @pytest.mark.gpumem_limit("1 MiB")
         def test_own_error_comes_first():

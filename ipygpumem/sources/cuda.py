@@ -1,14 +1,14 @@
-"""CUDA runtime calls that PyTorch does not offer.
+"""Calls of the CUDA runtime that PyTorch does not offer, in the library that this process has already loaded.
 
-Uses cuda-bindings if PyTorch brought it, otherwise ctypes on the CUDA runtime that is already loaded.
+That library is PyTorch's: a call that fails must not leave its error for PyTorch's next call to report.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ipygpumem.sources.host import loaded_library
 
@@ -44,15 +44,16 @@ class RelaxedCaptureMode:
     # a class, because contextlib's generators take three times as long
 
     def __enter__(self) -> bool:
-        self._runtime = runtime = _runtime()
-        if runtime is None:
-            return False
-        self._previous_mode = runtime.exchange_mode(_RELAXED)
-        return True
+        self._runtime, self._mode = _runtime(), ctypes.c_int(_RELAXED)
+        self._exchange_mode()
+        return self._runtime is not None
 
     def __exit__(self, *error: object) -> None:
+        self._exchange_mode()
+
+    def _exchange_mode(self) -> None:
         if self._runtime is not None:
-            self._runtime.exchange_mode(self._previous_mode)
+            self._runtime.cudaThreadExchangeStreamCaptureMode(ctypes.byref(self._mode))
 
 
 @contextlib.contextmanager
@@ -62,15 +63,19 @@ def raw_allocation(nbytes: int) -> Iterator[bool]:
     Yields:
         Whether the allocation succeeded; False also if no CUDA runtime can be called.
     """
-    runtime = _runtime()
-    with RelaxedCaptureMode():
-        pointer = runtime.malloc(nbytes) if runtime is not None else None
+    runtime, pointer = _runtime(), ctypes.c_void_p()
+    allocated = False
+    if runtime is not None:
+        with RelaxedCaptureMode():
+            allocated = runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(nbytes)) == 0
+            if not allocated:
+                runtime.cudaGetLastError()
     try:
-        yield pointer is not None
+        yield allocated
     finally:
-        if runtime is not None and pointer is not None:
+        if runtime is not None and allocated:
             with RelaxedCaptureMode():
-                runtime.free(pointer)
+                runtime.cudaFree(pointer)
 
 
 def pool(index: int, kind: PoolKind) -> CudaPool | None:
@@ -81,84 +86,26 @@ def pool(index: int, kind: PoolKind) -> CudaPool | None:
     runtime = _runtime()
     if runtime is None:
         return None
+    default_pool, value, error = ctypes.c_void_p(), ctypes.c_uint64(), 0
     values = []
-    try:
-        with RelaxedCaptureMode():
+    with RelaxedCaptureMode():
+        try:
+            read = partial(runtime.cudaDeviceGetGraphMemAttribute, index)
+            if kind == "stream":
+                read = partial(runtime.cudaMemPoolGetAttribute, default_pool)
+                error = runtime.cudaDeviceGetDefaultMemPool(ctypes.byref(default_pool), index)
             for attribute in _POOL_ATTRIBUTES[kind]:
-                error, value = runtime.attribute(index, kind, attribute)
-                if int(error):
-                    return None
-                values.append(int(value))
-    except Exception:
-        return None
+                error = error or read(attribute, ctypes.byref(value))
+                values.append(value.value)
+        except AttributeError:  # a runtime before 11.4
+            return None
+        if error:
+            runtime.cudaGetLastError()
+            return None
     return CudaPool(*values)
 
 
-class _Bindings:
-    """The runtime through cuda-bindings."""
-
-    def __init__(self, runtime: Any) -> None:
-        self._runtime = runtime
-        self._modes = runtime.cudaStreamCaptureMode
-
-    def exchange_mode(self, mode: int) -> int:
-        return int(self._runtime.cudaThreadExchangeStreamCaptureMode(self._modes(mode))[1])
-
-    def malloc(self, nbytes: int) -> int | None:
-        error, pointer = self._runtime.cudaMalloc(nbytes)
-        return int(pointer) if int(error) == 0 else None
-
-    def free(self, pointer: int) -> None:
-        self._runtime.cudaFree(pointer)
-
-    def attribute(self, index: int, kind: PoolKind, attribute: int) -> Any:
-        runtime = self._runtime
-        if kind == "graph":
-            return runtime.cudaDeviceGetGraphMemAttribute(index, runtime.cudaGraphMemAttributeType(attribute))
-        pool = runtime.cudaDeviceGetDefaultMemPool(index)[1]
-        return runtime.cudaMemPoolGetAttribute(pool, runtime.cudaMemPoolAttr(attribute))
-
-
-class _LoadedRuntime:
-    """The runtime through ctypes."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-
-    def exchange_mode(self, mode: int) -> int:
-        value = ctypes.c_int(mode)
-        self._library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(value))
-        return value.value
-
-    def malloc(self, nbytes: int) -> int | None:
-        pointer = ctypes.c_void_p()
-        if self._library.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(nbytes)):
-            self._library.cudaGetLastError()  # otherwise the user's next call would report this error
-            return None
-        return pointer.value
-
-    def free(self, pointer: int) -> None:
-        self._library.cudaFree(ctypes.c_void_p(pointer))
-
-    def attribute(self, index: int, kind: PoolKind, attribute: int) -> tuple[int, int]:
-        library, value, pool = self._library, ctypes.c_uint64(), ctypes.c_void_p()
-        if kind == "graph":
-            error = library.cudaDeviceGetGraphMemAttribute(index, attribute, ctypes.byref(value))
-        else:
-            error = library.cudaDeviceGetDefaultMemPool(ctypes.byref(pool), index)
-            error = error or library.cudaMemPoolGetAttribute(pool, attribute, ctypes.byref(value))
-        return error, value.value
-
-
 @lru_cache(maxsize=1)
-def _runtime() -> _Bindings | _LoadedRuntime | None:
-    try:
-        from cuda.bindings import runtime
-    except Exception:  # not installed, or built for another CUDA version than the loaded one
-        return _loaded_runtime()
-    return _Bindings(runtime)
-
-
-def _loaded_runtime() -> _LoadedRuntime | None:
+def _runtime() -> ctypes.CDLL | None:
     path = loaded_library("libcudart")
-    return None if path is None else _LoadedRuntime(ctypes.CDLL(path))
+    return None if path is None else ctypes.CDLL(path)

@@ -3,7 +3,7 @@
 ::
 
     gpu = FakeGpu()                  # one H200; FakeGpu(2) has two
-    gpu.install()                    # torch.cuda, torch.accelerator, cuda.bindings.runtime and pynvml see it
+    gpu.install()                    # torch.cuda, torch.accelerator, the CUDA runtime and pynvml see it
     block = gpu.alloc(4 << 20)       # allocate with PyTorch's allocator on cuda:0
     gpu.free(block)
     x = torch.ones(1000, device="cuda")   # a tensor; deleting it frees its block
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import sys
 import types
 import weakref
 
@@ -326,15 +325,14 @@ class FakeGpu:
         return 0, pointer
 
     def exchange_mode(self, mode):
-        old, self.capture_mode = self.capture_mode, int(mode)
-        return 0, old
+        old, self.capture_mode = self.capture_mode, mode
+        return old
 
     def raw_free(self, pointer):
         self._call("cudaFree")
         self._forbidden("cudaFree")
         index, size = self.raw.pop(pointer)
         self.devices[index].give(size)
-        return (0,)
 
     # installation
 
@@ -342,6 +340,7 @@ class FakeGpu:
         import torch
 
         from fakes.tensors import replacements
+        from ipygpumem.sources import cuda
 
         put = self._patches.set
         for name, function in self._functions().items():
@@ -359,14 +358,7 @@ class FakeGpu:
         put(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", self.capture_flag)
         for owner, name, value in replacements(self):
             put(owner, name, value)
-        runtime = types.ModuleType("cuda.bindings.runtime")
-        runtime.cudaMalloc, runtime.cudaFree = self.malloc, self.raw_free
-        runtime.cudaStreamCaptureMode = int
-        runtime.cudaThreadExchangeStreamCaptureMode = self.exchange_mode
-        bindings, cuda = types.ModuleType("cuda.bindings"), types.ModuleType("cuda")
-        bindings.runtime, cuda.bindings = runtime, bindings
-        for module in (cuda, bindings, runtime):
-            self._patches.item(sys.modules, module.__name__, module)
+        put(cuda, "_runtime", lambda: _Runtime(self))
         self.nvml.install()
         return self
 
@@ -386,6 +378,28 @@ class FakeGpu:
     def hold(self, owner, block):
         """Free the block when its owner is deleted."""
         weakref.finalize(owner, self.free, block)
+
+
+class _Runtime:
+    """The CUDA runtime as ctypes calls it: results are stored through pointers, and error codes returned."""
+
+    def __init__(self, gpu):
+        self._gpu = gpu
+
+    def cudaMalloc(self, pointer, size):  # noqa: N802
+        error, pointer._obj.value = self._gpu.malloc(size.value)
+        return error
+
+    def cudaFree(self, pointer):  # noqa: N802
+        self._gpu.raw_free(pointer.value)
+        return 0
+
+    def cudaThreadExchangeStreamCaptureMode(self, mode):  # noqa: N802
+        mode._obj.value = self._gpu.exchange_mode(mode._obj.value)
+        return 0
+
+    def cudaGetLastError(self):  # noqa: N802
+        return 0
 
 
 def _stream(gpu):

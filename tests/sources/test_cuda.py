@@ -1,9 +1,8 @@
-"""The loaded CUDA runtime is called through ctypes if cuda-bindings is not installed."""
+"""The CUDA runtime is called through ctypes in the library that is already loaded."""
 
 from __future__ import annotations
 
 import ctypes
-import sys
 
 import pytest
 
@@ -21,6 +20,14 @@ class Runtime:
         self.cudaMalloc = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(pointer), size)(self._malloc)
         self.cudaFree = ctypes.CFUNCTYPE(ctypes.c_int, pointer)(self._free)
         self.cudaGetLastError = ctypes.CFUNCTYPE(ctypes.c_int)(self._last_error)
+        value = ctypes.POINTER(ctypes.c_uint64)
+        self.cudaDeviceGetDefaultMemPool = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(pointer), ctypes.c_int)(
+            self._default_pool
+        )
+        self.cudaMemPoolGetAttribute = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_int, value)(self._attribute)
+        self.cudaDeviceGetGraphMemAttribute = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, value)(
+            self._attribute
+        )
         self.cudaThreadExchangeStreamCaptureMode = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))(
             self._mode
         )
@@ -40,23 +47,24 @@ class Runtime:
         self.cleared += 1
         return self.error
 
+    def _default_pool(self, out, index):
+        out[0] = 0x7F10 + index
+        return self.error
+
+    def _attribute(self, owner, attribute, value):
+        value[0] = 1000 * owner + attribute
+        return self.error
+
     def _mode(self, mode):
         self.modes.append(mode[0])
         mode[0] = self.modes[-2]
         return 0
 
 
-def _hide_bindings(monkeypatch):
-    for name in ("cuda", "cuda.bindings"):  # PyTorch's CUDA build has imported both
-        monkeypatch.setitem(sys.modules, name, None)
-
-
 @pytest.fixture
 def runtime(monkeypatch, fresh_package):
-    _hide_bindings(monkeypatch)
     runtime = Runtime()
-    cuda._runtime.cache_clear()
-    monkeypatch.setattr(cuda, "_loaded_runtime", lambda: cuda._LoadedRuntime(runtime))
+    monkeypatch.setattr(cuda, "_runtime", lambda: runtime)
     return runtime
 
 
@@ -81,10 +89,24 @@ def test_failed_allocation_leaves_no_error_for_next_call(runtime):
     assert runtime.cleared == 1
 
 
+def test_pools_are_read_in_relaxed_capture_mode(runtime):
+    assert cuda.pool(1, "stream") == tuple(1000 * 0x7F11 + attribute for attribute in (5, 7, 6))
+    assert cuda.pool(1, "graph") == (1002, 1000, 1003)
+    assert runtime.modes == [0, 2, 0, 2, 0]
+    assert runtime.cleared == 0
+
+
+@pytest.mark.parametrize("kind", ["stream", "graph"])
+def test_unreadable_pool_leaves_no_error_for_the_next_call(runtime, kind):
+    runtime.error = 801
+    assert cuda.pool(0, kind) is None
+    assert runtime.cleared == 1
+    del runtime.cudaDeviceGetGraphMemAttribute
+    assert cuda.pool(0, kind) is None, "an older runtime"
+
+
 def test_nothing_is_allocated_without_runtime(monkeypatch):
-    _hide_bindings(monkeypatch)
-    monkeypatch.setattr(cuda, "_loaded_runtime", lambda: None)
-    cuda._runtime.cache_clear()
+    monkeypatch.setattr(cuda, "_runtime", lambda: None)
     with cuda.raw_allocation(SIZE) as allocated, cuda.RelaxedCaptureMode() as relaxed:
         assert (allocated, relaxed) == (False, False)
 
@@ -99,5 +121,5 @@ def test_loaded_runtime_is_in_memory_map(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(host, "_MAPS", str(maps))
     monkeypatch.setattr(cuda.ctypes, "CDLL", opened.append)
-    assert cuda._loaded_runtime() is not None
+    cuda._runtime.__wrapped__()
     assert opened == ["/site packages/nvidia/cuda_runtime/lib/libcudart.so.12"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pynvml
 import pytest
@@ -12,6 +11,7 @@ import torch
 from fakes.cuda import CONTEXT
 from fakes.facts import imbalance
 from fakes.nvml import FakeNvmlDevice
+from ipygpumem.sources import cuda
 from ipygpumem.sources.device_monitor import DeviceMonitor
 
 MIB = 1 << 20
@@ -105,7 +105,7 @@ def test_host_pids_without_free_memory(make_gpu):
 
 
 def test_pid_is_used_without_cuda_runtime(fake_gpu, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setattr(cuda, "_runtime", lambda: None)
     _, monitor = start(fake_gpu)
     device = read(monitor)
     assert device.why == "NVML entry found by process id (the test allocation outside PyTorch failed)"
@@ -297,8 +297,7 @@ def test_failed_kernel_before_first_reading(fake_gpu):
 
 def _accompany(gpu, monkeypatch, *movers):
     """Let another process allocate and free the same amount as each test allocation."""
-    runtime = sys.modules["cuda.bindings.runtime"]
-    malloc, free, waiting, moved = runtime.cudaMalloc, runtime.cudaFree, list(movers), []
+    malloc, free, waiting, moved = gpu.malloc, gpu.raw_free, list(movers), []
 
     def cuda_malloc(size):
         if waiting:
@@ -310,10 +309,10 @@ def _accompany(gpu, monkeypatch, *movers):
         while moved:
             pid, size = moved.pop()
             gpu.nvml_device.others[pid] -= size
-        return free(pointer)
+        free(pointer)
 
-    monkeypatch.setattr(runtime, "cudaMalloc", cuda_malloc)
-    monkeypatch.setattr(runtime, "cudaFree", cuda_free)
+    monkeypatch.setattr(gpu, "malloc", cuda_malloc)
+    monkeypatch.setattr(gpu, "raw_free", cuda_free)
 
 
 def test_another_process_changes_once_by_the_same_amount(make_gpu, monkeypatch):
