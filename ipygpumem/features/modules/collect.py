@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.features.lines.recording import RecordedSection, allocator_bytes
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations
-from ipygpumem.features.modules.model import MEMORY_KINDS, KindBytes, ModuleRow, ModuleTree, StepPhase
+from ipygpumem.features.modules.model import MEMORY_KINDS, KindBytes, ModuleRow, ModuleTree
 from ipygpumem.measurement.snapshot_events import EventLookup
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ModulesCollector(RecordedSection):
         _, rounding, pending, allocated = zip(peak_bytes, end_bytes, strict=True)
         return ModuleTree(
             recording.report.name,
-            _phases(tracker, timeline.device),
+            tracker.phases.of_device(timeline.device),
             tuple(parts),
             tuple(_module_rows(tracker, allocations, at_peak)),
             rounding,
@@ -72,16 +72,6 @@ class ModulesCollector(RecordedSection):
             allocated,
             _notes(tracker),
         )
-
-
-def _phases(tracker: ModuleTracker, index: int) -> tuple[StepPhase, ...]:
-    phases = []
-    for name in ("forward", "backward", "optimizer", "other"):
-        total = tracker.phases.totals.get(name)
-        if total is not None and index in total.devices:
-            sums = total.devices[index]
-            phases.append(StepPhase(name, total.times, total.seconds, sums.change, sums.after, sums.peak))
-    return tuple(phases)
 
 
 def _notes(tracker: ModuleTracker) -> tuple[str, ...]:

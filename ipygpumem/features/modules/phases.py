@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ipygpumem.features.modules.model import StepPhase
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
@@ -15,25 +16,9 @@ if TYPE_CHECKING:
 
     from ipygpumem.measurement.peaks import PeakScope
 
-__all__ = ["PhaseSums", "PhaseTotal", "PhaseTracker"]
+__all__ = ["PhaseTracker"]
 
-
-@dataclass(slots=True)
-class PhaseSums:
-    """Sums of one phase on one device, in bytes; ``peak`` is None if only an upper bound is known."""
-
-    change: int = 0
-    after: int = 0
-    peak: int | None = 0
-
-
-@dataclass(slots=True)
-class PhaseTotal:
-    """Sums of one phase: number of runs, seconds, and memory by device index."""
-
-    times: int = 0
-    seconds: float = 0.0
-    devices: dict[int, PhaseSums] = field(default_factory=dict)
+_NAMES = ("forward", "backward", "optimizer", "other")
 
 
 class PhaseTracker:
@@ -42,15 +27,17 @@ class PhaseTracker:
     A forward during a backward pass belongs to the backward phase: that is how activation checkpointing recomputes.
 
     Attributes:
-        totals: Sums by name of the phase; time outside all phases is ``other``.
         cost: Seconds that tracking itself took; they belong to no phase.
         inside: The phases that are running, the outermost first.
     """
 
     def __init__(self, *, reset: bool) -> None:
-        self.totals: dict[str, PhaseTotal] = {}
         self.cost = 0.0
         self.inside: tuple[str, ...] = ()
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+        """The duration of each run, by name of the phase; time outside all phases is ``other``."""
+        self._memory: defaultdict[tuple[str, int], list[tuple[int, int, int | None]]] = defaultdict(list)
+        """Change, level at the end and exact peak of each run in bytes, by name of the phase and device index."""
         self._reset_peaks = reset
         self._scope: PeakScope | None = None
         self._started = 0.0
@@ -100,20 +87,26 @@ class PhaseTracker:
         scope, self._scope = self._scope, None
         if scope is None:
             return
-        total = self.totals.setdefault(_innermost(self.inside), PhaseTotal())
-        self.inside = ()
-        total.times += 1
-        total.seconds += time.perf_counter() - self._started
+        name, self.inside = _innermost(self.inside), ()
+        self._seconds[name].append(time.perf_counter() - self._started)
         tracker = current().peaks
         allocated = {index: tracker.leave(scope, index).now.allocated for index in _devices_in_use()}
         peaks = scope.peaks
         tracker.drop(scope)
         for index, after in allocated.items():
-            sums = total.devices.setdefault(index, PhaseSums())
-            sums.change += after - self._allocated_before.get(index, 0)
-            sums.after = after
-            peak = peaks[index]
-            sums.peak = max(sums.peak, peak.allocated) if peak.exact and sums.peak is not None else None
+            change, peak = after - self._allocated_before.get(index, 0), peaks[index]
+            self._memory[name, index].append((change, after, peak.allocated if peak.exact else None))
+
+    def of_device(self, index: int) -> tuple[StepPhase, ...]:
+        """The phases that ran while a device was in use, in the order of a step."""
+        phases = []
+        for name in _NAMES:
+            if (name, index) in self._memory:
+                seconds = self._seconds[name]
+                changes, levels, peaks = zip(*self._memory[name, index], strict=True)
+                peak = None if None in peaks else max(peaks)
+                phases.append(StepPhase(name, len(seconds), sum(seconds), sum(changes), levels[-1], peak))
+        return tuple(phases)
 
 
 def _innermost(phases: tuple[str, ...]) -> str:

@@ -7,11 +7,11 @@ with a schema, or a function of a backward pass; everything inside belongs to it
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.profile.data_flow import AllocatorLevel, DataFlow, Node, UnmatchedEvent
-from ipygpumem.features.profile.schemas import OTHER, SCALARS, TENSOR, written_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,8 @@ _OPERATOR, _ALLOCATION, _CALL = "TorchOp", "Allocation", "PyCall"
 _BACKWARD = "BACKWARD_FUNCTION"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _ACCUMULATED_BY = frozenset({"aten::detach", "aten::add_"})
+_TENSOR, _OTHER = "tensor", "other"
+_SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex", type(None): "none"}
 
 
 def read_flow(result: Any) -> DataFlow:
@@ -148,13 +150,13 @@ class _TreeReader:
             for value in argument if isinstance(argument, list) else (argument,):
                 if type(value) is self._tensor_metadata:
                     number = self._add_tensor(value)
-                    kinds.append("none" if number is None else TENSOR)
+                    kinds.append("none" if number is None else _TENSOR)
                     if number is not None:
                         tensors.append((position, number))
                 else:
-                    kinds.append(SCALARS.get(type(value), OTHER))
+                    kinds.append(_SCALARS.get(type(value), _OTHER))
             signature.append(frozenset(kinds) if isinstance(argument, list) else kinds[0])
-        written = written_arguments(fields.name, tuple(signature))
+        written = _written_arguments(fields.name, tuple(signature))
         uses = [(number, None if written is None else written[position]) for position, number in tensors]
         return written is not None, uses
 
@@ -236,3 +238,50 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
             parent = index
             index += 1
         pending.extend((child, parent) for child in reversed(event.children))
+
+
+@lru_cache(maxsize=4096)
+def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
+    """Return for each argument whether a matching overload of the operator writes to it; None if none matches.
+
+    ``signature`` has for each argument `_TENSOR`, a value of `_SCALARS` or `_OTHER`; a set of these for a list.
+    """
+    if "::" not in name:  # not an operator: PyTorch would raise an error
+        return None
+    torch: Any = sys.modules["torch"]
+    try:
+        schemas = torch._C._jit_get_schemas_for_operator(name)
+    except RuntimeError:
+        return None
+    matching = [
+        schema.arguments
+        for schema in schemas
+        if len(schema.arguments) == len(signature)
+        and all(map(lambda kind, argument: _matches(torch._C, kind, argument.type), signature, schema.arguments))
+    ]
+    if not matching:
+        return None
+    columns = zip(*matching, strict=True)
+    return tuple(any(getattr(argument.alias_info, "is_write", False) for argument in column) for column in columns)
+
+
+def _matches(c_module: Any, kind: Any, expected: Any) -> bool:
+    """Whether an argument can have a schema's type. Arguments that the profiler does not record appear as None."""
+    if isinstance(expected, c_module.OptionalType):
+        return kind == "none" or _matches(c_module, kind, expected.getElementType())
+    if isinstance(expected, c_module.AnyType):
+        return True
+    if expected.isSubtypeOf(c_module.ListType.ofTensors()):
+        return isinstance(kind, frozenset) and kind <= {_TENSOR}
+    for schema_type, kinds in (
+        (c_module.TensorType, {_TENSOR}),
+        (c_module.NoneType, {"none"}),
+        (c_module.BoolType, {"bool"}),
+        (c_module.IntType, {"bool", "int"}),
+        (c_module.FloatType, {"float"}),
+        (c_module.ComplexType, {"complex"}),
+        (c_module.NumberType, {"bool", "int", "float", "complex"}),
+    ):
+        if isinstance(expected, schema_type):
+            return kind in kinds
+    return kind == "none"  # type: ignore[no-any-return]

@@ -35,19 +35,12 @@ def test_sums(gpu):
     phases.end()
     phases.end()
     after = current().peaks.leave(outer, 0).now.allocated
-    by_phase = {name: (total.times, total.devices[0]) for name, total in phases.totals.items()}
-    assert {name: times for name, (times, _) in by_phase.items()} == {"forward": 2, "backward": 1, "other": 4}
-    assert {name: sums.change // MIB for name, (_, sums) in by_phase.items()} == {
-        "forward": 20,
-        "backward": -10,
-        "other": 0,
-    }
-    assert {name: sums.peak // MIB for name, (_, sums) in by_phase.items()} == {
-        "forward": 51,
-        "backward": 21,
-        "other": 23,
-    }
-    assert sum(sums.change for _, sums in by_phase.values()) == after - before
+    totals = phases.of_device(0)
+    assert [(phase.name, phase.times) for phase in totals] == [("forward", 2), ("backward", 1), ("other", 4)]
+    assert [phase.change // MIB for phase in totals] == [20, -10, 0]
+    assert [phase.peak // MIB for phase in totals] == [51, 21, 23]
+    assert sum(phase.change for phase in totals) == after - before
+    assert totals[-1].after == after
     assert outer.peaks[0].allocated == 51 * MIB, "the enclosing measurement has its own peak"
     current().peaks.drop(outer)
 
@@ -75,7 +68,7 @@ def test_innermost_phase_is_counted(gpu, entered, shown):
     phases.leave(entered[0])
     phases.leave("forward")
     phases.end()
-    assert [name for name, total in phases.totals.items() if total.devices[0].change == 7 * MIB] == [shown]
+    assert [phase.name for phase in phases.of_device(0) if phase.change == 7 * MIB] == [shown]
 
 
 def test_peak_counters_without_reset(gpu):
@@ -87,7 +80,7 @@ def test_peak_counters_without_reset(gpu):
     gpu.free(gpu.alloc(30 * MIB))
     phases.leave("forward")
     phases.end()
-    assert phases.totals["forward"].devices[0].peak is None, "an older peak is higher"
+    assert phases.of_device(0)[0].peak is None, "an older peak is higher"
     assert gpu.calls["resetPeakMemoryStats"] == resets
 
 
@@ -99,5 +92,5 @@ def test_device_first_used_during_phase(make_gpu):
     gpu.alloc(5 * MIB, 1)
     phases.leave("forward")
     phases.end()
-    assert phases.totals["forward"].devices[1].change == 5 * MIB
-    assert phases.totals["forward"].devices[1].peak == 5 * MIB
+    forward, *_ = phases.of_device(1)
+    assert (forward.name, forward.change, forward.peak) == ("forward", 5 * MIB, 5 * MIB)
