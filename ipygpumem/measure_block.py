@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path
+from ipygpumem.core.report import Label
 from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.holders.roots import naming
 from ipygpumem.features.limits.model import Limits
@@ -25,10 +26,8 @@ from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.rank_files import RankFiles
 from ipygpumem.measurement.allocation_history import HistoryOptions
-from ipygpumem.measurement.build_report import Label
-from ipygpumem.measurement.measurement import Measurement, MeasurementOptions
+from ipygpumem.measurement.measurement import Code, Measurement, MeasurementOptions
 from ipygpumem.measurement.notebook_sources import notebook_sources
-from ipygpumem.measurement.plan import Code
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:

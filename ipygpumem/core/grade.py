@@ -25,6 +25,11 @@ class Grade:
     trust: Trust
     reason: str = ""
 
+    @property
+    def qualifier(self) -> str:
+        """The words before a figure that is a bound: ``"at most "`` or ``"at least "``."""
+        return {"bound": "at most ", "sampled": "at least "}.get(self.trust, "")
+
     def __str__(self) -> str:
         """Such as ``"exact (allocator counter)"``."""
         return f"{self.trust} ({self.reason})" if self.reason else self.trust

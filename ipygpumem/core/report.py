@@ -10,23 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_report import DeviceReport, Peak
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.from_dict import SCHEMA, DataReader, check_ranges, check_schema, mapping
+from ipygpumem.core.from_dict import SCHEMA, DataReader, check_ranges, check_schema, mapping, printable
 from ipygpumem.core.grade import Grade
 from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
-from ipygpumem.core.reading import DeviceReading, HostReading
+from ipygpumem.core.reading import DeviceReading, HostReading, shared
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import duration, signed
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ipygpumem.core.reading import Reading
     from ipygpumem.features.limits.model import ExceededLimit
     from ipygpumem.features.lines.model import DeviceLines, PeakLines
     from ipygpumem.features.modules.model import ModuleTree
     from ipygpumem.features.outside.model import OutsideMemory
     from ipygpumem.features.profile.model import ProfileFacts
 
-__all__ = ["DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
+__all__ = [
+    "CODE_WIDTH",
+    "DeviceReport",
+    "HostReport",
+    "Label",
+    "Peak",
+    "RecordingFacts",
+    "Report",
+    "build_report",
+    "code_label",
+]
 
 _SECTIONS = {
     "DeviceLines": "lines",
@@ -37,6 +50,23 @@ _SECTIONS = {
     "ProfileFacts": "profile",
 }
 """The classes of sections and the features that define them, which are imported when a report is read from a file."""
+CODE_WIDTH = 80
+"""Maximum length of a code label in characters."""
+_SEARCHED = 2_000
+"""Characters of the code that are searched for its first line: a cell may contain a page of data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What was measured: a cell of a notebook (``cell`` is its In number), a statement or a block.
+
+    ``filename`` is that of the cell in tracebacks.
+    """
+
+    code: str = ""
+    cell: int | None = None
+    cell_id: str | None = None
+    filename: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +90,23 @@ class RecordingFacts:
     own: bool = True
     error: str = ""
     peak_lines: tuple[PeakLines, ...] = ()
+
+    def sentence(self) -> str:
+        """Where it was saved, its size, and what is missing from it; or why it was not saved."""
+        if self.path is None:
+            return self.error
+        from humanize import intcomma, naturalsize
+
+        events = f"{intcomma(self.events)} event{'' if self.events == 1 else 's'}"
+        text = f"snapshot {self.path}: {events}, {naturalsize(self.size, binary=True)}"
+        if self.dropped is None:
+            text += "; it is unknown whether the ring buffer dropped events"
+        elif self.dropped:
+            remedy = "raise --max-entries" if self.own else "raise max_entries of your own recording"
+            text += f"; the ring buffer dropped {intcomma(self.dropped)} allocations: {remedy}"
+        if not self.own:
+            text += "; taken from the recording that was already running"
+        return f"{text}; {self.error}" if self.error else text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -127,11 +174,77 @@ class Report(PlainData):
         """`to_dict` as JSON text."""
         return json.dumps(self.to_dict())
 
+    @property
+    def caption(self) -> str:
+        """What was measured, and how long it took: ``In [7], 2.31 s, failed``."""
+        cell = "" if self.cell is None else f"In [{self.cell}], "
+        return f"{cell}{duration(self.seconds)}{', failed' if self.success is False else ''}"
+
     def __repr__(self) -> str:
         """``<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak +1.2 GiB>``."""
         parts = [f"{name} {_held_and_peak(device)}" for name, device in self.devices.items()]
-        cell = "" if self.cell is None else f"In [{self.cell}], "
-        return f"<Report {cell}{duration(self.seconds)}: {'; '.join(parts) or f'host {_held_and_peak(self.host)}'}>"
+        return f"<Report {self.caption}: {'; '.join(parts) or f'host {_held_and_peak(self.host)}'}>"
+
+
+def build_report(
+    before: Reading,
+    after: Reading,
+    peaks: Mapping[str, Peak],
+    *,
+    seconds: float,
+    label: Label = Label(),
+    success: bool | None = True,
+    devices: Collection[str] | None = None,
+    sampled: Mapping[str, OutsidePeak] | None = None,
+    sampling_problems: Mapping[str, str] | None = None,
+    notes: tuple[str, ...] = (),
+    recording: RecordingFacts | None = None,
+) -> Report:
+    """Build the report of one measurement from its readings and its peaks by device name.
+
+    ``devices`` are the names of the devices to report on; None for all that this process uses. ``sampled`` has the
+    peaks of memory outside PyTorch that samples prove, and ``sampling_problems`` why samples are missing, by
+    device name.
+    """
+    reports = {}
+    for name, end in after.devices.items():
+        start = before.devices.get(name) or _before_context(end)
+        if name not in devices if devices is not None else not (start.context or end.context):
+            continue
+        reports[name] = DeviceReport(
+            before=start,
+            after=shared(start, end),
+            high=peaks.get(name),
+            sampled=(sampled or {}).get(name),
+            unsampled=(sampling_problems or {}).get(name, ""),
+        )
+    return Report(
+        devices=reports,
+        host=HostReport(before=before.host, after=after.host),
+        seconds=seconds,
+        cell=label.cell,
+        cell_id=label.cell_id,
+        code=code_label(label.code),
+        success=success,
+        time=before.time,
+        notes=notes,
+        recording=recording,
+    )
+
+
+def _before_context(end: DeviceReading) -> DeviceReading:
+    """The reading before CUDA started in this process: its own figures were 0, those of the device are unknown."""
+    own = ("allocated", "reserved", "active", "requested", "inactive_split", "retries", "ooms", "process")
+    zeros: dict[str, Any] = {name: 0 for name in own if getattr(end, name) is not None}
+    return DeviceReading(name=end.name, context=False, mode=end.mode, why=end.why, torch_why=end.torch_why, **zeros)
+
+
+def code_label(code: str) -> str:
+    """The first line of the code that is not a comment or a cell magic, clipped to 80 characters."""
+    lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]
+    statements = (line for line in lines if not line.startswith(("#", "%%")))
+    label = printable(next(statements, lines[0] if lines else "").replace("\t", " "))
+    return label if len(label) <= CODE_WIDTH else label[: CODE_WIDTH - 1] + "…"
 
 
 def _held_and_peak(part: DeviceReport | HostReport) -> str:

@@ -1,4 +1,4 @@
-"""IPython's events at the beginning and at the end of each cell, and how they belong together.
+"""IPython's events at the beginning and at the end of each cell, how they belong together, and the cells' numbers.
 
 The events do not always come in pairs. An empty cell ends without a beginning (ipython#14597), and so does the cell
 that loads the extension; magics that run code nest them; a cancelled cell ends with another ExecutionInfo than it began
@@ -9,6 +9,8 @@ cells, each with a weak reference to its ExecutionInfo, and an end is matched wi
 from __future__ import annotations
 
 import functools
+import linecache
+import re
 import sys
 import threading
 import time
@@ -18,20 +20,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipygpumem.core.errors import first_line
+from ipygpumem.core.interpreter import frame_label
 from ipygpumem.jupyter.replaced_method import replace_method
+from ipygpumem.measurement.notebook_sources import notebook_sources
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
+    from types import FrameType
 
     from ipygpumem.jupyter.cell_report import CellOptions
     from ipygpumem.jupyter.live_display import LiveCell
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Plan
 
-__all__ = ["OpenCell", "OpenCells", "TracebackHook", "guarded"]
+__all__ = ["CellNumbers", "OpenCell", "OpenCells", "TracebackHook", "calling_cell", "guarded"]
 
 _Result = TypeVar("_Result")
+_TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
 
 class _PrintedErrors(set[str]):
@@ -210,3 +216,49 @@ class TracebackHook:
         """Restore the shell's method; if other code has wrapped it since, it stays and only calls the original."""
         self._callback = None
         self._restore()
+
+
+class CellNumbers:
+    """The In numbers of one shell's cells by file name. From version 8 on IPython keeps them itself."""
+
+    def __init__(self, shell: Any) -> None:
+        self._compile = shell.compile
+        self._kept_by_ipython = hasattr(shell.compile, "_filename_map")
+        self._numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
+
+    def note(self, raw: str, number: int | None) -> None:
+        """Record the number of a cell that has run."""
+        if number is not None and not self._kept_by_ipython:
+            self._numbers[self._compile.get_code_name(raw, raw, number)] = number
+
+    def known(self) -> dict[str, int]:
+        """All known In numbers by file name."""
+        numbers = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
+        return {**numbers, **self._numbers}
+
+    def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
+        """File name of a cell in tracebacks; ``statements`` are those of statements, which have the same number."""
+        # ipykernel derives it from the text; a terminal from the number and a hash of the transformed text
+        name = self._compile.get_code_name(raw, raw, number)
+        if name in linecache.cache:
+            return str(name)
+        prefix = f"<ipython-input-{number}-"
+        names = (name for name in reversed(linecache.cache) if name.startswith(prefix))
+        return next((name for name in names if name not in statements), None)
+
+    def label(self, file: str, line: int, function: str) -> str:
+        """A recorded line by its cell, ``In [3]:5 make()``, or by its file."""
+        match = _TERMINAL.match(file)
+        number = self._numbers.get(file, None if match is None else int(match[1]))
+        if number is None:
+            return frame_label(file, line, function)
+        return f"In [{number}]:{line}{'' if function == '<module>' else f' {function}()'}"
+
+
+def calling_cell() -> str | None:
+    """File name of the cell whose code calls this function; None outside of cells."""
+    cells = notebook_sources()
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (the only way to the caller)
+    while frame is not None and frame.f_code.co_filename not in cells:
+        frame = frame.f_back
+    return None if frame is None else frame.f_code.co_filename

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
+from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import ProfileCollector
-from ipygpumem.features.report.notes import ModeChanges
+from ipygpumem.features.report.collect import ModeChanges
 from ipygpumem.features.report.table import full_bundle, requested_bundle
 from ipygpumem.jupyter.cell_events import guarded
 from ipygpumem.jupyter.display import uses_color
@@ -158,7 +159,8 @@ class ReportPresenter:
         elif options.table or magics.style == "table":
             self._show_full(report, display_id)
         else:
-            magics.publish(requested_bundle(report, color=uses_color(magics.shell)), report, display_id)
+            bundle = requested_bundle(report, color=uses_color(magics.shell))
+            magics.publish(bundle, output_metadata(report), display_id)
         if options.view and recording is not None and recording.path is not None:
             self._show_recording(recording.path)
         for collector in options.plan.collectors:
@@ -173,7 +175,7 @@ class ReportPresenter:
             holders = new_holders(report, self._baselines.cell)
         except Exception as error:  # the figures and limits can still be shown
             self._magics.print(f"ipygpumem: the holders of new memory are unknown ({first_line(error)})")
-        self._magics.publish(full_bundle(report, holders), report, display_id)
+        self._magics.publish(full_bundle(report, holders), output_metadata(report), display_id)
 
     def _show_recording(self, path: str) -> None:
         try:

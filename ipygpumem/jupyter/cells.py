@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from ipygpumem.core.report import Label
 from ipygpumem.features.holders.baseline import CellBaselines
 from ipygpumem.features.oom.history import OomHistory
 from ipygpumem.features.profile.collect import ProfileCollector
-from ipygpumem.features.report.notes import recording_text
-from ipygpumem.jupyter.cell_events import OpenCell, OpenCells, TracebackHook, guarded
-from ipygpumem.jupyter.cell_numbers import CellNumbers, calling_cell
+from ipygpumem.jupyter.cell_events import CellNumbers, OpenCell, OpenCells, TracebackHook, calling_cell, guarded
 from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, one_line_traceback
 from ipygpumem.jupyter.clear_output import Clearing
 from ipygpumem.jupyter.live_display import LiveDisplays
 from ipygpumem.jupyter.oom_panel import OomPanel
-from ipygpumem.measurement.build_report import Label
-from ipygpumem.measurement.measurement import MeasurementOptions
+from ipygpumem.measurement.measurement import Code, MeasurementOptions
 from ipygpumem.measurement.notebook_sources import notebook_sources
-from ipygpumem.measurement.plan import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +121,7 @@ class Cells:
     def _begin_live(self, cell: OpenCell) -> None:
         """Show the memory breakdown below the cell while it runs, if it runs for long and its report is shown."""
         shown = self._magics.report != "off" or cell.options is not None
-        if shown and cell.stored and self._magics.live == "auto":
+        if shown and cell.stored and self.live.available and self._magics.live == "auto":
             cell.live = self.live.begin(lambda: cell.number)
 
     def _end_live(self, cell: OpenCell) -> None:
@@ -253,7 +250,7 @@ class Cells:
                 finished = plan.finish(measurement, label, success=None, code=code)
                 report = None if finished is None else finished.report
                 if report is not None and report.recording is not None:
-                    self._magics.print(f"ipygpumem: {recording_text(report.recording)}")
+                    self._magics.print(f"ipygpumem: {report.recording.sentence()}")
                 if report is not None and report.profile is not None:
                     self._magics.print(f"ipygpumem: {'; '.join(report.profile.sentences())}")
             self._drop(cell)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.tables import tables_bundle, text_tables
-from ipygpumem.features.history.output_metadata import output_metadata
+from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.profile.table import category_tables
 from ipygpumem.features.report.line import line_bundle
 
@@ -48,18 +48,17 @@ class Display:
         for line in lines:
             print(line)  # noqa: T201 (its purpose)
 
-    def publish(self, bundle: dict[str, str], report: Report | None = None, display_id: str | None = None) -> None:
-        """Display a MIME bundle, with the figures of the report that it shows in the output's metadata.
-
-        ``display_id`` is that of a display to replace.
-        """
+    def publish(
+        self, bundle: dict[str, str], metadata: dict[str, Any] | None = None, display_id: str | None = None
+    ) -> None:
+        """Display a MIME bundle; ``display_id`` is that of a display to replace."""
         update: dict[str, Any] = {} if display_id is None else {"transient": {"display_id": display_id}, "update": True}
-        metadata = {} if report is None else output_metadata(report)
-        self.shell.display_pub.publish(data=bundle, metadata=metadata, **update)
+        self.shell.display_pub.publish(data=bundle, metadata=metadata or {}, **update)
 
     def show_line(self, report: Report, display_id: str | None = None) -> None:
         """Display the short form of a report."""
-        self.publish(line_bundle(report, color=uses_color(self.shell)), report, display_id)
+        bundle = line_bundle(report, color=uses_color(self.shell))
+        self.publish(bundle, output_metadata(report), display_id)
 
     def show_tables(self, tables: list[Table]) -> None:
         """Display tables."""

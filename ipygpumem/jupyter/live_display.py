@@ -181,11 +181,15 @@ class LiveCell:
 
 
 class LiveDisplays:
-    """The running cells of one shell, and the thread that updates their displays."""
+    """The running cells of one shell, and the thread that updates their displays.
+
+    Attributes:
+        available: Whether the shell belongs to a kernel, whose messages can be sent from another thread.
+    """
 
     def __init__(self, shell: Any, runtime: Runtime, clearing: Clearing) -> None:
         self._shell = shell
-        self._available = all(hasattr(shell.display_pub, name) for name in ("session", "pub_socket", "topic"))
+        self.available = all(hasattr(shell.display_pub, name) for name in ("session", "pub_socket", "topic"))
         self._clearing = clearing
         self._poller = Poller(runtime.monitor)
         self._cells: tuple[LiveCell, ...] = ()
@@ -194,7 +198,7 @@ class LiveDisplays:
 
     def begin(self, number: Callable[[], int | None]) -> LiveCell | None:
         """Start a cell; None where its display would not be visible. ``number`` returns its In number, once known."""
-        if not self._available or not shell_target(self._shell).updates:
+        if not shell_target(self._shell).updates:
             return None
         cell = LiveCell(self._shell, self._clearing, number)
         try:

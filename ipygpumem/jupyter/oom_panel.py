@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.tables import tables_bundle
+from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.oom import collect as oom
 from ipygpumem.features.oom.observer import failed_allocations
 from ipygpumem.features.oom.table import oom_tables
@@ -48,7 +49,8 @@ class OomPanel:
         panel = oom.explain(failures, count, caught=result is None or bool(result.success))
         if panel is not None:
             tables = oom_tables(panel, self._magics.session.baseline)
-            self._magics.publish(tables_bundle(tables), self.report)
+            metadata = None if self.report is None else output_metadata(self.report)
+            self._magics.publish(tables_bundle(tables), metadata)
         elif self.report is not None:
             self._magics.show_line(self.report)
 

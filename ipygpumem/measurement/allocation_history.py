@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.measurement.wrapped_functions import WrappedFunctions
 from ipygpumem.sources import allocator, pytorch
+from ipygpumem.sources.pytorch import WrappedFunctions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

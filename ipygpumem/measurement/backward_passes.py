@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
-from ipygpumem.measurement.wrapped_functions import CallObservers
+from ipygpumem.sources.pytorch import CallObservers
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -48,6 +48,8 @@ class BackwardPass:
 
 class BackwardPasses:
     """Observer of a measurement that collects all backward passes."""
+
+    cost = 0.0
 
     def __init__(self) -> None:
         self.passes: list[BackwardPass] = []

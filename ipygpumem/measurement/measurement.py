@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
-from ipygpumem.measurement.build_report import Code, Label, build_report
+from ipygpumem.core.report import Label, build_report
 from ipygpumem.measurement.recording_keys import CellFacts
 from ipygpumem.sources import host, pytorch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ipygpumem.core.reading import Reading
@@ -22,11 +23,26 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
+    from ipygpumem.sources.device import Device
 
-__all__ = ["Measurement", "MeasurementOptions", "Observer", "OpenSpans", "Span"]
+__all__ = ["Code", "Measurement", "MeasurementOptions", "Observer", "OpenSpans", "Span"]
 
+_cost = attrgetter("cost")
 _OVERLAPPED = "another thread was measured at the same time: the figures of both include the whole process"
 _ADDED = "{} was added to the monitored devices during this measurement: it is reported from the next one on"
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code that was measured, as far as collectors need it.
+
+    ``sources`` and ``numbers`` are the text and the In numbers of notebook cells by file name. ``block`` is the file
+    name, first line, last line and name of the measured code; None if it is not known.
+    """
+
+    sources: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    block: tuple[str, int, int, str] | None = None
 
 
 class Span:
@@ -72,6 +88,10 @@ class OpenSpans:
 class Observer(Protocol):
     """An object that observes the code while a measurement is open."""
 
+    @property
+    def cost(self) -> float:
+        """Seconds that the observer itself has used so far; they are subtracted from the measured time."""
+
     def start(self) -> None:
         """Begin to observe. An exception ends the measurement before the code runs."""
 
@@ -99,7 +119,6 @@ class Measurement:
     Attributes:
         devices: Names of the devices to report on; None for all that this process uses.
         observers: Started in this order after the first reading, stopped in reverse order.
-        overheads: Functions that return the seconds an observer has used so far; subtracted from the measured time.
         after: The reading at the end.
         recorded: The result of the recording, also if it was not saved; None without a recording.
         samples: Samples of device memory; None if no device can be sampled.
@@ -110,7 +129,6 @@ class Measurement:
         self.options = options or MeasurementOptions()
         self.devices: tuple[str, ...] | None = None
         self.observers: list[Observer] = []
-        self.overheads: list[Callable[[], float]] = []
         self.after: Reading | None = None
         self.recorded: RecordingFacts | None = None
         self.samples: SampleWindow | None = None
@@ -120,8 +138,8 @@ class Measurement:
         self._path: Path | None = None
         self._notes: list[str] = []
         self._start = 0.0
-        self._overhead_before = 0.0
-        self._unmonitored: tuple[str, ...] = ()
+        self._cost_before = 0.0
+        self._devices: tuple[Device, ...] = ()
         self._span: Span | None = None
         self._start_us = 0
         self._pid = 0
@@ -161,19 +179,13 @@ class Measurement:
             self._recorder.start(before)
         for observer in self.observers:
             observer.start()
-        # a device that is added to the monitored ones later has no first reading
-        self._unmonitored = tuple(
-            device.name for device in monitor.devices.values() if device.name not in before.devices
-        )
-        self._overhead_before = self._overhead()
+        self._devices = tuple(monitor.devices.values())
+        self._cost_before = sum(map(_cost, self.observers))
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
-        in_use = [name for name, device in before.devices.items() if device.context]
-        if in_use:
-            self.samples = runtime.sampler.begin(device for device in monitor.devices.values() if device.name in in_use)
-
-    def _overhead(self) -> float:
-        return sum(overhead() for overhead in self.overheads)
+        if before.devices:
+            in_use = {name for name, device in before.devices.items() if device.context}
+            self.samples = runtime.sampler.begin(device for device in self._devices if device.name in in_use)
 
     def end(
         self, label: Label | None = None, *, success: bool | None = True, code: Code | None = None
@@ -185,7 +197,8 @@ class Measurement:
         Returns:
             The report, without the sections that collectors add; None in a process that was forked in the meantime.
         """
-        seconds = max(time.perf_counter() - self._start - (self._overhead() - self._overhead_before), 0.0)
+        cost = sum(map(_cost, self.observers)) - self._cost_before
+        seconds = max(time.perf_counter() - self._start - cost, 0.0)
         self._stop_observers()
         label = label or Label()
         cell = self.cell_facts(label, success=success)
@@ -201,7 +214,9 @@ class Measurement:
             recording = None if self._recorder is None else self._save(self._recorder, cell, after, code or Code())
         finally:
             self.abandon()
-        added = [name for name in self._unmonitored if name in after.devices]
+        # a device that was added to the monitored ones in the meantime has no first reading
+        without_reading = {device.name for device in self._devices if device.name not in before.devices}
+        added = [name for name in after.devices if name in without_reading]
         if added:
             self._notes += map(_ADDED.format, added)
             after = after.only(tuple(name for name in after.devices if name not in added))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.report import Peak
-from ipygpumem.measurement.wrapped_functions import WrappedFunctions
 from ipygpumem.sources import allocator, pytorch
+from ipygpumem.sources.pytorch import WrappedFunctions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.measurement.build_report import Code
-from ipygpumem.measurement.measurement import Measurement
+from ipygpumem.measurement.measurement import Code, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
-    from ipygpumem.core.report import Report
-    from ipygpumem.measurement.build_report import Label
+    from ipygpumem.core.report import Label, Report
     from ipygpumem.measurement.measurement import MeasurementOptions
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.snapshot import Snapshot
 
-__all__ = ["Code", "Collector", "Finished", "Outcome", "Plan", "with_notes"]
+__all__ = ["Collector", "Finished", "Outcome", "Plan", "with_notes"]
 
 
 @dataclass

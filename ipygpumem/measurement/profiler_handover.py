@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from ipygpumem.measurement.wrapped_functions import CallObservers
+from ipygpumem.sources.pytorch import CallObservers
 
 __all__ = ["ProfilerObservers", "profiling"]
 

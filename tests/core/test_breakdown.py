@@ -11,8 +11,7 @@ from fakes.facts import imbalance
 from ipygpumem.core.baseline import Baseline
 from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
-from ipygpumem.core.report import DeviceReport
-from ipygpumem.measurement.build_report import build_report
+from ipygpumem.core.report import DeviceReport, build_report
 
 MIB = 1 << 20
 sizes = st.integers(0, 1 << 40)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading, shared
-from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts
-from ipygpumem.measurement.build_report import Label, build_report
+from ipygpumem.core.report import DeviceReport, HostReport, Label, Peak, RecordingFacts, build_report
 
 MIB = 1 << 20
 V2 = "NVML memory info v2"

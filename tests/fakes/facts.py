@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
-from ipygpumem.core.report import Peak
-from ipygpumem.measurement.build_report import Label, build_report
+from ipygpumem.core.report import Label, Peak, build_report
 
 MIB = 1 << 20
 V2 = "NVML memory info v2"

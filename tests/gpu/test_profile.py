@@ -125,7 +125,7 @@ def test_library_recording_is_disabled_during_profile(fresh, tmp_path):
         from ipygpumem.measurement.runtime import current
         from ipygpumem.features.plan import make_plan
         from ipygpumem.features.profile.collect import profile_collector
-        from ipygpumem.measurement.build_report import Label
+        from ipygpumem.core.report import Label
         from ipygpumem.measurement.measurement import MeasurementOptions
         runtime = current()
         profile = profile_collector({str(tmp_path / "t.json")!r}, None)

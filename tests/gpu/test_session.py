@@ -7,8 +7,7 @@ import pytest
 import ipygpumem
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import MIB
-from ipygpumem.features.history.model import changed_rows, report_rows
-from ipygpumem.features.history.output_metadata import LIMIT, rows_from_summary, summary
+from ipygpumem.features.history.model import LIMIT, changed_rows, report_rows, rows_from_summary, summary
 from ipygpumem.features.history.table import Page, history_tables
 from ipygpumem.features.report.line import text_line
 

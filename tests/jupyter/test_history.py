@@ -9,7 +9,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from ipygpumem import load_reports
-from ipygpumem.features.history.output_metadata import MIME, rows_from_summary
+from ipygpumem.features.history.model import MIME, rows_from_summary
 
 MIB = 1 << 20
 TAKE = "{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda:{device}')"

@@ -10,7 +10,7 @@ import pytest
 
 from ipygpumem import load_reports
 from ipygpumem.features.history.load import read_notebook, read_rows
-from ipygpumem.features.history.output_metadata import LIMIT, MIME
+from ipygpumem.features.history.model import LIMIT, MIME
 
 pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Proactor")]
 LOAD = "get_ipython().config.GPUMem.update(preload='off', report='always', log={log!r})\n%load_ext ipygpumem"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipygpumem.measurement.build_report import CODE_WIDTH, code_label
+from ipygpumem.core.report import CODE_WIDTH, code_label
 
 
 @pytest.mark.parametrize(

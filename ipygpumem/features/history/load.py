@@ -14,11 +14,9 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import ReportError, first_line
 from ipygpumem.core.from_dict import SCHEMA, check_schema, mapping, printable
-from ipygpumem.core.report import Report
+from ipygpumem.core.report import Report, code_label
 from ipygpumem.core.units import size
-from ipygpumem.features.history.model import ReportRow, changed_rows
-from ipygpumem.features.history.output_metadata import MIME, rows_from_summary
-from ipygpumem.measurement.build_report import code_label
+from ipygpumem.features.history.model import MIME, ReportRow, changed_rows, rows_from_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.measurement.plan import Code, Outcome
+    from ipygpumem.measurement.measurement import Code
+    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline

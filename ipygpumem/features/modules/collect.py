@@ -47,7 +47,6 @@ class ModulesCollector(RecordedSection):
     def attach(self, measurement: Measurement) -> None:
         """Track the model during the measurement."""
         measurement.observers.append(self._tracker)
-        measurement.overheads.append(lambda: self._tracker.phases.cost)
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
         """Return the model's memory on one device; a `RecordingError` if tracked positions do not fit the events."""

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.measurement.wrapped_functions import WrappedFunctions
+from ipygpumem.sources.pytorch import WrappedFunctions
 
 if TYPE_CHECKING:
     import weakref

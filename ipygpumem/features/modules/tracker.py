@@ -87,6 +87,11 @@ class ModuleTracker:
         self._lock = threading.RLock()
         self._running = False
 
+    @property
+    def cost(self) -> float:
+        """Seconds that tracking took."""
+        return self.phases.cost
+
     def start(self) -> None:
         """Add all hooks, and scan the storages."""
         self._running = True

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
-from ipygpumem.features.report.notes import recording_text
 from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
 from ipygpumem.measurement.notebook_sources import notebook_sources
 from ipygpumem.measurement.recorder import Recorder
@@ -100,4 +99,4 @@ class OomHistory:
             facts = self._recorder.save(path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell())
         except (OptionError, RecordingError) as error:
             return f"the history of this failure was not saved: {first_line(error)}"
-        return recording_text(facts)
+        return facts.sentence()

@@ -40,6 +40,7 @@ class OutsideCollector(Collector):
     """
 
     section = "libraries"
+    cost = 0.0
 
     def __init__(self, monitor: DeviceMonitor, *, every_cell: bool = False) -> None:
         self._monitor = monitor

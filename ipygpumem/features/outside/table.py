@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
 
-__all__ = ["outside_sentences", "outside_table", "with_outside"]
+__all__ = ["outside_sentence", "outside_table", "with_outside"]
 
 _REST = "CUDA context, kernel code, stacks"
 _UNATTRIBUTED = "not attributed to a library"
@@ -64,25 +64,21 @@ def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
     return Table(f"{outside.device} outside PyTorch, by library", header, tuple(rows), remarks)
 
 
-def outside_sentences(report: Report) -> list[str]:
-    """Return a line for each device: ``cuda:0 outside PyTorch: NCCL +388.0 MiB in 194 allocations · ...``."""
-    sentences = []
-    for outside in report.libraries:
-        parts = [_library_sentence(library) for library in outside.libraries if _is_visible(library)]
-        if abs(outside.idle) >= VISIBLE:
-            parts.append(f"{_IDLE} {signed(outside.idle)}")
-        if outside.grade.trust == "unknown":
-            parts += [
-                f"{pool.name} {signed(pool.change if pool.change is not None else pool.used or 0)}"
-                for pool in outside.pools
-                if _has_changed(pool)
-            ]
-        elif outside.rest is not None and abs(outside.rest) >= VISIBLE:
-            rest = _REST if outside.grade.trust == "exact" else _UNATTRIBUTED
-            parts.append(f"{rest} {signed(outside.rest)}")
-        if parts:
-            sentences.append(f"{outside.device} outside PyTorch: {' · '.join(parts)}")
-    return sentences
+def outside_sentence(outside: OutsideMemory) -> str:
+    """Return a line like ``cuda:0 outside PyTorch: NCCL +388.0 MiB in 194 allocations``; empty without changes."""
+    parts = [_library_sentence(library) for library in outside.libraries if _is_visible(library)]
+    if abs(outside.idle) >= VISIBLE:
+        parts.append(f"{_IDLE} {signed(outside.idle)}")
+    if outside.grade.trust == "unknown":
+        parts += [
+            f"{pool.name} {signed(pool.change if pool.change is not None else pool.used or 0)}"
+            for pool in outside.pools
+            if _has_changed(pool)
+        ]
+    elif outside.rest is not None and abs(outside.rest) >= VISIBLE:
+        rest = _REST if outside.grade.trust == "exact" else _UNATTRIBUTED
+        parts.append(f"{rest} {signed(outside.rest)}")
+    return f"{outside.device} outside PyTorch: {' · '.join(parts)}" if parts else ""
 
 
 def _is_visible(library: LibraryMemory) -> bool:

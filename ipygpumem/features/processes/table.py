@@ -11,14 +11,14 @@ from ipygpumem.core.units import VISIBLE, change_text, level_text, signed, size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ipygpumem.core.other_process import OtherProcess
+    from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
     from ipygpumem.core.report import Report
     from ipygpumem.features.processes.model import DeviceProcesses
 
     _Process = tuple[str, tuple[int | None, ...], str]
     """Label, sizes in bytes, and remark."""
 
-__all__ = ["other_process_sentences", "processes_table", "with_change_rows", "with_other_process_rows"]
+__all__ = ["other_process_sentence", "processes_table", "with_change_rows", "with_other_process_rows"]
 
 _ROW_LABEL = "other processes"
 _MAX_ROWS = 5
@@ -27,21 +27,17 @@ _EVENTS = {"began": "started", "came": "started using the GPU", "left": "stopped
 _RELATIONS = {"child": "child", "other": "other user", "unknown": "unknown"}
 
 
-def other_process_sentences(report: Report) -> list[str]:
-    """Return a line for each device with changes: ``cuda:0 other processes: pid 7 (python a.py) started, +3.0 GiB``."""
-    sentences = []
-    for device in dict.fromkeys(change.device for change in report.neighbours):
-        changes = [change for change in report.neighbours if change.device == device and is_visible(change.change)]
-        parts = [
-            f"{change.neighbour.title}{f' {_EVENTS[change.event]},' if change.event else ''} {signed(change.change)}"
-            for change in changes[:_MAX_IN_SENTENCE]
-        ]
-        more = changes[_MAX_IN_SENTENCE:]
-        if more:
-            parts.append(f"{len(more)} more {signed(sum(change.change for change in more))}")
-        if parts:
-            sentences.append(f"{device} other processes: {' · '.join(parts)}")
-    return sentences
+def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -> str:
+    """Return a line like ``cuda:0 other processes: pid 7 (python a.py) started, +3.0 GiB``; empty without changes."""
+    visible = [change for change in changes if change.device == device and is_visible(change.change)]
+    parts = [
+        f"{change.neighbour.title}{f' {_EVENTS[change.event]},' if change.event else ''} {signed(change.change)}"
+        for change in visible[:_MAX_IN_SENTENCE]
+    ]
+    more = visible[_MAX_IN_SENTENCE:]
+    if more:
+        parts.append(f"{len(more)} more {signed(sum(change.change for change in more))}")
+    return f"{device} other processes: {' · '.join(parts)}" if parts else ""
 
 
 def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:

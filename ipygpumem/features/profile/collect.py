@@ -99,7 +99,6 @@ class ProfileCollector(Collector):
     def attach(self, measurement: Measurement) -> None:
         """Add the profiler to a measurement before it begins."""
         measurement.observers.append(self._capture)
-        measurement.overheads.append(lambda: self._capture.cost)
 
     def stop(self) -> None:
         """Stop the profiler as soon as the code has ended, before the measurement does."""

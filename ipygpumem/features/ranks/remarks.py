@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.tables import Table
 from ipygpumem.core.units import duration
-from ipygpumem.features.outside.table import outside_sentences
+from ipygpumem.features.outside.table import outside_sentence
 from ipygpumem.features.ranks.skew import slow_ranks
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def notes_tables(results: Iterable[RankResult], role: str, limit: int) -> list[T
 
 def _notes(report: Report) -> Iterator[str]:
     yield from report.notes
-    yield from outside_sentences(report)
+    yield from filter(None, map(outside_sentence, report.libraries))
     if report.recording is not None and report.recording.error:
         yield f"no snapshot: {report.recording.error}"
     if report.profile is not None:

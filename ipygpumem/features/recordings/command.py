@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.features.commands.command import HELP, Command, Option, positive
-from ipygpumem.features.report.notes import recording_text
 from ipygpumem.measurement.allocation_history import HistoryOptions
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def _save(notebook: Notebook, arguments: argparse.Namespace) -> None:
     facts = notebook.record.save(notebook.output_path(arguments.path), notebook.cells.numbers.known())
     if facts.path is None:
         raise RecordingError(facts.error)
-    notebook.print(f"ipygpumem: {recording_text(facts)}")
+    notebook.print(f"ipygpumem: {facts.sentence()}")
 
 
 def _stop(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)

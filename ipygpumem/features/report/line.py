@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS, template
 from ipygpumem.core.units import VISIBLE, duration, pair, signed
-from ipygpumem.features.outside.table import outside_sentences
-from ipygpumem.features.processes.table import other_process_sentences
-from ipygpumem.features.report.notes import report_notes
+from ipygpumem.features.outside.table import outside_sentence
+from ipygpumem.features.processes.table import other_process_sentence
 
 if TYPE_CHECKING:
     from ipygpumem.core.grade import Grade
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.core.report import DeviceReport, HostReport, Report
 
-__all__ = ["Figure", "Row", "html_line", "line_bundle", "report_footer", "text_line"]
+__all__ = ["Figure", "Row", "html_line", "line_bundle", "report_notes", "text_line"]
 
 _MAX_ROWS = 3
 _MINUTE = 60
@@ -33,12 +32,12 @@ margin-right:8px;overflow:hidden;white-space:nowrap" title="{{ bar_title }}">
 {%- for color, pixels in bar %}<span style="display:inline-block;height:9px;width:{{ pixels }}px;\
 background-color:{{ color }}"></span>{% endfor %}</span>{% endif -%}
 <b>{{ row.name }}</b>&ensp;
-{%- for figure in row.figures %}<span title="{{ figure.grade }}"
+{%- for figure in row.figures or [no_change] %}<span title="{{ figure.grade or '' }}"
 {%- if figure.kind in colors %} style="border-bottom:2px solid {{ colors[figure.kind] }}"{% endif %}>\
-{{ figure.text }}</span> &middot; \
+{{ figure.text }}</span>{% if row.used or not loop.last %} &middot; {% endif %}\
 {% endfor %}<span title="{% if used_grade %}device memory in use by all programs, without the driver's own: \
 {{ used_grade }}{% endif %}">{{ row.used }}</span>\
-{% if loop.first %}&emsp;<span style="opacity:0.65">{{ footer }}</span>{% endif %}</div>
+{% if loop.first %}&emsp;<span style="opacity:0.65">{{ caption }}</span>{% endif %}</div>
 {%- endfor %}
 {%- for note in notes %}
 <div style="opacity:0.75">{{ note }}</div>
@@ -52,7 +51,7 @@ class Figure:
 
     kind: str
     text: str
-    grade: Grade
+    grade: Grade | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,45 +64,63 @@ class Row:
     device: DeviceReport | None = None
 
 
+_NO_CHANGE = Figure("", "no change")
+
+
+class _Line:
+    """What the short form of a report contains."""
+
+    def __init__(self, report: Report) -> None:
+        self.rows = _rows(report)
+        self.caption = report.caption
+        self.outside = list(filter(None, map(outside_sentence, report.libraries)))
+        processes = (other_process_sentence(device, report.neighbours) for device in report.devices)
+        self.processes = list(filter(None, processes))
+        self.notes = report_notes(report)
+
+    def text(self, *, color: bool) -> str:
+        def paint(text: str, code: str) -> str:
+            return f"\x1b[{code}m{text}\x1b[0m" if color and code else text
+
+        texts = []
+        for row in self.rows:
+            figures = [paint(figure.text, _ANSI.get(figure.kind, "")) for figure in row.figures or (_NO_CHANGE,)]
+            texts.append(f"{row.name}  {' · '.join(filter(None, [*figures, row.used]))}")
+        texts[0] += "   " + paint(self.caption, _FAINT)
+        texts += [paint(sentence, _ANSI["outside"]) for sentence in self.outside]
+        texts += [paint(sentence, _ANSI["others"]) for sentence in self.processes]
+        return "\n".join([*texts, *([paint("; ".join(self.notes), _FAINT)] if self.notes else [])])
+
+    def html(self) -> str:
+        rows = [
+            (row, "", [], "") if row.device is None else (row, row.device.grades["used"], *_bar(row.device.after))
+            for row in self.rows
+        ]
+        html: str = template(_TEMPLATE).render(
+            rows=rows,
+            no_change=_NO_CHANGE,
+            caption=self.caption,
+            notes=[*self.outside, *self.processes, *self.notes],
+            width=BAR_PIXELS,
+            colors=_HTML_COLORS,
+        )
+        return html
+
+
 def line_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
     """The short form of a report as a MIME bundle; ``color`` is for terminals."""
-    return {"text/plain": text_line(report, color=color), "text/html": html_line(report)}
+    line = _Line(report)
+    return {"text/plain": line.text(color=color), "text/html": line.html()}
 
 
 def text_line(report: Report, *, color: bool = False) -> str:
     """The short form as text; ``color`` adds ANSI escape sequences."""
-
-    def paint(text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if color and code else text
-
-    texts = []
-    for row in _rows(report):
-        figures = [paint(figure.text, _ANSI.get(figure.kind, "")) for figure in row.figures]
-        texts.append(f"{row.name}  {' · '.join(filter(None, [*figures, row.used]))}")
-    texts[0] += "   " + paint(report_footer(report), _FAINT)
-    texts += [paint(sentence, _ANSI["outside"]) for sentence in outside_sentences(report)]
-    texts += [paint(sentence, _ANSI["others"]) for sentence in other_process_sentences(report)]
-    notes = report_notes(report)
-    return "\n".join([*texts, *([paint("; ".join(notes), _FAINT)] if notes else [])])
+    return _Line(report).text(color=color)
 
 
 def html_line(report: Report) -> str:
     """The short form as HTML, with a bar for each device. The tooltip of a figure says how accurate it is."""
-    notes = [*outside_sentences(report), *other_process_sentences(report), *report_notes(report)]
-    rows = [
-        (row, "", [], "") if row.device is None else (row, row.device.grades["used"], *_bar(row.device.after))
-        for row in _rows(report)
-    ]
-    html: str = template(_TEMPLATE).render(
-        rows=rows, footer=report_footer(report), notes=notes, width=BAR_PIXELS, colors=_HTML_COLORS
-    )
-    return html
-
-
-def report_footer(report: Report) -> str:
-    """What was measured, and how long it took: ``In [3], 1.20 s, failed``."""
-    cell = "" if report.cell is None else f"In [{report.cell}]"
-    return ", ".join(filter(None, [cell, duration(report.seconds), "failed" if report.success is False else ""]))
+    return _Line(report).html()
 
 
 def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
@@ -136,7 +153,8 @@ def _rows(report: Report) -> list[Row]:
     if len(changed) > _MAX_ROWS:
         changed.sort(key=_largest_change, reverse=True)
         count = len(changed) - _MAX_ROWS + 1
-        return [*changed[: _MAX_ROWS - 1], Row(f"{count} more devices", (), "%gpumem shows them")]
+        more = Row(f"{count} more devices", (Figure("", "changed"),), "%gpumem shows them")
+        return [*changed[: _MAX_ROWS - 1], more]
     return changed
 
 
@@ -166,7 +184,7 @@ def _device_row(device: DeviceReport) -> Row:
     _add_sampled_peak(figures, device)
     after = device.after
     used = "" if after.in_use is None or after.capacity is None else f"{pair(after.in_use, after.capacity)} used"
-    return _row(device.name, figures, used, device)
+    return Row(device.name, tuple(figures), used, device)
 
 
 def _add_sampled_peak(figures: list[Figure], device: DeviceReport) -> None:
@@ -191,8 +209,7 @@ def _add_sampled_peak(figures: list[Figure], device: DeviceReport) -> None:
 def _graded(pattern: str, change: int, grade: Grade) -> str:
     if grade.trust == "device":
         return f"~{pattern.format(signed(change))} (this process or another)"
-    qualifier = {"bound": "at most ", "sampled": "at least "}.get(grade.trust, "")
-    return pattern.format(qualifier + signed(change))
+    return pattern.format(grade.qualifier + signed(change))
 
 
 def _host_row(host: HostReport) -> Row:
@@ -200,15 +217,46 @@ def _host_row(host: HostReport) -> Row:
     figures = []
     held, peak = host.held, host.peak
     if held is not None and abs(held) >= VISIBLE:
-        figures.append(Figure("held", _graded("{} held", held, grades["held"]), grades["held"]))
+        figures.append(Figure("held", f"{grades['held'].qualifier}{signed(held)} held", grades["held"]))
     # a bound from an older peak says nothing about this cell
     if peak is not None and peak >= VISIBLE and grades["peak"].trust == "exact":
         figures.append(Figure("peak", f"peak {signed(peak)}", grades["peak"]))
     after = host.after
     used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} resident"
-    return _row("host memory (RSS)", figures, used)
+    return Row("host memory (RSS)", tuple(figures), used)
 
 
-def _row(name: str, figures: list[Figure], used: str, device: DeviceReport | None = None) -> Row:
-    unchanged = "" if figures else "no change"
-    return Row(name, tuple(figures), " · ".join(filter(None, [unchanged, used])), device)
+def report_notes(report: Report) -> list[str]:
+    """The sentences of a report: limits, notes, out-of-memory errors, contexts, the recording and the profile."""
+    sentences = [*map(str, report.excesses), *report.notes]
+    for device in report.devices.values():
+        if device.ooms > 0:
+            sentences.append(f"{device.name} ran out of memory{_times(device.ooms)}")
+        if device.retries > 0:
+            sentences.append(f"{device.name} was full: PyTorch freed its cache and tried again{_times(device.retries)}")
+        if device.started:
+            sentences += _context(report, device)
+        if device.after.busy:
+            sentences.append(
+                f"{device.name} was still running kernels when it was read: memory that they free is not yet counted"
+            )
+    if report.recording is not None:
+        sentences.append(report.recording.sentence())
+    if report.profile is not None:
+        sentences += report.profile.sentences()
+    return sentences
+
+
+def _context(report: Report, device: DeviceReport) -> list[str]:
+    """How an additional device got a CUDA context, which the user may not have intended."""
+    had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
+    if not had_context - {device.name}:
+        return []
+    if (device.high is not None and device.high.allocated > 0) or device.held:
+        return [f"{device.name}: the first tensor there created a CUDA context, which stays until the process ends"]
+    cause = "by a copy between devices, NCCL, or a call on that device"
+    return [f"{device.name}: a CUDA context was created without a tensor ({cause}), and stays until the process ends"]
+
+
+def _times(count: int) -> str:
+    return "" if count == 1 else f" {count} times"

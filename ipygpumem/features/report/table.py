@@ -14,13 +14,13 @@ from ipygpumem.features.lines.table import line_table
 from ipygpumem.features.modules.table import module_tables
 from ipygpumem.features.outside.table import outside_table, with_outside
 from ipygpumem.features.processes.table import with_change_rows
-from ipygpumem.features.report.line import line_bundle, report_footer
-from ipygpumem.features.report.notes import report_notes
+from ipygpumem.features.report.line import line_bundle, report_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.grade import Grade
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import DeviceReport, HostReport, Report
     from ipygpumem.features.holders.model import Holders
@@ -79,7 +79,7 @@ def report_tables(report: Report) -> list[Table]:
     ]
     tables.append(_host_table(report.host))
     tables = with_outside(with_change_rows(tables, report), report)
-    tables[0] = replace(tables[0], title=f"{tables[0].title}   {report_footer(report)}")
+    tables[0] = replace(tables[0], title=f"{tables[0].title}   {report.caption}")
     tables[-1] = replace(tables[-1], remarks=(*tables[-1].remarks, *report_notes(report)))
     return tables
 
@@ -104,7 +104,7 @@ def _device_table(device: DeviceReport) -> Table:
         ("free", "used", free, None, after.free, 0),
     )
     rows = tuple(
-        TableRow(label, (change_text(change), _peak(device, kind, peak), level_text(now)), level, grades.get(kind))
+        TableRow(label, (change_text(change), _peak(peak, kind, grades), level_text(now)), level, grades.get(kind))
         for label, kind, change, peak, now, level in figures
         if change
         or peak
@@ -119,20 +119,16 @@ def _device_table(device: DeviceReport) -> Table:
     return Table(device.name, ("change", "peak", "now"), rows, tuple(remarks))
 
 
-def _peak(device: DeviceReport, kind: str, peak: int | None) -> str:
-    if peak is None:
-        return ""
-    if kind == "outside":
-        return f"at least {change_text(peak)}"
-    return ("" if device.high is None or device.high.exact else "at most ") + change_text(peak)
+def _peak(peak: int | None, kind: str, grades: Mapping[str, Grade]) -> str:
+    grade = grades["outside_peak" if kind == "outside" else "peak"]
+    return "" if peak is None else grade.qualifier + change_text(peak)
 
 
 def _host_table(host: HostReport) -> Table:
     grades = host.grades
-    bound = grades["held"].trust == "bound"
-    held = f"at most {change_text(host.held)}" if bound else change_text(host.held)
-    peak = "" if host.peak is None else ("" if host.exact else "at most ") + change_text(host.peak)
-    rows = [TableRow("resident (RSS)", (held, peak, level_text(host.after.rss)), 1, None if bound else grades["held"])]
+    held = grades["held"].qualifier + change_text(host.held)
+    cells = (held, _peak(host.peak, "held", grades), level_text(host.after.rss))
+    rows = [TableRow("resident (RSS)", cells, 1, None if grades["held"].qualifier else grades["held"])]
     if host.after.pinned or is_visible(host.pinned):
         cells = (change_text(host.pinned), "", level_text(host.after.pinned))
         rows.append(TableRow("pinned by PyTorch", cells, 1, grades["pinned"]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["TableBuilder"]
+__all__ = ["StackBuilder", "TableBuilder"]
 
 _FIRST_CHECK = 1 << 16
 _MAX_LINE = (1 << 31) - 1

@@ -10,8 +10,7 @@ import ipygpumem
 from fakes.facts import MIB, after, before, report
 from ipygpumem import ReportError
 from ipygpumem.features.history.export import COLUMNS
-from ipygpumem.features.history.model import report_rows
-from ipygpumem.features.history.output_metadata import LIMIT, MIME, rows_from_summary, summary
+from ipygpumem.features.history.model import LIMIT, MIME, report_rows, rows_from_summary, summary
 
 KEPT = ("cell", "seconds", "success", "device", "held", "peak", "peak_trust", "cached", "outside", "outside_trust")
 KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "ooms", "started", "peak_level")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fakes.sessions import cell
 from ipygpumem import ReportError
 from ipygpumem.features.history.load import read_notebook, read_rows, short_names
-from ipygpumem.features.history.output_metadata import MIME, summary
+from ipygpumem.features.history.model import MIME, summary
 from ipygpumem.features.history.reports import Reports
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cli.commands import run
 from fakes.sessions import cell, session
-from ipygpumem.features.history.output_metadata import MIME, summary
+from ipygpumem.features.history.model import MIME, summary
 from ipygpumem.features.history.reports import Reports
 
 

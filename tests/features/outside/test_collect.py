@@ -196,7 +196,7 @@ def test_collector_that_was_not_started(gpu, cupti):
     measurement = Measurement(current())
     collector.attach(measurement)
     assert cupti.enabled
-    measurement.observers.append(types.SimpleNamespace(start=lambda: 1 / 0, stop=lambda: None))
+    measurement.observers.append(types.SimpleNamespace(cost=0.0, start=lambda: 1 / 0, stop=lambda: None))
     with pytest.raises(ZeroDivisionError):
         measurement.begin()
     assert not cupti.enabled

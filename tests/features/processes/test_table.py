@@ -8,7 +8,7 @@ from fakes.facts import report
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.processes.model import DeviceProcesses
-from ipygpumem.features.processes.table import other_process_sentences, processes_table, with_change_rows
+from ipygpumem.features.processes.table import other_process_sentence, processes_table, with_change_rows
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import report_tables
 
@@ -28,21 +28,23 @@ def test_sentence_for_each_device_with_visible_changes():
         OtherProcessChange("cuda:1", OtherProcess(8, None, "sleep", "child"), GIB, 0, "ended"),
         OtherProcessChange("cuda:2", OtherProcess(8, None), GIB, GIB),
     )
-    assert other_process_sentences(changed) == [
-        "cuda:0 other processes: pid 4711 (kernel of train.ipynb) started, +3.0 GiB · pid 8 -1.0 GiB",
-        "cuda:1 other processes: pid 8 (sleep, child of this process) ended, -1.0 GiB",
-    ]
-    for line in other_process_sentences(changed):
-        assert line in text_line(changed)
-        assert line in html_line(changed)
+    sentence = "cuda:0 other processes: pid 4711 (kernel of train.ipynb) started, +3.0 GiB · pid 8 -1.0 GiB"
+    assert other_process_sentence("cuda:0", changed.neighbours) == sentence
+    assert other_process_sentence("cuda:1", changed.neighbours) == (
+        "cuda:1 other processes: pid 8 (sleep, child of this process) ended, -1.0 GiB"
+    )
+    assert other_process_sentence("cuda:2", changed.neighbours) == ""
+    assert text_line(changed).splitlines()[1:] == [sentence]
+    assert sentence in html_line(changed)
 
 
 def test_further_processes_are_summed():
     changed = with_changes(
         *(OtherProcessChange("cuda:0", OtherProcess(i, None), 0, (9 - i) * GIB) for i in range(1, 7))
     )
-    (line,) = other_process_sentences(changed)
-    assert line == "cuda:0 other processes: pid 1 +8.0 GiB · pid 2 +7.0 GiB · pid 3 +6.0 GiB · 3 more +12.0 GiB"
+    assert other_process_sentence("cuda:0", changed.neighbours) == (
+        "cuda:0 other processes: pid 1 +8.0 GiB · pid 2 +7.0 GiB · pid 3 +6.0 GiB · 3 more +12.0 GiB"
+    )
 
 
 def test_rows_are_below_row_of_all_other_processes():

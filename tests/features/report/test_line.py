@@ -9,10 +9,9 @@ import pytest
 from fakes.facts import MIB, after, before, report
 from ipygpumem.core.baseline import Baseline
 from ipygpumem.core.reading import HostReading, Reading
-from ipygpumem.core.report import RecordingFacts
+from ipygpumem.core.report import Label, RecordingFacts, build_report
 from ipygpumem.features.report.line import text_line
 from ipygpumem.features.report.table import baseline_line
-from ipygpumem.measurement.build_report import Label, build_report
 
 GIB = 1024 * MIB
 
@@ -111,7 +110,7 @@ def test_two_of_many_devices_are_shown():
     )
     lines = text_line(build_report(low, high, {}, seconds=1.0)).split("\n")
     assert len(lines) == 3
-    assert lines[2] == "6 more devices  %gpumem shows them"
+    assert lines[2] == "6 more devices  changed · %gpumem shows them"
 
 
 def test_host_memory_without_a_gpu():

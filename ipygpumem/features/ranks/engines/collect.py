@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.report import code_label
 from ipygpumem.core.units import MIB
 from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.collect import Ranks
 from ipygpumem.features.ranks.engines.submission import Submission, engine_result, joined_engine
 from ipygpumem.features.ranks.remarks import join_names
-from ipygpumem.measurement.build_report import code_label
 from ipygpumem.snapshot.export.text import many
 
 if TYPE_CHECKING:
