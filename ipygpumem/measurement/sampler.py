@@ -159,7 +159,7 @@ class Sampler:
 
     def begin(self, devices: Iterable[Device]) -> SampleWindow | None:
         """Begin to sample for a measurement. Returns None if NVML knows none of the devices."""
-        readable = [device for device in devices if device.nvml is not None and device.handle is not None]
+        readable = [device for device in devices if device.nvml is not None]
         if not readable or os.getpid() != self._pid:
             return None
         window = SampleWindow(readable)

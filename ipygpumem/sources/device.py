@@ -51,6 +51,7 @@ class Device:
     Attributes:
         index: PyTorch's index.
         label: The product name.
+        nvml: None, with the ``reason``, if NVML does not have this device; otherwise ``handle`` is its handle.
         own_pid: The pid under which NVML lists this process, once verified.
         mode: What can be attributed (see `DeviceReading`), with the ``reason``.
         graphics: Whether graphics processes use the device.
@@ -63,7 +64,7 @@ class Device:
     label: str
     uuid: str | None
     total: int | None
-    nvml: Nvml | None
+    nvml: Nvml | None = None
     handle: Any = None
     own_pid: int | None = None
     mode: Mode = "torch-only"
@@ -85,7 +86,7 @@ class Device:
         """Return a device with its NVML handle. Creates no context. ``reason`` says why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
-        device = cls(index, str(properties.name), uuid, int(properties.total_memory), nvml, reason=reason)
+        device = cls(index, str(properties.name), uuid, int(properties.total_memory), reason=reason)
         if nvml is None:
             return device
         try:
@@ -97,7 +98,8 @@ class Device:
             device.reason = "NVML can read only the whole GPU of this MIG instance, which others may share"
             return device
         device.graphics, device.accounting = _has_graphics(nvml, handle), nvml.has_accounting(handle)
-        device.handle, device.mode, device.reason = handle, "device", "no CUDA context of this process yet"
+        device.nvml, device.handle = nvml, handle
+        device.mode, device.reason = "device", "no CUDA context of this process yet"
         return device
 
     def verify(self, torch: Any, reserved: int | None) -> None:
@@ -107,7 +109,7 @@ class Device:
         PyTorch has reserved, in bytes.
         """
         self.verified = True
-        if self.nvml is None or self.handle is None:
+        if self.nvml is None:
             return
         try:
             self._verify(torch, self.nvml, reserved)
@@ -140,7 +142,7 @@ class Device:
         if len(candidates) == 1:
             self._set_mode("process", "NVML entry verified by a test allocation", candidates.pop())
         elif not device_changed and not candidates:
-            self.handle = None
+            self.nvml = None
             self._set_mode("torch-only", "NVML's device with this UUID did not change with a test allocation")
         else:
             self._set_mode("device", _missing_entry(entries, ambiguous=bool(candidates)))
@@ -171,44 +173,37 @@ class Device:
 
     def entries(self) -> dict[int, int | None]:
         """Return the bytes of every process on the device by pid, including this process; may raise NvmlError."""
-        if self.nvml is None or self.handle is None:
+        if self.nvml is None:
             raise NvmlError(self.reason or "NVML does not know this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
 
     def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DriverReading:
         """Read what the driver reports; ``busy`` includes whether work is queued on the device."""
         context = pytorch.has_context(torch, self.index)
-        may_call_cuda = context and not capturing
-        reading = self._read_nvml(context=context)
-        if reading.memory is None and reading.process is None and may_call_cuda:
-            reading = reading._replace(memory=pytorch.device_memory(torch, self.index))
-        if may_call_cuda and busy:
-            reading = reading._replace(busy=pytorch.busy(torch, self.index))
-        return reading
-
-    def _read_nvml(self, *, context: bool) -> DriverReading:
-        nvml = self.nvml
-        if nvml is None or self.handle is None:
-            return DriverReading(context)
-        memory, problem = None, ""
-        try:
-            memory = nvml.memory(self.handle)
-        except NvmlError as error:  # the list may still work: machines with unified memory
-            problem = str(error)
-        if self.own_pid is None:
-            return DriverReading(context, memory, problem=problem)
-        try:
-            entries = nvml.processes(self.handle, graphics=self.graphics)
-        except NvmlError as error:
-            return DriverReading(context, memory, problem=str(error))
-        process = entries.pop(self.own_pid, None)
-        if not process:  # missing and 0 both mean unknown
-            return DriverReading(context, memory, problem=problem)
+        memory, process, highest, problem = None, None, None, ""
+        entries: dict[int, int | None] = {}
+        if self.nvml is not None:
+            try:
+                memory = self.nvml.memory(self.handle)
+            except NvmlError as error:  # the list may still work: machines with unified memory
+                problem = str(error)
+            if self.own_pid is not None:
+                try:
+                    entries = self.nvml.processes(self.handle, graphics=self.graphics)
+                except NvmlError as error:
+                    problem = str(error)
+                process = entries.pop(self.own_pid, None) or None  # missing and 0 both mean unknown
+                if process is not None and self.accounting:
+                    highest = self.nvml.highest(self.handle, self.own_pid)
+        if context and not capturing and memory is None and process is None:
+            memory = pytorch.device_memory(torch, self.index)
+        is_busy = pytorch.busy(torch, self.index) if busy and context and not capturing else None
+        if process is None:
+            return DriverReading(context, memory, problem=problem, busy=is_busy)
         listed = tuple(entries.items())
         if listed != self.listed:  # keep the old object otherwise: thousands of reports share it
             self.listed, self.others = listed, sum(size for size in entries.values() if size is not None)
-        highest = nvml.highest(self.handle, self.own_pid) if self.accounting else None
-        return DriverReading(context, memory, process, self.others, problem, None, self.listed, highest)
+        return DriverReading(context, memory, process, self.others, problem, is_busy, self.listed, highest)
 
     def reading(self, driver: DriverReading, state: AllocatorState | None, torch_reason: str) -> DeviceReading:
         """Combine the driver's values with the allocator's counters, None if it keeps none."""

@@ -117,7 +117,7 @@ class Poller:
 
 
 def _memory(device: Device) -> DeviceMemory | None:
-    if device.nvml is None or device.handle is None:
+    if device.nvml is None:
         return None
     try:
         return device.nvml.memory(device.handle)
