@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import difference, duration, signed
+from ipygpumem.features.outside.allocation_totals import Owner, RecordingInterval, Totals
 from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.features.outside.allocation_totals import Owner, RecordingInterval, Totals
     from ipygpumem.jupyter.settings import Settings
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Outcome
@@ -132,31 +132,25 @@ class OutsideCollector(Collector):
         return grade("exact", "CUPTI's record of every allocation")
 
     def _device(self, device: DeviceReport, index: int, confidence: Grade) -> OutsideMemory:
-        interval = self._interval
-        total = None if interval is None else interval.devices.get(index)
+        interval = self._interval or RecordingInterval(0)
         pools = tuple(self._pool_changes(index))
         changes = {pool.name: pool.change for pool in pools}
         shared = bool(device.after.torch_why)  # PyTorch allocates from CUDA's default pool itself
+        libraries = [
+            LibraryMemory(owner.library, owner.file, owner.memory, *astuple(totals), pooled=owner.pooled)
+            for owner, totals in interval.owners.items()
+            if owner.device == index and owner.library != ALLOCATOR
+        ]
         return balance(
             device,
-            self._libraries(index),
+            libraries,
             pools,
-            peak=None if interval is None else total.peak if total is not None else 0,
+            peak=None if self._interval is None else interval.devices.get(index, Totals()).peak,
             reserved=None if shared else changes.get(STREAMS),
             graphs=changes.get(GRAPHS),
-            seconds=0.0 if interval is None else interval.seconds,
+            seconds=interval.seconds,
             grade=confidence,
         )
-
-    def _libraries(self, index: int) -> Iterator[LibraryMemory]:
-        for owner, totals in self._owners(index):
-            if owner.library != ALLOCATOR:
-                figures = totals.level, totals.peak, totals.allocated, totals.freed, totals.allocations
-                yield LibraryMemory(owner.library, owner.file, owner.memory, *figures, owner.pooled)
-
-    def _owners(self, index: int) -> Iterator[tuple[Owner, Totals]]:
-        if self._interval is not None:
-            yield from ((owner, totals) for owner, totals in self._interval.owners.items() if owner.device == index)
 
     def _pool_changes(self, index: int) -> Iterator[PoolMemory]:
         for (name, device), after in self._after.items():
@@ -174,9 +168,10 @@ class OutsideCollector(Collector):
     def _missing(self, device: DeviceReport, index: int) -> int:
         """Return the recorded change of PyTorch's segments minus PyTorch's own; 0 if they cannot be compared."""
         change = difference(device.before.reserved, device.after.reserved)
-        if change is None or device.after.torch_why or allocator.uses_expandable_segments():
+        if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0
-        return sum(totals.level for owner, totals in self._owners(index) if owner.library == ALLOCATOR) - change
+        recorded = self._interval.owners.get(Owner.allocator(index), Totals())
+        return recorded.level - change
 
 
 def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:
