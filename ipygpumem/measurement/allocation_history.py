@@ -31,10 +31,8 @@ _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 class HistoryOptions:
     """How to record; invalid values raise OptionError.
 
-    Attributes:
-        stacks: ``python``, ``all`` (C++ too, slow to save) or ``none``.
-        max_entries: Maximum number of events per device.
-        extra: Further arguments of torch's ``_record_memory_history``.
+    ``stacks`` is ``python``, ``all`` (C++ too, slow to save) or ``none``; ``max_entries`` the maximum number of events
+    per device; ``extra`` has further arguments of torch's ``_record_memory_history``.
     """
 
     stacks: str = "python"
@@ -127,14 +125,9 @@ class ActiveRecording:
 class History:
     """One use of PyTorch's recording: our own, or a part of the one that the program is running.
 
-    Attributes:
-        own: Whether the recording is ours.
-        lost: Why events are missing; empty if none are known to be missing.
-        started_us: Start time in microseconds since 1970.
-
-    Raises:
-        RecordingError: History cannot be recorded with this machine or allocator.
-        OptionError: An option that this torch does not have.
+    ``own`` is whether the recording is ours, ``started_us`` its start in microseconds since 1970, and ``lost`` why
+    events are missing, as far as that is known. Raises RecordingError if this machine or allocator records no history,
+    and OptionError for an option that this torch does not have.
     """
 
     def __init__(self, active: ActiveRecording, options: HistoryOptions) -> None:

@@ -192,10 +192,8 @@ class Measurement:
     ) -> Report | None:
         """Stop the clock, take the second reading, save the recording and build the report.
 
-        ``success`` is None if the code was interrupted by us; ``code`` is needed for a recording.
-
-        Returns:
-            The report, without the sections that collectors add; None in a process that was forked in the meantime.
+        ``success`` is None if the code was interrupted by us; ``code`` is needed for a recording. Returns None in a
+        process that was forked in the meantime.
         """
         cost = sum(map(_cost, self.observers)) - self._cost_before
         seconds = max(time.perf_counter() - self._start - cost, 0.0)

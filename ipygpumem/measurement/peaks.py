@@ -33,11 +33,9 @@ _values = attrgetter("allocated", "reserved", "active", "requested")
 class PeakScope:
     """The peaks of one open measurement, by device index.
 
-    Attributes:
-        reached: The highest counters that were reached while the scope was open.
-        bounds: Upper bounds of the peaks, for devices whose counters were never reset while the scope was open.
-        earlier: The peaks of those devices when the scope opened. A peak that is not higher may be older.
-        peaks: The peak of each device whose counters were read at the end.
+    ``reached`` are the highest counters that were reached while the scope was open, and ``peaks`` the results for
+    devices whose counters were read at the end. For devices whose counters were never reset meanwhile, ``earlier`` are
+    the peaks when the scope opened: a peak that is not higher may be older, and is only one of the upper ``bounds``.
     """
 
     __slots__ = ("bounds", "earlier", "peaks", "reached")
@@ -126,10 +124,8 @@ class PeakTracker:
     def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorState:
         """Start tracking a device that has a context, and return its counters.
 
-        With ``reset``, the counters are reset afterwards. Without, a peak may be only an upper bound.
-
-        Raises:
-            RuntimeError: The allocator is a pluggable one that has no counters.
+        With ``reset``, the counters are reset afterwards. Without, a peak may be only an upper bound. Raises
+        RuntimeError for a pluggable allocator, which has no counters.
         """
         with self._lock:
             stats = self.stats(index)

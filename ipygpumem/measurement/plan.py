@@ -64,13 +64,10 @@ class Collector:
 
 
 class Plan:
-    """What a measurement collects.
+    """What a measurement collects, with collectors in the order in which they add to the report.
 
-    Args:
-        collectors: In the order in which they add to the report.
-        recorder: Records allocation history; None records nothing.
-        path: Where to save the recording; None does not save it.
-        devices: Names of the devices to report on; None for all that this process uses.
+    ``recorder`` records allocation history, saved to ``path`` unless that is None. ``devices`` are the names of the
+    devices to report on; None for all that this process uses.
     """
 
     def __init__(

@@ -35,16 +35,13 @@ _PICKLE_PROTOCOL = 4
 class Recorder:
     """One recording from `start` to `stop`, which can be saved several times.
 
+    Creating it raises RecordingError or OptionError as `History` does.
+
     Attributes:
         keep_snapshot: Whether `save` leaves the snapshot in `snapshot`, for collectors that read it.
         snapshot: The last snapshot with our own keys. The reader sets it to None, which frees its memory.
-        begin_position: Position in the allocation events at the start.
-        end_position: Position in the allocation events of that snapshot.
+        begin_position: Position in the allocation events at the start; ``end_position`` that of the last snapshot.
         windows: Samples of device memory during the recording.
-
-    Raises:
-        RecordingError: History cannot be recorded.
-        OptionError: An option that this torch does not have.
     """
 
     def __init__(self, runtime: Runtime, options: HistoryOptions | None = None) -> None:
@@ -139,10 +136,9 @@ class Recorder:
 
 
 def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
-    """Write a snapshot, and return the size of the file in bytes. An existing file is replaced at the end.
+    """Write a snapshot, and return the size of the file in bytes.
 
-    Raises:
-        RecordingError: The file cannot be written; an existing file is unchanged.
+    An existing file is replaced at the end, and unchanged if the file cannot be written, which raises RecordingError.
     """
     try:
         with replacing(path) as temporary:

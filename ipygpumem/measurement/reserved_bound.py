@@ -52,11 +52,8 @@ class ReservedLevels:
     device. As it holds the allocator's lock, an allocation began after the previous event, and a free ended before the
     next one.
 
-    Args:
-        trace: All events of one device.
-        at_end: Reserved memory at the end in bytes.
-        since: When the recording began.
-        complete: Whether the recording has all events. Otherwise the levels before the first change are unknown.
+    ``trace`` has all events of one device, ``at_end`` is the reserved memory at the end in bytes, and ``since`` the
+    start of the recording. Unless it is ``complete``, the levels before the first change are unknown.
     """
 
     def __init__(self, trace: Sequence[dict[str, Any]], at_end: int, *, since: float, complete: bool) -> None:

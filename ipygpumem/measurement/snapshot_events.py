@@ -24,8 +24,7 @@ __all__ = ["EventLookup"]
 class EventLookup:
     """Finds the last event of one device before a position.
 
-    Raises:
-        RecordingError: The counters do not match the events, because the program reset them or events are missing.
+    Raises RecordingError if the counters do not match the events: the program reset them, or events are missing.
     """
 
     def __init__(self, timeline: Timeline, recorder: Recorder) -> None:

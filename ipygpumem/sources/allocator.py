@@ -46,11 +46,7 @@ class AllocatorState:
 
 
 def stats(index: int) -> dict[str, Any]:
-    """Return the allocator's nested counters.
-
-    Raises:
-        RuntimeError: A pluggable allocator keeps no counters.
-    """
+    """Return the allocator's nested counters; raises RuntimeError for a pluggable allocator, which keeps none."""
     counters: dict[str, Any] = sys.modules["torch"]._C._cuda_memoryStats(index)
     return counters
 

@@ -60,8 +60,7 @@ class RelaxedCaptureMode:
 def raw_allocation(nbytes: int) -> Iterator[bool]:
     """Allocate memory of the current device with cudaMalloc and free it at the end of the block.
 
-    Yields:
-        Whether the allocation succeeded; False also if no CUDA runtime can be called.
+    Yields whether the allocation succeeded; False also if no CUDA runtime can be called.
     """
     runtime, pointer = _runtime(), ctypes.c_void_p()
     allocated = False

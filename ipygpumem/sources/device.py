@@ -46,16 +46,13 @@ class DriverReading(NamedTuple):
 
 @dataclass(slots=True)
 class Device:
-    """A device of this process.
+    """A device of this process, with PyTorch's index and the product name.
 
     Attributes:
-        index: PyTorch's index.
-        label: The product name.
         nvml: None, with the ``reason``, if NVML does not have this device; otherwise ``handle`` is its handle.
         own_pid: The pid under which NVML lists this process, once verified.
         mode: What can be attributed (see `DeviceReading`), with the ``reason``.
-        graphics: Whether graphics processes use the device.
-        accounting: Whether the driver's accounting mode is on.
+        graphics: Whether graphics processes use the device; ``accounting`` is the driver's accounting mode.
         segments: PyTorch's count of changed segments at the last reading.
         listed: The other processes at the last reading, and ``others`` the sum of their bytes.
     """

@@ -75,8 +75,7 @@ class DeviceMonitor:
     def parse_devices(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names of devices (``cuda:0``) that the user wrote as ``0``, ``cuda:0`` or ``cuda``.
 
-        Raises:
-            DeviceError: This process has no such device.
+        Raises DeviceError if this process has no such device.
         """
         return tuple(dict.fromkeys(_device_name(str(name).strip()) for name in names))
 

@@ -36,8 +36,7 @@ _REASONS = {
 class Nvml:
     """An initialized NVML, which needs no CUDA. Methods raise `NvmlError` unless they return None for a failure.
 
-    Raises:
-        NvmlError: There is no driver or NVML library, or another package is called pynvml.
+    So does creating it without a driver or NVML library, or if another package is called pynvml.
     """
 
     def __init__(self) -> None:

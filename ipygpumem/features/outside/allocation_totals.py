@@ -92,14 +92,10 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class RecordingInterval:
-    """The recorded allocations of one open measurement.
+    """The recorded allocations of one open measurement, which began at ``start`` by CUPTI's clock.
 
-    Attributes:
-        start: When it began, by CUPTI's clock.
-        devices: The totals of all memory outside PyTorch by device index.
-        seconds: How long recording was paused.
-        lost: How often CUPTI had no buffer for its records.
-        problem: Why there are no records after some time.
+    ``devices`` has the totals of all memory outside PyTorch by device index. Recording was paused for ``seconds``, and
+    CUPTI had no buffer for its records ``lost`` times; ``problem`` is why there are no records after some time.
     """
 
     start: int

@@ -46,8 +46,7 @@ _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 class OutsideRecords:
     """The recorded allocations of this process. There is one per process, because CUPTI's callbacks are global.
 
-    Attributes:
-        reported_problems: Reasons why nothing can be recorded that the user has already seen.
+    ``reported_problems`` are the reasons why nothing can be recorded that the user has already seen.
     """
 
     def __init__(self) -> None:
@@ -93,11 +92,7 @@ class OutsideRecords:
         self._users, self._intervals, self._recording, self._thread = 0, [], False, None
 
     def acquire(self) -> None:
-        """Start recording, until `release` has been called as often as `acquire`.
-
-        Raises:
-            CuptiError: Nothing can be recorded here.
-        """
+        """Start recording, until `release` has been called as often as `acquire`; may raise CuptiError."""
         with self._lock:
             self._prepare()
             if not self._users:
@@ -211,10 +206,7 @@ class OutsideRecords:
             self._live.move_to_pytorch(device, address, self._intervals)
 
     def live_by_owner(self) -> tuple[float, dict[Owner, int]] | None:
-        """Return the start of recording (seconds since 1970) and the live bytes allocated since then by owner.
-
-        None if nothing is being recorded.
-        """
+        """Return the start of recording (seconds since 1970) and the live bytes by owner; None without recording."""
         with self._lock:
             if not self._recording:
                 return None

@@ -49,10 +49,7 @@ def other_process_changes(
 ) -> tuple[OtherProcessChange, ...]:
     """Return the changed other processes, the largest change first; the changes add up to the device's ``others``.
 
-    Args:
-        device: A finished report of a device.
-        identify: Returns the process with a pid, and the event if it ``came`` to or ``left`` the device.
-        unchanged: Include processes that did not change.
+    ``identify`` returns the process with a pid, and the event if it ``came`` to or ``left`` the device.
     """
     if not device.process_wide or device.before.others is None or device.after.others is None:
         return ()

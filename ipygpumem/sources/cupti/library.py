@@ -67,8 +67,7 @@ _REASONS = {
 class Cupti:
     """The loaded library; tests pass another ``library``. All methods raise `CuptiError` if CUPTI fails.
 
-    Raises:
-        CuptiError: No library is loaded, or it is too old to record which library allocates.
+    So does creating it if no library is loaded, or it is too old to record which library allocates.
     """
 
     def __init__(self, library: Any | None = None) -> None:
