@@ -186,7 +186,8 @@ class DeviceReport(PlainData):
     @property
     def grades(self) -> dict[str, Grade]:
         """How accurate each figure is, by name."""
-        torch_grade = self._torch_grade()
+        torch_problem = self.after.torch_why or self.before.torch_why or "PyTorch's counters are not available"
+        torch_grade = exact_if_known(self.held, self.after.torch_why or "allocator counter", torch_problem)
         problem = _DIFFERENT_SOURCES if self.process_wide else f"no attribution by process: {self.after.why}"
         return {
             **dict.fromkeys(("held", "pending", "cached"), torch_grade),
@@ -198,10 +199,6 @@ class DeviceReport(PlainData):
             "used": exact_if_known(self.used, self.after.source or _PROPERTIES, self.after.why),
             "total": exact_if_known(self.total, self.after.source or _PROPERTIES, self.after.why),
         }
-
-    def _torch_grade(self) -> Grade:
-        problem = self.after.torch_why or self.before.torch_why or "PyTorch's counters are not available"
-        return exact_if_known(self.held, self.after.torch_why or "allocator counter", problem)
 
     def _peak_grade(self, torch_grade: Grade) -> Grade:
         if self.high is None or self.peak is None:

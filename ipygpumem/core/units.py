@@ -48,8 +48,10 @@ def size(count: int) -> str:
     return f"{count / MIB:.1f} MiB"
 
 
-def precise_size(count: int) -> str:
-    """Format bytes as `size` does, but small sizes in KiB or bytes, and zero as ``"0"``."""
+def precise_size(count: int | None) -> str:
+    """Format bytes as `size` does, but small sizes in KiB or bytes, zero as ``"0"`` and None as ``"unknown"``."""
+    if count is None:
+        return "unknown"
     if count == 0 or abs(count) >= VISIBLE:
         return size(count) if count else "0"
     return f"{count / KIB:.1f} KiB" if abs(count) >= KIB else f"{count} B"

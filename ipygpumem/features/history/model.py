@@ -115,7 +115,14 @@ _READER = DataReader({"Trust": Trust})
 def report_rows(report: Report) -> list[ReportRow]:
     """A row for each device that this process uses, or one for the host if it uses none."""
     used = [device for device in report.devices.values() if device.before.context or device.after.context]
-    return [_device_row(report, device) for device in used] or [_host_row(report)]
+    host = report.host
+    trust = host.grades["peak"].trust
+    common = {name: getattr(report, name) for name in _REPORT_FIELDS}
+    common |= {"host_held": host.held, "host_peak": host.peak, "host_peak_trust": trust}
+    if used:
+        return [_device_row(device, common) for device in used]
+    rss, total = host.after.rss, host.after.total
+    return [ReportRow(**common, held=host.held, peak=host.peak, peak_trust=trust, allocated=rss, capacity=total)]
 
 
 def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
@@ -127,10 +134,10 @@ def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
     return rows
 
 
-def _device_row(report: Report, device: DeviceReport) -> ReportRow:
+def _device_row(device: DeviceReport, common: dict[str, Any]) -> ReportRow:
     after, grades = device.after, device.grades
     return ReportRow(
-        **_common(report),
+        **common,
         **{name: getattr(device, name) for name in _DEVICE_FIELDS},
         device=device.name,
         peak_trust=grades["peak"].trust,
@@ -141,24 +148,6 @@ def _device_row(report: Report, device: DeviceReport) -> ReportRow:
         others_level=difference(after.process, after.in_use),
         capacity=after.capacity,
     )
-
-
-def _host_row(report: Report) -> ReportRow:
-    host, common = report.host, _common(report)
-    return ReportRow(
-        **common,
-        held=host.held,
-        peak=host.peak,
-        peak_trust=common["host_peak_trust"],
-        allocated=host.after.rss,
-        capacity=host.after.total,
-    )
-
-
-def _common(report: Report) -> dict[str, Any]:
-    fields = {name: getattr(report, name) for name in _REPORT_FIELDS}
-    host = report.host
-    return {**fields, "host_held": host.held, "host_peak": host.peak, "host_peak_trust": host.grades["peak"].trust}
 
 
 def output_metadata(report: Report) -> dict[str, Any]:

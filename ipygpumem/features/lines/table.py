@@ -45,7 +45,7 @@ def line_table(device: DeviceLines) -> Table:
         ("allocated (allocator's counter)", device.end_allocated, device.peak_allocated, True),
     ):
         if shown or end or peak:
-            cells = (precise_size(end), "unknown" if peak is None else precise_size(peak), "", "", "")
+            cells = (precise_size(end), precise_size(peak), "", "", "")
             rows.append(TableRow("", cells, 1, remark=label))
     title = f"{device.device} by line of code: requested bytes, {precise_size(device.before)} in use before"
     return Table(title, _HEADER, tuple(rows), (_REMARK,), code=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.sources.pytorch import WrappedFunctions
 
 if TYPE_CHECKING:
-    import weakref
     from collections.abc import Callable
 
-__all__ = ["GlobalHooks", "unwrap_compiled_call", "wrap_compiled_call"]
+__all__ = ["GlobalHooks", "wrap_compiled_call"]
 
 _MODULE = "torch.nn.modules.module"
 _CHECK = "_has_any_global_hook"
@@ -91,11 +91,11 @@ class GlobalHooks:
         return any(hook_id not in self._handles for name in _ALL_TABLES for hook_id in getattr(module, name, ()))
 
 
-def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[..., Any] | None:
+def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
     """Wrap the compiled code of a module after ``module.compile()``, calls of which run no hooks.
 
-    Returns:
-        The wrapper, which only the module references; None if the module is not compiled in this way.
+    Returns a function that restores the code, unless it was replaced in the meantime or the module was freed; None if
+    the module is not compiled in this way.
     """
     compiled = vars(module).get(_COMPILED_CALL)
     if compiled is None:
@@ -113,11 +113,11 @@ def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[
     wrapper.__wrapped__ = compiled  # type: ignore[attr-defined]
     wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
     setattr(module, _COMPILED_CALL, wrapper)
-    return wrapper
+    module_ref, wrapper_ref = weakref.ref(module), weakref.ref(wrapper)
 
+    def unwrap() -> None:
+        module, wrapper = module_ref(), wrapper_ref()
+        if module is not None and wrapper is not None and vars(module).get(_COMPILED_CALL) is wrapper:
+            setattr(module, _COMPILED_CALL, wrapper.__wrapped__)  # type: ignore[attr-defined]
 
-def unwrap_compiled_call(module_ref: weakref.ref[Any], wrapper_ref: weakref.ref[Any]) -> None:
-    """Restore the compiled code of a module, unless it was replaced in the meantime or the module was freed."""
-    module, wrapper = module_ref(), wrapper_ref()
-    if module is not None and wrapper is not None and vars(module).get(_COMPILED_CALL) is wrapper:
-        setattr(module, _COMPILED_CALL, wrapper.__wrapped__)
+    return unwrap

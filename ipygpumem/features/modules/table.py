@@ -44,11 +44,11 @@ def _phase_table(tree: ModuleTree) -> Table:
     rows = []
     for phase in tree.phases:
         times, seconds, after = f"{phase.times:,}", duration(phase.seconds), precise_size(phase.after)
-        cells = times, seconds, change_text(phase.change), after, _size_or_unknown(phase.peak)
+        cells = times, seconds, change_text(phase.change), after, precise_size(phase.peak)
         rows.append(TableRow(phase.name, cells, 1, bar=(phase.peak or 0) / (peak or 1)))
     seconds = duration(sum(phase.seconds for phase in tree.phases))
     change = change_text(sum(phase.change for phase in tree.phases))
-    rows.append(TableRow("all", ("", seconds, change, "", _size_or_unknown(peak)), 0))
+    rows.append(TableRow("all", ("", seconds, change, "", precise_size(peak)), 0))
     return Table(f"{tree.device} by phase", ("times", "time", "change", "after", "peak"), tuple(rows))
 
 
@@ -64,9 +64,9 @@ def _kind_table(tree: ModuleTree) -> Table:
         ("freed, waiting for a stream", tree.pending),
     ):
         if peak != 0 or end:
-            rows.append(TableRow(label, (_size_or_unknown(peak), precise_size(end)), 1))
+            rows.append(TableRow(label, (precise_size(peak), precise_size(end)), 1))
     peak, end = tree.allocated
-    rows.append(TableRow("allocated", (_size_or_unknown(peak), precise_size(end)), 0))
+    rows.append(TableRow("allocated", (precise_size(peak), precise_size(end)), 0))
     return Table(f"{tree.device} at its peak and at the end, by kind", ("peak", "end"), tuple(rows))
 
 
@@ -111,13 +111,9 @@ def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:
     return shown
 
 
-def _size_or_unknown(nbytes: int | None) -> str:
-    return "unknown" if nbytes is None else precise_size(nbytes)
-
-
 def _amount_or_dash(nbytes: int | None) -> str:
     """Zeros as dashes: a large table is easier to read."""
-    return "-" if nbytes == 0 else _size_or_unknown(nbytes)
+    return "-" if nbytes == 0 else precise_size(nbytes)
 
 
 @dataclass(frozen=True, slots=True)

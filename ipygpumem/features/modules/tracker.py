@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import weakref
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.interpreter import is_instance
-from ipygpumem.features.modules.hooks import GlobalHooks, unwrap_compiled_call, wrap_compiled_call
+from ipygpumem.features.modules.hooks import GlobalHooks, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, StorageAddress
 from ipygpumem.measurement.backward_passes import BackwardObservers
@@ -99,17 +98,13 @@ class ModuleTracker:
         hooks = current().state(GlobalHooks)
         handles = hooks.add(partial(self._on_forward, self._enter), partial(self._on_forward, self._leave))
         self._undo.callback(hooks.remove, handles)
-        optimizers = sys.modules.get("torch.optim.optimizer")
-        for name, hook in (
-            ("register_optimizer_step_pre_hook", self._before_step),
-            ("register_optimizer_step_post_hook", self._after_step),
-        ):
-            if hasattr(optimizers, name):
-                self._undo.callback(getattr(optimizers, name)(hook).remove)
+        optimizers: Any = sys.modules["torch.optim.optimizer"]
+        self._undo.callback(optimizers.register_optimizer_step_pre_hook(self._before_step).remove)
+        self._undo.callback(optimizers.register_optimizer_step_post_hook(self._after_step).remove)
         for module, number in self._storages.live_modules():
-            wrapper = wrap_compiled_call(module, partial(self._enter, number), partial(self._leave, number))
-            if wrapper is not None:
-                self._undo.callback(unwrap_compiled_call, weakref.ref(module), weakref.ref(wrapper))
+            unwrap = wrap_compiled_call(module, partial(self._enter, number), partial(self._leave, number))
+            if unwrap is not None:
+                self._undo.callback(unwrap)
                 self._wrapped.add(number)
         self.phases.begin()
         backward = current().state(BackwardObservers)
