@@ -53,11 +53,7 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, and return its exit status.
-
-    Args:
-        arguments: The arguments; by default those of the command line.
-    """
+    """Run a command, by default that of the command line, and return its exit status."""
     parsed = parser().parse_args(arguments)
     if sys.stdout is None:
         print_error(OptionError("the standard output is closed"))

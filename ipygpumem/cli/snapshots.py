@@ -31,11 +31,7 @@ _EVENT = re.compile(r"-?[0-9]{1,18}")
 
 
 def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
-    """Show each file, and print an error for those that cannot be read or shown.
-
-    Raises:
-        OptionError: The only file does not contain what is requested.
-    """
+    """Show each file, and print an error for those that cannot be shown; the OptionError of a single file is raised."""
     status = 0
     for name in arguments.files:
         try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.outside.collect import OutsideCollector
-from ipygpumem.features.processes.collect import with_other_processes
+from ipygpumem.features.processes.collect import ProcessesCollector
 from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
-from ipygpumem.measurement.plan import Collector, Plan, with_notes
+from ipygpumem.measurement.plan import Collector, Plan
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.sources import pytorch
 
@@ -17,12 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ipygpumem.core.report import Report
     from ipygpumem.features.limits.model import Limits
     from ipygpumem.features.lines.source import SourceRegion
     from ipygpumem.features.modules.tracker import ModuleTracker
     from ipygpumem.features.profile.collect import ProfileCollector
-    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["make_plan"]
@@ -86,48 +83,13 @@ def make_plan(
     if profile is not None:
         collectors.append(profile)
     if limits:
-        collectors.append(_LimitsCollector(limits, recorded=not every_cell))
-    collectors.append(_ProcessesCollector(unchanged=not every_cell))
+        from ipygpumem.features.limits.collect import LimitsCollector
+
+        collectors.append(LimitsCollector(limits, recorded=not every_cell))
+    collectors.append(ProcessesCollector(unchanged=not every_cell))
     needed = path is not None or lines is not None or modules is not None
     # a recording can show which line exceeded a limit, but must not cause an error or start CUDA
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
     recorder = Recorder(runtime, history) if needed or useful else None
     collectors += extra
     return Plan(collectors, recorder=recorder, path=path, devices=devices)
-
-
-class _LimitsCollector(Collector):
-    """Exceeded limits. The measured code ends with the error of the outcome."""
-
-    section = "limits"
-    reads_recording = True
-
-    def __init__(self, limits: Limits, *, recorded: bool) -> None:
-        self._limits = limits
-        self._recorded = recorded
-
-    def collect(self, report: Report, outcome: Outcome) -> Report:
-        excesses, notes = self._limits.check(report)
-        report = with_notes(replace(report, excesses=excesses), *notes)
-        if not report.devices:
-            # if CUDA has not started, no GPU memory was used, and the limits hold
-            problem = pytorch.problem(load=True) if pytorch.module() is not None else "torch was not imported"
-            report = with_notes(report, *(self._limits.unmeasured(problem) if problem else ()))
-        if excesses:
-            from ipygpumem.features.limits.collect import limit_error
-
-            outcome.error = limit_error(report, outcome.snapshot, recorded=self._recorded)
-        return report
-
-
-class _ProcessesCollector(Collector):
-    """Other processes on the devices."""
-
-    section = "names of other processes"
-    needs_devices = True
-
-    def __init__(self, *, unchanged: bool) -> None:
-        self._unchanged = unchanged
-
-    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        return with_other_processes(report, unchanged=self._unchanged)

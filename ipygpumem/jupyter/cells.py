@@ -86,11 +86,7 @@ class Cells:
         )
 
     def begin(self, options: CellOptions) -> None:
-        """Measure the rest of the running cell with the options of ``%%gpumem``.
-
-        Raises:
-            UsageError: The measurement cannot begin. The cell does not run.
-        """
+        """Measure the rest of the running cell with the options of ``%%gpumem``; UsageError if that cannot begin."""
         plan = options.plan
         cell = self._open.whole_cell()
         if cell is None:  # a silent run has no events and no output

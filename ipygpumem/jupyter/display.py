@@ -75,11 +75,7 @@ class Display:
         self.shell.display_pub.publish(data=data, metadata=metadata)
 
     def show_snapshots(self, files: Sequence[str]) -> None:
-        """Display one snapshot file, or several side by side.
-
-        Raises:
-            SnapshotError: A file cannot be read, or is not a snapshot.
-        """
+        """Display one snapshot file, or several side by side; SnapshotError for a file that is none."""
         from ipygpumem.snapshot import Snapshot
         from ipygpumem.viewer import View
         from ipygpumem.viewer.display_target import shell_target

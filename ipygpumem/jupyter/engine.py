@@ -61,11 +61,7 @@ class _EngineState:
 
 
 def join(number: int) -> None:
-    """Load the extension, and send reports to the notebook instead of showing them here.
-
-    Args:
-        number: Number of this engine in the cluster, which is its rank if no launcher has set one.
-    """
+    """Load the extension, and send reports to the notebook; ``number`` is the rank if no launcher has set one."""
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry
     load(shell)

@@ -48,11 +48,7 @@ def filled(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile a statement as IPython does: the code before its value, and the expression of its value.
-
-    Raises:
-        UsageError: The statement is invalid, or contains ``await``.
-    """
+    """Compile a statement as IPython does: the code before its value, and the expression of its value."""
     text = shell.transform_cell(statement)
     # IPython 9.16 increments its counter before it runs a cell; the number of the running cell is in its result
     number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)

@@ -95,11 +95,7 @@ STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, Option(("-o",), None, "return the
 
 
 def parse_options(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
-    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``.
-
-    Raises:
-        OptionError: An invalid option, or a combination without effect.
-    """
+    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``; OptionError also for options without effect."""
     arguments = parse_line(program, options, line)
     recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules
     if (arguments.stacks or arguments.max_entries or arguments.history) and not recorded:

@@ -11,11 +11,7 @@ __all__ = ["replace_method"]
 
 
 def replace_method(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a method, and return a function that restores it.
-
-    Raises:
-        AttributeError: The attributes of the object cannot be set.
-    """
+    """Replace a method, and return a function that restores it; AttributeError if the object is immutable."""
     original = getattr(owner, "__dict__", {}).get(name)  # IPython 9 itself wraps ``write`` while a cell runs
     setattr(owner, name, wrapper)
 

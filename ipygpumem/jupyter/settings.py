@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traitlets import Bool, Enum, TraitError, TraitType
 from traitlets.config import Config, Configurable
@@ -14,22 +14,19 @@ from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.oom.history import oom_path
 from ipygpumem.measurement.runtime import current
 
-__all__ = ["Devices", "LogPath", "Settings", "Size", "SnapshotPath", "without_faults"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Settings", "without_faults"]
 
 
 class _Converted(TraitType[Any, Any]):
-    """A setting whose values are checked and converted by `convert`, or None."""
+    """A setting whose values ``convert`` checks and converts; None stays None if it is allowed."""
 
-    default_value = None
-    allow_none = True
-
-    def convert(self, value: Any) -> Any:
-        """Convert a value other than None.
-
-        Raises:
-            OptionError, RecordingError: The value is invalid.
-        """
-        raise NotImplementedError
+    def __init__(self, convert: Callable[[Any], Any], info: str, default: Any = None, **options: Any) -> None:
+        options.setdefault("allow_none", True)
+        super().__init__(default, **options)
+        self.convert, self.info_text = convert, info
 
     def validate(self, obj: Any, value: Any) -> Any:  # noqa: ARG002 (traitlets' signature)
         """Return the converted value, or raise TraitError."""
@@ -43,62 +40,40 @@ class _Converted(TraitType[Any, Any]):
         return None if self.allow_none and s == "None" else self.validate(None, s)
 
 
-class Size(_Converted):
-    """A number of bytes, also written as text: ``"4 MiB"``; not None unless ``allow_none`` is given."""
-
-    info_text = "a size, such as '4 MiB' or a number of bytes"
-    allow_none = False
-
-    def convert(self, value: Any) -> int:
-        """Return the size in bytes."""
-        count = parse_size(value)
-        if count < 0:
-            raise OptionError(f"a size must not be negative: {value!r}")
-        return count
+def _size(value: Any) -> int:
+    count = parse_size(value)
+    if count < 0:
+        raise OptionError(f"a size must not be negative: {value!r}")
+    return count
 
 
-class Devices(_Converted):
-    """Devices by name, also written as ``"0,1"`` or ``0``; None for all."""
-
-    info_text = "devices, such as ['cuda:0'] or '0,1', or None for all"
-
-    def convert(self, value: Any) -> tuple[str, ...]:
-        """Return the names of the devices, which this process must have."""
-        names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
-        if not names:
-            raise OptionError("devices must not be empty: None monitors all devices")
-        return current().monitor.parse_devices(str(name) for name in names)
+def _devices(value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    if not names:
+        raise OptionError("devices must not be empty: None monitors all devices")
+    return current().monitor.parse_devices(str(name) for name in names)
 
 
-class SnapshotPath(_Converted):
-    """The file for snapshots of out-of-memory errors; None for no snapshots."""
-
-    info_text = "a file name, such as 'oom_{n}.pickle', or None"
-
-    def convert(self, value: Any) -> str:
-        """Check that names in braces are known and the file can be written."""
-        if not isinstance(value, str) or not value:
-            raise OptionError(f"{value!r} is not a file name: use one such as 'oom_{{n}}.pickle', or None")
-        try:
-            oom_path(value, 1)
-        except (OptionError, RecordingError) as error:
-            raise OptionError(f"{value!r}: {error}") from error
-        return value
+def _snapshot_path(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise OptionError(f"{value!r} is not a file name: use one such as 'oom_{{n}}.pickle', or None")
+    try:
+        oom_path(value, 1)
+    except (OptionError, RecordingError) as error:
+        raise OptionError(f"{value!r}: {error}") from error
+    return value
 
 
-class LogPath(_Converted):
-    """A file to which reports are appended; None for no file."""
+def _log_path(value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise OptionError(f"log must be a path or None, not {value!r}")
+    try:
+        return str(ReportLog(value).path)
+    except OptionError as error:
+        raise OptionError(f"{os.fsdecode(value)!r}: {error}") from error
 
-    info_text = "a path, such as 'session.jsonl', or None"
 
-    def convert(self, value: Any) -> str:
-        """Return the absolute path of the file, which must be writable and contain nothing but reports."""
-        if not isinstance(value, (str, os.PathLike)):
-            raise OptionError(f"log must be a path or None, not {value!r}")
-        try:
-            return str(ReportLog(value).path)
-        except OptionError as error:
-            raise OptionError(f"{os.fsdecode(value)!r}: {error}") from error
+_SIZE = "a size, such as '4 MiB' or a number of bytes"
 
 
 class Settings(Configurable):
@@ -115,14 +90,22 @@ class Settings(Configurable):
         "changed",
         help="Report after cells that changed memory, after every cell, or only for cells with %%gpumem.",
     ).tag(config=True)
-    min_change = Size(MIB, help="The smallest change that is reported, in bytes or as text ('4 MiB').").tag(config=True)
+    min_change = _Converted(
+        _size,
+        _SIZE,
+        MIB,
+        allow_none=False,
+        help="The smallest change that is reported, in bytes or as text ('4 MiB').",
+    ).tag(config=True)
     style = Enum(
         ["auto", "line", "table"],
         "auto",
         help="The form of reports. auto: a line after each cell, and what was requested below %%gpumem. line, table: "
         "always this form.",
     ).tag(config=True)
-    devices = Devices(
+    devices = _Converted(
+        _devices,
+        "devices, such as ['cuda:0'] or '0,1', or None for all",
         help="The devices to monitor, such as ['cuda:0'] or '0,1'; None for all that this process uses.",
     ).tag(config=True)
     outside = Enum(
@@ -149,20 +132,24 @@ class Settings(Configurable):
         help="bound: the host's peak is exact if the kernel's record of it rose, else an upper bound. reset: reset "
         "that record for each cell (Linux), which lowers what resource.getrusage returns.",
     ).tag(config=True)
-    limit = Size(
-        None,
-        allow_none=True,
+    limit = _Converted(
+        _size,
+        _SIZE,
         help="The highest peak allowed on any GPU, in bytes or as text ('2 GiB'): a cell above it ends with "
         "GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets one for its cell.",
     ).tag(config=True)
-    log = LogPath(
+    log = _Converted(
+        _log_path,
+        "a path, such as 'session.jsonl', or None",
         help="A file to which each report is appended as a line of JSON, with the first line of the cell's code; "
         "ipygpumem.load_reports reads it. None: no file.",
     ).tag(config=True)
     synchronize = Bool(default_value=False, help="Wait for the current stream of each device before each reading.").tag(
         config=True
     )
-    oom_snapshot = SnapshotPath(
+    oom_snapshot = _Converted(
+        _snapshot_path,
+        "a file name, such as 'oom_{n}.pickle', or None",
         help="Record PyTorch's allocation history all the time, with a maximum number of events, and write it to this "
         "file when an allocation fails, as in 'oom_{n}.pickle' ({n} is a counter; {host} and {time} are replaced). "
         "None: record nothing.",

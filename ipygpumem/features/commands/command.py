@@ -166,11 +166,7 @@ class _Once(argparse.Action):
 
 
 def parse_line(program: str, options: Iterable[Option], line: str) -> argparse.Namespace:
-    """Parse the arguments of a magic.
-
-    Raises:
-        OptionError: The arguments are invalid.
-    """
+    """Parse the arguments of a magic; an OptionError says what is invalid."""
     parser = _LineParser(prog=program, add_help=False, allow_abbrev=False)
     for option in options:
         parser.add_argument(*option.flags, **_argparse_options(option, "*"))

@@ -1,26 +1,53 @@
-"""The exception for exceeded limits: the figures, the responsible lines of code and the largest holders."""
+"""Exceeded limits, and their exception: the figures, the responsible lines of code and the largest holders."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.features.lines.peak import code_lines, lines_at_peak, lines_reaching_peak
+from ipygpumem.measurement.plan import Collector, with_notes
+from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.limits.model import ExceededLimit
+    from ipygpumem.features.limits.model import ExceededLimit, Limits
     from ipygpumem.features.lines.model import CodeLine
+    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.snapshot import Snapshot
 
-__all__ = ["limit_error"]
+__all__ = ["LimitsCollector"]
 
 _HOLDERS_NAMED = 3
 
 
-def limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
+class LimitsCollector(Collector):
+    """Exceeded limits. The measured code ends with the error of the outcome."""
+
+    section = "limits"
+    reads_recording = True
+
+    def __init__(self, limits: Limits, *, recorded: bool) -> None:
+        self._limits = limits
+        self._recorded = recorded
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:
+        """Compare the figures with the limits."""
+        excesses, notes = self._limits.check(report)
+        report = with_notes(replace(report, excesses=excesses), *notes)
+        if not report.devices:
+            # if CUDA has not started, no GPU memory was used, and the limits hold
+            problem = pytorch.problem(load=True) if pytorch.module() is not None else "torch was not imported"
+            report = with_notes(report, *(self._limits.unmeasured(problem) if problem else ()))
+        if excesses:
+            outcome.error = _limit_error(report, outcome.snapshot, recorded=self._recorded)
+        return report
+
+
+def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
     """Return the exception for a report that exceeds its limits; its message is one line.
 
     The recording of the measurement is used to name lines of code. If it was not meant to be ``recorded``, the message

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.errors import DeviceError, NvmlError, first_line
+from ipygpumem.core.errors import DeviceError, NvmlError
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.tables import ShownAsTables
 from ipygpumem.features.processes.model import DeviceProcesses, other_process_changes
 from ipygpumem.features.processes.table import processes_table
-from ipygpumem.measurement.plan import with_notes
+from ipygpumem.measurement.plan import Collector
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.nvml import Nvml
 from ipygpumem.sources.process_names import own_pid
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.core.report import Report
     from ipygpumem.core.tables import Table
+    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["Processes", "other_processes_by_device", "processes", "with_other_processes"]
+__all__ = ["Processes", "ProcessesCollector", "other_processes_by_device", "processes"]
 
 _START_TOLERANCE = 1.0
 """Seconds by which a process may have started before the measurement and still counts as started in it."""
@@ -126,23 +127,29 @@ def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess,
     }
 
 
-def with_other_processes(report: Report, *, unchanged: bool = False) -> Report:
-    """Add the other processes that changed during a report's measurement; ``unchanged`` adds the others, too."""
-    monitor = current().monitor
-    if not unchanged and all(
-        device.before.listed is device.after.listed and monitor.has_recorded_processes(device.after)
-        for device in report.devices.values()
-    ):
-        return report
-    try:
-        changes = _changes(report, monitor, unchanged=unchanged)
-    except Exception as error:  # the report is valid without names
-        return with_notes(report, f"other processes could not be identified: {first_line(error)}")
-    devices = {  # without the complete lists, which thousands of reports need not keep
-        name: replace(device, before=replace(device.before, listed=()), after=replace(device.after, listed=()))
-        for name, device in report.devices.items()
-    }
-    return replace(report, devices=devices, neighbours=changes)
+class ProcessesCollector(Collector):
+    """Adds the other processes that changed during a measurement; ``unchanged`` adds the others, too."""
+
+    section = "names of other processes"
+    needs_devices = True
+
+    def __init__(self, *, unchanged: bool) -> None:
+        self._unchanged = unchanged
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+        """Compare NVML's lists of processes in both readings."""
+        monitor = current().monitor
+        if not self._unchanged and all(
+            device.before.listed is device.after.listed and monitor.has_recorded_processes(device.after)
+            for device in report.devices.values()
+        ):
+            return report
+        changes = _changes(report, monitor, unchanged=self._unchanged)
+        devices = {  # without the complete lists, which thousands of reports need not keep
+            name: replace(device, before=replace(device.before, listed=()), after=replace(device.after, listed=()))
+            for name, device in report.devices.items()
+        }
+        return replace(report, devices=devices, neighbours=changes)
 
 
 def _changes(report: Report, monitor: DeviceMonitor, *, unchanged: bool) -> tuple[OtherProcessChange, ...]:

@@ -41,11 +41,7 @@ class AcrossCells(Collector):
         self.recorder: Recorder | None = None
 
     def start(self, options: HistoryOptions) -> str:
-        """Start recording, and return a message.
-
-        Raises:
-            RecordingError: A recording is running already, or history cannot be recorded.
-        """
+        """Start recording, and return a message; RecordingError if a recording is running, or none is possible."""
         if self.recorder is not None:
             raise RecordingError("a recording is already running: stop it with %gpumem record stop")
         recorder = Recorder(self._runtime, options)
@@ -78,11 +74,7 @@ class AcrossCells(Collector):
         return with_notes(report, f"{note}%gpumem record save PATH saves it, %gpumem record stop ends it")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingFacts:
-        """Save the recording so far, and continue. ``numbers`` are In numbers by file name.
-
-        Raises:
-            RecordingError: No recording is running.
-        """
+        """Save the recording so far, and continue. ``numbers`` are In numbers by file name."""
         if self.recorder is None:
             raise RecordingError("nothing is being recorded: start a recording with %gpumem record start")
         return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)
