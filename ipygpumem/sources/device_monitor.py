@@ -113,12 +113,12 @@ class DeviceMonitor:
         return not reading.listed or self._recorded_lists.get(reading.name) is reading.listed
 
     def read(
-        self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator | None = None
+        self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator = allocator.state
     ) -> Reading:
         """Read all counters. Never raises: a value that cannot be read is None, with the reason.
 
         ``available`` includes the machine's available main memory, and ``busy`` whether each device has work queued.
-        ``read_allocator`` is used instead of `allocator.state`.
+        ``read_allocator`` reads the allocator's counters of a device with a context.
         """
         torch = self.find_devices()
         devices: dict[str, DeviceReading] = {}
@@ -145,15 +145,13 @@ def _device_name(text: str) -> str:
     return f"cuda:{int(number)}"
 
 
-def _read(
-    torch: Any, device: Device, read_allocator: ReadAllocator | None, *, capturing: bool, busy: bool
-) -> DeviceReading:
+def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturing: bool, busy: bool) -> DeviceReading:
     try:
         if not device.verified and not capturing and pytorch.has_context(torch, device.index):
-            state, _ = _read_state(torch, device, None)
+            state, _ = _read_state(torch, device, allocator.state)
             device.verify(torch, None if state is None else state.now.reserved)
         driver = device.read_driver(torch, capturing=capturing, busy=busy)
-        state, reason = _read_state(torch, device, read_allocator if driver.context else None)
+        state, reason = _read_state(torch, device, read_allocator if driver.context else allocator.state)
         # if no segment changed since the last reading, none changed between these two; otherwise read them again
         for _ in range(_TRIES):
             segments = None if state is None else state.segments
@@ -161,7 +159,7 @@ def _read(
                 break
             device.segments = segments
             driver = device.read_driver(torch, capturing=capturing, busy=busy)
-            state, reason = _read_state(torch, device, None)
+            state, reason = _read_state(torch, device, allocator.state)
         return device.reading(driver, state, reason)
     except Exception as error:
         reason = first_line(error)
@@ -169,10 +167,10 @@ def _read(
 
 
 def _read_state(
-    torch: Any, device: Device, read_allocator: ReadAllocator | None
+    torch: Any, device: Device, read_allocator: ReadAllocator
 ) -> tuple[allocator.AllocatorState | None, str]:
     try:
-        state = allocator.state(device.index) if read_allocator is None else read_allocator(device.index)
+        state = read_allocator(device.index)
     except Exception as error:
         return None, f"this allocator keeps no counters: {first_line(error)}"
     return state, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""

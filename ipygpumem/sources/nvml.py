@@ -64,6 +64,13 @@ class Nvml:
         except self._pynvml.NVMLError as error:
             raise NvmlError(self._reason(error)) from error
 
+    def _attempt(self, name: str, *arguments: Any) -> Any | None:
+        """Call a function that not every device supports; None if it fails."""
+        try:
+            return self._call(name, *arguments)
+        except NvmlError:
+            return None
+
     def _reason(self, error: Any) -> str:
         for name, reason in _REASONS.items():
             if error.value == getattr(self._pynvml, name, None):
@@ -99,11 +106,8 @@ class Nvml:
         return handle, self._has_mig(handle)
 
     def _has_mig(self, handle: Any) -> bool:
-        try:
-            current, _ = self._call("nvmlDeviceGetMigMode", handle)
-        except NvmlError:
-            return False
-        return bool(current == self._pynvml.NVML_DEVICE_MIG_ENABLE)
+        mode = self._attempt("nvmlDeviceGetMigMode", handle)
+        return mode is not None and bool(mode[0] == self._pynvml.NVML_DEVICE_MIG_ENABLE)
 
     def memory(self, handle: Any) -> DeviceMemory:
         """Return a device's memory, from version 2 of the call if the driver has it. The version never changes back."""
@@ -125,17 +129,11 @@ class Nvml:
 
     def has_accounting(self, handle: Any) -> bool:
         """Return whether the driver's accounting mode is on, in which it records the peak of each process."""
-        try:
-            return bool(self._call("nvmlDeviceGetAccountingMode", handle))
-        except NvmlError:
-            return False
+        return bool(self._attempt("nvmlDeviceGetAccountingMode", handle))
 
     def highest(self, handle: Any, pid: int) -> int | None:
         """Return the most bytes that a process has ever used on a device, from accounting mode; None if unknown."""
-        try:
-            nbytes = self._call("nvmlDeviceGetAccountingStats", handle, pid).maxMemoryUsage
-        except NvmlError:
-            return None
+        nbytes = getattr(self._attempt("nvmlDeviceGetAccountingStats", handle, pid), "maxMemoryUsage", None)
         return None if nbytes is None else int(nbytes)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:

@@ -55,8 +55,7 @@ class OutsideRecords:
         self._forked = False
         self._users = 0
         self._intervals: list[RecordingInterval] = []
-        self._cupti: Cupti | None = None
-        self._buffers: Buffers | None = None
+        self._sources: tuple[Cupti, Buffers] | None = None
         self._recording = False
         self._pauses = 0.0
         self._paused_at: float | None = None
@@ -79,11 +78,10 @@ class OutsideRecords:
     def _prepare(self) -> tuple[Cupti, Buffers]:
         if self._forked:
             raise CuptiError("this process was forked from the one that is being measured")
-        if self._cupti is None or self._buffers is None:
-            cupti = Cupti()
-            self._cupti, self._buffers = cupti, Buffers.pool()
+        if self._sources is None:
+            self._sources = Cupti(), Buffers.pool()
             os.register_at_fork(after_in_child=self._forget)
-        return self._cupti, self._buffers
+        return self._sources
 
     def _forget(self) -> None:
         """In a forked child, drop what belongs to the parent process. One of its threads may have held the lock."""
@@ -143,8 +141,8 @@ class OutsideRecords:
         thread, self._thread = self._thread, None
         self._stop.set()
         self._clear()
-        if self._buffers is not None:
-            self._buffers.wake()
+        if self._sources is not None:
+            self._sources[1].wake()
         if thread is not None and thread is not threading.current_thread():
             self._lock.release()  # the thread may be waiting for it
             try:
@@ -153,10 +151,10 @@ class OutsideRecords:
                 self._lock.acquire()
 
     def _stop_cupti(self) -> None:
-        if self._recording and self._cupti is not None:
+        if self._recording:
             self._recording = False
             with contextlib.suppress(CuptiError):
-                self._cupti.stop()
+                self._prepare()[0].stop()
             with contextlib.suppress(CuptiError):
                 self._collect()
 
@@ -198,7 +196,7 @@ class OutsideRecords:
             except CuptiError as error:
                 interval.problem = str(error)
             interval.seconds += self._paused_seconds()
-            interval.lost = (self._buffers.lost if self._buffers else 0) - interval.lost
+            interval.lost = self._prepare()[1].lost - interval.lost
             self._intervals.remove(interval)
 
     def _attribute_segments(self) -> None:
