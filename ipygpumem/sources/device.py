@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ipygpumem.sources.allocator import AllocatorState
     from ipygpumem.sources.nvml import Nvml
 
-__all__ = ["Device", "DriverReading"]
+__all__ = ["Device", "DriverReading", "device_memory"]
 
 _TEST_SIZES = (34 * MIB, 38 * MIB)
 """Test allocations: multiples of CUDA's granularity of 2 MiB, but sizes that no library is likely to allocate."""
@@ -119,7 +119,7 @@ class Device:
     def _verify(self, torch: Any, nvml: Nvml, reserved: int | None) -> None:
         entries = nvml.processes(self.handle)
         # machines with unified memory have a process list, but no value for the whole device
-        memory = _memory(nvml, self.handle) or pytorch.device_memory(torch, self.index)
+        memory = device_memory(nvml, self.handle) or pytorch.device_memory(torch, self.index)
         if memory is not None and memory.total - memory.used < _REQUIRED_FREE:
             self._match_pid(entries, reserved, "too little free memory for a test allocation")
             return
@@ -243,7 +243,8 @@ class Device:
         )
 
 
-def _memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
+def device_memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
+    """Return what NVML reports for a whole device; None if it reports nothing."""
     try:
         return nvml.memory(handle)
     except NvmlError:
@@ -251,7 +252,7 @@ def _memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
 
 
 def _used(nvml: Nvml, handle: Any) -> int | None:
-    memory = _memory(nvml, handle)
+    memory = device_memory(nvml, handle)
     return None if memory is None else memory.used
 
 

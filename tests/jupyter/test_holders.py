@@ -373,11 +373,11 @@ def test_free_variable_while_last_exception_raises_when_read(gpu_notebook, body)
 def test_free_deletes_nothing_if_search_for_copies_fails(gpu_notebook, monkeypatch):
     from ipygpumem.features.release import collect
 
-    def fails(shell, thing):
+    def fails(shell, value):
         raise RuntimeError("an internal error")
 
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
-    monkeypatch.setattr(collect, "last_exception_refers_to", fails)
+    monkeypatch.setattr(collect, "_last_exception_refers_to", fails)
     gpu_notebook.run("%gpumem free x")
     assert held() == {"x": 9}
 

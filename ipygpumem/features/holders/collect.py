@@ -175,14 +175,12 @@ class _BlockAssignment:
         return None if self._after is None else self._after.block(named.memory.device, named.memory.address)
 
     def _storage(self, device: str, address: int, group: list[NamedStorage]) -> Storage | None:
-        first = group[0]
-        block = self._block(first)
+        block = self._block(group[0])
         nbytes = max(named.memory.size for named in group)
-        made = ""
+        frame = None
         if block is not None:
             nbytes = block.size
             frame = user_frame(block.frames)
-            made = "" if frame is None else self._label(*frame)
         elif device.startswith("cuda"):
             if self._after is not None:
                 return None
@@ -197,7 +195,7 @@ class _BlockAssignment:
             kind=min((storage.kind for storage in facts), key=KINDS.index),
             also=tuple(name for name in names if name != facts[0].name),
             places=tuple(place for place in PLACES if any(place in storage.places for storage in facts)),
-            made=made,
+            made="" if frame is None else self._label(*frame),
             new=self._since is None or not self._since.contains(device, address, storage_ids),
         )
 

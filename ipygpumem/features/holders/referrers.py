@@ -71,9 +71,7 @@ class Heap:
             self._find_frozen()
         if self._limit.reached():
             self.objects.clear()
-        count = len(self.objects)
-        self._ids: Ids = np.fromiter(map(id, self.objects), np.int64, count)
-        self._type_ids: Ids = np.fromiter(map(id, map(type, self.objects)), np.int64, count)
+        self._type_ids: Ids = np.fromiter(map(id, map(type, self.objects)), np.int64, len(self.objects))
         self._children: Ids = np.empty(0, np.int64)
         self._parents: NDArray[np.int32] = np.empty(0, np.int32)
         self._children_view = self._children.data
@@ -82,14 +80,13 @@ class Heap:
         """Add what ``gc.freeze`` hides from the collector's list, as far as it is reachable."""
         objects = self.objects
         seeds = [sys.modules, *(value for _, frame in running_frames() for _, value in frame_locals(frame))]
-        seen_ids = set(map(id, objects))
-        seen_ids.update(map(id, (objects, seeds)))  # our own lists refer to everything
+        seen_ids = {*map(id, objects), id(objects), id(seeds)}  # our own lists refer to everything
         self._add(seeds, seen_ids)
         start = 0
         while start < len(objects) and not self._limit.reached():  # the list grows meanwhile
-            end = min(start + _CHUNK, len(objects))
-            self._add(gc.get_referents(*objects[start:end]), seen_ids)
-            start = end
+            chunk = objects[start : start + _CHUNK]
+            self._add(gc.get_referents(*chunk), seen_ids)
+            start += len(chunk)
 
     def _add(self, candidates: list[Any], seen_ids: set[int]) -> None:
         new = {key: obj for key, obj in zip(map(id, candidates), candidates, strict=True) if key not in seen_ids}
@@ -117,8 +114,8 @@ class Heap:
 
     def connect(self) -> None:
         """Read the references of all objects. At the time limit none is kept, as partial ones give wrong names."""
-        id_bitmap = _bitmap(self._ids)
         objects = self.objects
+        id_bitmap = _bitmap(np.fromiter(map(id, objects), np.int64, len(objects)))
         children, parents = [self._children], [self._parents]
         for start in range(0, len(objects), _CHUNK):
             if self._limit.reached():

@@ -15,7 +15,6 @@ from ipygpumem.core.interpreter import (
     is_ipython_name,
     is_library_file,
     output_number,
-    running_frames,
 )
 from ipygpumem.measurement.runtime import current
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.holders.labels import Style
     from ipygpumem.features.holders.model import Place
-    from ipygpumem.features.holders.referrers import ReferrerGraph
 
 __all__ = [
     "Naming",
@@ -35,7 +33,6 @@ __all__ = [
     "naming",
     "notebook_roots",
     "python_roots",
-    "thread_roots",
 ]
 
 _MISSING = object()
@@ -107,12 +104,6 @@ def module_roots(roots: Sequence[Root]) -> list[Root]:
         names = (lambda name: not name.startswith("last_")) if name == "sys" else None  # the last exception
         (libraries if is_library else user_modules).append(Root(f"{name}.", namespace, "module", "names", names))
     return [*user_modules, *libraries]
-
-
-def thread_roots(referrers: ReferrerGraph) -> list[Root]:
-    """The frames of running code with a local variable in the graph. The frames are added to it."""
-    frames = running_frames()
-    return [Root(f"thread {thread}", frame, "thread") for thread, frame in frames if referrers.add_frame(frame)]
 
 
 def notebook_roots(shell: Any) -> list[Root]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interpreter import collector_paused
+from ipygpumem.core.interpreter import collector_paused, running_frames
 from ipygpumem.features.holders.model import PLACES, Storage
 from ipygpumem.features.holders.naming import ObjectNames
 from ipygpumem.features.holders.referrers import Heap, ReferrerGraph, SearchLimit
-from ipygpumem.features.holders.roots import thread_roots
+from ipygpumem.features.holders.roots import Root
 from ipygpumem.features.holders.targets import Targets
 from ipygpumem.features.holders.untracked import add_array_referrers, add_class_referrers
 from ipygpumem.sources.storages import TorchTypes
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ipygpumem.features.holders.model import Place
-    from ipygpumem.features.holders.roots import Root
     from ipygpumem.sources.storages import StorageLocation
 
 __all__ = ["NO_NAME", "NamedStorage", "SearchResult", "search_holders"]
@@ -102,14 +101,13 @@ class _HolderSearch:
     def run(self, roots: list[Root], is_wanted: Callable[[str], bool], *, threads: bool) -> SearchResult:
         storages: list[NamedStorage] = []
         references: dict[StorageLocation, Any] = {}
-        notes = []
+        notes: list[str] = []
         by_role = self.heap.by_role(self.types.role)
         if by_role.get("tensor") or by_role.get("storage"):
             self.heap.connect()  # first, because reading an object may create its ``__dict__``
             self.targets = Targets(self.types, is_wanted, by_role, self.limit)
             references = self.targets.references
-            if self.targets.graph.unreadable:
-                notes.append(_UNREADABLE)
+            notes = [_UNREADABLE] if self.targets.graph.unreadable else []
             if self.targets.by_id:
                 storages = self._named_storages(self._find_names(roots, threads=threads))
         objects, seconds = len(self.heap.objects), time.perf_counter() - self.limit.start
@@ -122,7 +120,8 @@ class _HolderSearch:
         self.referrers = ReferrerGraph(self.heap, objects, targets.extra, terminal_ids, self.limit)
         self.referrers.add_referrers()
         if threads:
-            roots += thread_roots(self.referrers)
+            threads_and_frames = ((name, frame) for name, frame in running_frames() if self.referrers.add_frame(frame))
+            roots += [Root(f"thread {name}", frame, "thread") for name, frame in threads_and_frames]
         for looks_left in range(_MAX_SECOND_LOOKS, -1, -1):
             names = ObjectNames(self.referrers, targets)
             names.name_from_roots(roots)

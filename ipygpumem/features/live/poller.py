@@ -15,9 +15,9 @@ from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.measurement.reserved_bound import CounterReading
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, host, pytorch
+from ipygpumem.sources.device import device_memory
 
 if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceMemory
     from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
@@ -49,10 +49,9 @@ class Poller:
         return Reading(time.time(), devices, host.read_host(None, available=False))
 
     def _read(self, device: Device) -> DeviceReading:
-        memory: DeviceMemory | None = None
         for _ in range(_ATTEMPTS):
             stats = self._stats(device.index)
-            memory = _memory(device)
+            memory = None if device.nvml is None else device_memory(device.nvml, device.handle)
             stats_after = self._stats(device.index)
             if stats is None or stats_after is None or _segment_count(stats) == _segment_count(stats_after):
                 break
@@ -114,15 +113,6 @@ class Poller:
                 others = max(in_use - own, 0)
                 self._other_processes[device.index] = others, outside_pytorch, now
         return others
-
-
-def _memory(device: Device) -> DeviceMemory | None:
-    if device.nvml is None:
-        return None
-    try:
-        return device.nvml.memory(device.handle)
-    except IpyGpuMemError:
-        return None
 
 
 def _segment_count(stats: dict[str, Any]) -> int:

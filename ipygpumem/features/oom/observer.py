@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ipygpumem.features.oom.model import Frame
-    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["FailureObserver", "failed_allocations"]
 
@@ -37,7 +36,6 @@ class FailureObserver:
     """The allocations that failed since the last `take`; ``count`` includes those that are no longer kept."""
 
     def __init__(self) -> None:
-        self._monitor: DeviceMonitor | None = None
         self._save: Callable[[], str] | None = None
         self._failures: list[dict[str, Any]] = []
         self.count = 0
@@ -50,13 +48,11 @@ class FailureObserver:
 
         ``save`` saves the allocation history at the first failure of a cell, and returns a sentence about it.
         """
-        self._monitor, self._save = current().monitor, save
-        self._pid = os.getpid()
+        self._save, self._pid = save, os.getpid()
         return pytorch.listen_for_ooms(self._failed)
 
     def stop(self) -> None:
         """Record no more failures."""
-        self._monitor = self._save = None
         pytorch.listen_for_ooms(None)
         self.take()
 
@@ -69,17 +65,17 @@ class FailureObserver:
         return [Failure(**facts) for facts in failures]
 
     def _failed(self, index: int, requested: int, limit: int, free: int) -> None:
-        monitor = self._monitor
-        if monitor is None or getattr(self._active, "value", False) or os.getpid() != self._pid:
+        if getattr(self._active, "value", False) or os.getpid() != self._pid:
             return  # recording a failure may itself run out of memory
         self._active.value = True
         try:
-            self._record(monitor, index, requested, limit, free)
+            self._record(index, requested, limit, free)
         finally:
             self._active.value = False
 
-    def _record(self, monitor: DeviceMonitor, index: int, requested: int, limit: int, free: int) -> None:
+    def _record(self, index: int, requested: int, limit: int, free: int) -> None:
         self.count += 1
+        monitor = current().monitor
         device = f"cuda:{index}"
         facts: dict[str, Any] = {"device": device, "requested": requested, "limit": limit, "free": free}
         self._failures.append(facts)

@@ -25,10 +25,9 @@ __all__ = ["Merged", "Spread", "merge_reports"]
 
 @dataclass(frozen=True, slots=True)
 class Merged(ShownAsTables):
-    """Reports by source. Peaks are never added up: they occur at different times, and sources may share a device.
+    """Reports by source; None for a source without a report.
 
-    Attributes:
-        reports: By source; None for a source without a report.
+    Peaks are never added up: they occur at different times, and sources may share a device.
     """
 
     reports: dict[str, Report | None]

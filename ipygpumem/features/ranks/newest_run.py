@@ -25,18 +25,14 @@ _MAX_MISSING = 100_000
 
 
 def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
-    """Keep the ranks of the newest run, each once; ``faults`` collects a message for what is left out.
-
-    ``results`` and the snapshots in ``files`` are by file name, without the extension.
-    """
+    """Keep the ranks of the newest run, each once, by file name without the extension; ``faults`` lists the others."""
     earlier = _earlier_launches(results)
     files_by_reason = names_by_text((reason, f"{printable(stem)}{REPORT}") for stem, reason in earlier.items())
     faults += [f"{names}: {reason}" for reason, names in files_by_reason.items()]
     chosen: dict[str, str] = {}
     for stem in sorted(results.keys() - earlier.keys(), key=lambda stem: (_age(results[stem]), stem)):
         name = results[stem].name
-        older = chosen.get(name)
-        chosen[name] = stem
+        older, chosen[name] = chosen.get(name), stem
         if older is not None:
             has_report = results[older].origin is not None or older not in files
             file = f"{older}{REPORT}" if has_report else files[older].name
@@ -92,9 +88,9 @@ def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
 
 def missing_ranks(chosen: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
     """The ranks without a file from this run; ``earlier`` are the names of those with older files only."""
-    worlds = [result.origin.world for result in chosen if result.origin is not None and result.origin.world]
+    world = max((result.origin.world or 0 for result in chosen if result.origin is not None), default=0)
     names = {result.name for result in chosen}
-    for name in map(str, range(min(max(worlds, default=0), _MAX_MISSING))):
+    for name in map(str, range(min(world, _MAX_MISSING))):
         if name not in names:
             note = "its report is from an earlier run" if name in earlier else "nothing in the folder"
             yield RankResult(name, "missing", note=note)

@@ -44,7 +44,7 @@ def notes_tables(results: Iterable[RankResult], role: str, limit: int) -> list[T
     names = names_by_text((note, name) for name, report in reports for note in _notes(report))
     lines = [f"{role} {joined}: {note}" for note, joined in names.items()]
     if len(lines) > limit:
-        lines = [*lines[:limit], f"{len(lines) - limit:,} more notes not shown"]
+        lines[limit:] = [f"{len(lines) - limit:,} more notes not shown"]
     return [Table(f"notes by {role}", (), (), tuple(lines))] if lines else []
 
 
@@ -81,11 +81,10 @@ def rank_remarks(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
 
 def _clock_remarks(origins: Iterable[RankInfo]) -> Iterator[str]:
     """The machines whose clock differs from the shared folder's."""
-    clocks = {info.host: info.clock for info in origins if info.clock is not None and abs(info.clock) >= _SAME_TIME}
+    clocks = {info.host: abs(info.clock) for info in origins if info.clock and abs(info.clock) >= _SAME_TIME}
     if clocks:
-        largest = duration(max(map(abs, clocks.values())))
-        difference = f"clocks differ from the shared folder's by up to {largest} ({join_names(list(clocks))})"
-        yield f"{difference}: start times are by the folder's clock"
+        difference = f"clocks differ from the shared folder's by up to {duration(max(clocks.values()))}"
+        yield f"{difference} ({join_names(list(clocks))}): start times are by the folder's clock"
 
 
 def _late_remarks(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterator[str]:

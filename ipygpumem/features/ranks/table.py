@@ -134,7 +134,8 @@ def _spread_table(listed: Sequence[Spread], role: str) -> Table:
             for rank_and_device in (spread.lowest_of, spread.highest_of)
         )
         cells = (lowest, lowest_name, middle, highest, highest_name)
-        rows.append(TableRow(label, cells, 1, remark=_ratio(spread)))
+        ratio = "1.0" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
+        rows.append(TableRow(label, cells, 1, remark="" if ratio == "1.0" else f"highest is {ratio} times the median"))
     remarks = (f"similar on all: {', '.join(similar)}",) if similar else ()
     return Table("imbalance", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), remarks)
 
@@ -144,11 +145,6 @@ def _is_similar(spread: Spread) -> bool:
     if spread.figure == "seconds":
         return difference < _SHORT_TIME or spread.highest <= spread.median * _SIMILAR_TIMES
     return difference < VISIBLE
-
-
-def _ratio(spread: Spread) -> str:
-    ratio = "" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
-    return "" if ratio in {"", "1.0"} else f"highest is {ratio} times the median"
 
 
 def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Table:

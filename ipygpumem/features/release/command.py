@@ -23,8 +23,7 @@ _MAX_HOLDERS = 5
 
 def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     from ipygpumem.features.holders.collect import holders
-    from ipygpumem.features.release.collect import check_names, forget_outputs, forget_variables
-    from ipygpumem.features.release.exceptions import forget_exception
+    from ipygpumem.features.release.collect import check_names, forget_exception, forget_outputs, forget_variables
     from ipygpumem.features.release.table import release_tables
 
     shell = notebook.shell

@@ -88,7 +88,7 @@ def test_memory_in_use_is_at_least_what_pytorch_reserves(gpu, poller, monkeypatc
     """The device's counter is read first, and PyTorch may reserve memory in between."""
     gpu.alloc(100 * MIB)
     memory = DeviceMemory(140 << 30, 50 * MIB, 0, "NVML")
-    monkeypatch.setattr(poller_module, "_memory", lambda device: memory)
+    monkeypatch.setattr(poller_module, "device_memory", lambda nvml, handle: memory)
     (level,) = poller.levels().devices.values()
     assert (level.in_use, level.outside) == (level.reserved, 0)
 
