@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import CuptiError
@@ -137,7 +137,7 @@ class OutsideCollector(Collector):
         changes = {pool.name: pool.change for pool in pools}
         shared = bool(device.after.torch_why)  # PyTorch allocates from CUDA's default pool itself
         libraries = [
-            LibraryMemory(owner.library, owner.file, owner.memory, *astuple(totals), owner.pooled)
+            _library_memory(owner, totals)
             for owner, totals in interval.owners.items()
             if owner.device == index and owner.library != ALLOCATOR
         ]
@@ -172,6 +172,11 @@ class OutsideCollector(Collector):
             return 0
         recorded = self._interval.owners.get(Owner.allocator(index), Totals())
         return recorded.level - change
+
+
+def _library_memory(owner: Owner, totals: Totals) -> LibraryMemory:
+    figures = totals.level, totals.peak, totals.allocated, totals.freed, totals.allocations
+    return LibraryMemory(owner.library, owner.file, owner.memory, *figures, owner.pooled)
 
 
 def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:
