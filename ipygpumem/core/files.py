@@ -1,28 +1,27 @@
-"""Check paths before work starts, and write files atomically."""
+"""Check paths before work starts, import libraries for file formats, and write files atomically."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["check_ending", "check_path", "replacing"]
+__all__ = ["check_ending", "check_path", "import_library", "replacing"]
 
 
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
     """Return the absolute path of a file to write, after creating a temporary file in its folder.
 
-    ``kind`` and ``example`` are what will be written and the name of such a file, for messages.
-
-    Raises:
-        OptionError: The path is empty, a folder or a device, or its folder does not exist or is not writable.
+    ``kind`` and ``example`` are what will be written and the name of such a file, for messages. An `OptionError` says
+    that the path is empty, a folder or a device, or that its folder does not exist or is not writable.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path, not {path!r}")
@@ -42,6 +41,14 @@ def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None
     name = Path(os.fsdecode(path)).name
     if not name.lower().endswith(endings):
         raise OptionError(f"the file name of the {kind} must end in {' or '.join(endings[:2])}, not {name!r}")
+
+
+def import_library(module: str, purpose: str) -> Any:
+    """Import an optional library; an `OptionError` says that the purpose needs it, and how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise OptionError(f"{purpose} need {module}: pip install {module}") from None
 
 
 def _checked(text: str, example: str) -> Path:

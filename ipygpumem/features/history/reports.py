@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import io
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, overload
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, replacing
-from ipygpumem.features.history import export
+from ipygpumem.core.files import check_path, import_library, replacing
 from ipygpumem.features.history.comparison import last_run
 from ipygpumem.features.history.load import read_reports
 from ipygpumem.features.history.log import ReportLog
-from ipygpumem.features.history.model import report_rows
+from ipygpumem.features.history.model import ReportRow, report_rows
 from ipygpumem.measurement.plan import Collector, with_notes
 from ipygpumem.measurement.runtime import current
 
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.history.model import ReportRow
     from ipygpumem.measurement.plan import Outcome
 
-__all__ = ["Reports", "SessionHistory", "load_reports", "session_reports"]
+__all__ = ["COLUMNS", "Reports", "SessionHistory", "data_frame", "load_reports", "session_reports"]
 
 MAX_REPORTS = 10_000
 """Reports that a session keeps, about 30 MB. A log contains all of them."""
@@ -37,6 +36,11 @@ _MAX_REPORTS_PER_RUN = 50
 """Reports kept for one run of a cell: a cell can measure many statements."""
 
 _Path = str | os.PathLike[str]
+
+_TYPES = {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(ReportRow)}
+COLUMNS = tuple(_TYPES)
+"""The columns of tables: the fields of `ReportRow`, in bytes and seconds; empty if unknown."""
+_PANDAS_TYPES = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "object", "Trust": "object"}
 
 
 class Reports(Sequence["Report"]):
@@ -81,7 +85,7 @@ class Reports(Sequence["Report"]):
         report = self._reports[index]
         if report.lines or report.modules:
             self._release(report)
-            self._reports[index] = replace(report, lines=(), modules=())
+            self._reports[index] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
         """The reports of the run that a report belongs to, and of the previous run of the cell."""
@@ -147,7 +151,7 @@ class Reports(Sequence["Report"]):
         Raises:
             OptionError: pandas is not installed.
         """
-        return export.data_frame(self.rows())
+        return data_frame(self.rows())
 
     def to_csv(self, path: _Path | None = None) -> str | None:
         """Write the rows of `to_pandas` as CSV; without a path, return the text.
@@ -156,7 +160,9 @@ class Reports(Sequence["Report"]):
             OptionError: The file cannot be written.
         """
         text = io.StringIO()
-        export.write_csv(self.rows(), text)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([getattr(row, name) for name in COLUMNS] for row in self.rows())
         return _text(text.getvalue(), path, "reports.csv")
 
     def to_json(self, path: _Path | None = None) -> str | None:
@@ -174,11 +180,29 @@ class Reports(Sequence["Report"]):
         Raises:
             OptionError: The file cannot be written, or pyarrow is not installed.
         """
-        rows = self.rows()
-        _write(path, "reports.parquet", lambda file: export.write_parquet(rows, file))
+        arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
+        types = {"int": arrow.int64(), "float": arrow.float64(), "bool": arrow.bool_()}
+        schema = arrow.schema([(name, types.get(_TYPES[name], arrow.string())) for name in COLUMNS])
+        table = arrow.table(_columns(self.rows()), schema=schema)
+        _write(path, "reports.parquet", lambda file: parquet.write_table(table, file))
 
     def __repr__(self) -> str:
         return f"<{len(self)} reports: {list(self._reports)[-3:]}>"
+
+
+def data_frame(rows: Iterable[ReportRow]) -> Any:
+    """A pandas DataFrame; ``time`` is a UTC timestamp. Without pandas, raise `OptionError`."""
+    pandas = import_library("pandas", "data frames")
+    columns = {
+        name: pandas.Series(values, dtype=_PANDAS_TYPES[_TYPES[name]]) for name, values in _columns(rows).items()
+    }
+    columns["time"] = pandas.to_datetime(columns["time"], unit="s", utc=True)
+    return pandas.DataFrame(columns)
+
+
+def _columns(rows: Iterable[ReportRow]) -> dict[str, list[Any]]:
+    rows = list(rows)
+    return {name: [getattr(row, name) for row in rows] for name in COLUMNS}
 
 
 def _text(text: str, path: _Path | None, example: str) -> str | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.report import Report
 from ipygpumem.core.tables import ShownAsTables
-from ipygpumem.features.history import export
 from ipygpumem.features.history.model import ReportRow, changed_rows
+from ipygpumem.features.history.reports import data_frame
 from ipygpumem.features.ranks.model import RankResult
 from ipygpumem.features.ranks.skew import Spread, spread_of
 from ipygpumem.features.ranks.table import ranks_tables
@@ -59,7 +59,7 @@ class Merged(ShownAsTables):
         Raises:
             OptionError: pandas is not installed.
         """
-        frame = export.data_frame(row for _, row in self.rows)
+        frame = data_frame(row for _, row in self.rows)
         frame.insert(0, "source", [name for name, _ in self.rows])
         return frame
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
-from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.files import import_library
 from ipygpumem.snapshot.model.segment_history import AllocatorState
 from ipygpumem.snapshot.model.trace import ACTIONS
 
@@ -103,7 +103,7 @@ def write_csv(
 
 def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:
     """Write the events of a device, or of all, as Parquet; without pyarrow, raise `OptionError`."""
-    arrow, parquet = _import("pyarrow", "Parquet files"), _import("pyarrow.parquet", "Parquet files")
+    arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
     parquet.write_table(arrow.table(_all_columns(snapshot, device, _valid_utf8)), file)
 
 
@@ -120,7 +120,7 @@ def _safe_text(text: str) -> str:
 
 def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:
     """Return the events of a device, or of all, as a pandas DataFrame; without pandas, raise `OptionError`."""
-    return _import("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
+    return import_library("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
 
 
 def to_frame(result: Any) -> Any:
@@ -129,7 +129,7 @@ def to_frame(result: Any) -> Any:
     Raises:
         OptionError: pandas is not installed, or the argument is not such a result.
     """
-    pandas = _import("pandas", "data frames")
+    pandas = import_library("pandas", "data frames")
     if isinstance(result, np.ndarray):
         return pandas.DataFrame(result)
     if isinstance(result, (tuple, list)) and all(hasattr(row, "to_dict") for row in result):
@@ -140,10 +140,3 @@ def to_frame(result: Any) -> Any:
         values = result.to_dict()
         return pandas.DataFrame(values if any(isinstance(value, list) for value in values.values()) else [values])
     raise OptionError(f"cannot convert {type(result).__name__!r} to a data frame: it is not a result of a snapshot")
-
-
-def _import(module: str, purpose: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise OptionError(f"{purpose} need {module}: pip install {module}") from None

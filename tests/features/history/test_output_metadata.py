@@ -9,8 +9,8 @@ import pytest
 import ipygpumem
 from fakes.facts import MIB, after, before, report
 from ipygpumem import ReportError
-from ipygpumem.features.history.export import COLUMNS
 from ipygpumem.features.history.model import LIMIT, MIME, report_rows, rows_from_summary, summary
+from ipygpumem.features.history.reports import COLUMNS
 
 KEPT = ("cell", "seconds", "success", "device", "held", "peak", "peak_trust", "cached", "outside", "outside_trust")
 KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "ooms", "started", "peak_level")

@@ -173,12 +173,10 @@ def test_invalid_log_path():
 def test_full_disk(tmp_path, monkeypatch):
     import errno
 
-    from ipygpumem.features.history import export
-
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(export, "write_parquet", full)
+    monkeypatch.setattr(pytest.importorskip("pyarrow.parquet"), "write_table", full)
     with pytest.raises(OptionError, match=r"cannot write .*a.parquet: No space left on device"):
         Reports().to_parquet(tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []
