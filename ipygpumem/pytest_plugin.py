@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ipygpumem.measure_block import measure
 
 __all__ = [
+    "gpumem_limit",
     "pytest_addoption",
     "pytest_collection_modifyitems",
     "pytest_configure",
@@ -39,8 +40,6 @@ __all__ = [
 
 _MARK = "gpumem_limit"
 _MAX_ROWS = 30
-_LIMITS = {"peak": "limit", "held": "limit_held", "outside": "limit_outside", "host": "limit_host"}
-"""Arguments of the marker, with the corresponding options of `ipygpumem.measure`."""
 _PROPERTIES = ("gpumem_peak", "gpumem_held", "gpumem_outside", "gpumem_host_peak")
 """User properties of a test, in bytes; pytest-xdist and JUnit reports include them."""
 _HEADER = ("GPU peak", "GPU held", "outside PyTorch", "host peak")
@@ -68,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         try:
             _limits(item)
         except (TypeError, ValueError) as error:
-            raise pytest.UsageError(f"{item.nodeid}: {_MARK}: {error}") from error
+            raise pytest.UsageError(f"{item.nodeid}: invalid mark: {error}") from error
 
 
 def _limits(item: pytest.Item) -> dict[str, Any]:
@@ -77,27 +76,19 @@ def _limits(item: pytest.Item) -> dict[str, Any]:
     # pytest lists the marks of a parameter set after those of the function, although they are more specific
     parameter_marks = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name == _MARK]
     for mark in (*parameter_marks, *item.iter_markers(_MARK)):
-        limits = {**_mark_limits(mark), **limits}
+        limits = {**gpumem_limit(*mark.args, **mark.kwargs), **limits}
     return limits
 
 
-def _mark_limits(mark: pytest.Mark) -> dict[str, Any]:
-    """The limits that one mark sets; TypeError or ValueError for invalid arguments."""
+def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, host: Any = None) -> dict[str, Any]:
+    """The limits of one mark as options of `ipygpumem.measure`; TypeError or ValueError for invalid arguments."""
     from ipygpumem.features.limits.model import Limits
 
-    if len(mark.args) > 1:
-        raise TypeError(f"expected one positional argument, the peak, but got {len(mark.args)}")
-    if mark.args and "peak" in mark.kwargs:
-        raise TypeError("the peak is given twice")
-    sizes = {**dict(zip(_LIMITS, mark.args, strict=False)), **mark.kwargs}
-    unknown = [name for name in sizes if name not in _LIMITS]
-    if unknown:
-        raise TypeError(f"unknown limit {unknown[0]!r}: expected {', '.join(_LIMITS)}")
-    sizes = {name: size for name, size in sizes.items() if size is not None}
-    if not sizes:
+    sizes = (peak, held, outside, host)
+    if not Limits.read(*sizes):
         raise ValueError("no limit is set: add one, as in gpumem_limit('2 GiB')")
-    Limits.read(**sizes)
-    return {_LIMITS[name]: size for name, size in sizes.items()}
+    names = ("limit", "limit_held", "limit_outside", "limit_host")
+    return {name: size for name, size in zip(names, sizes, strict=True) if size is not None}
 
 
 @pytest.hookimpl(hookwrapper=True)

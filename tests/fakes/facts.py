@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.core.report import Label, Peak, build_report
@@ -70,3 +71,13 @@ def imbalance(reading):
         reading.unattributed,
     )
     return reading.used - sum(part or 0 for part in parts)
+
+
+def waterfall_imbalance(waterfall):
+    """Bytes by which the parts differ from the differences between the known totals; 0 in every valid waterfall."""
+    steps = waterfall.steps
+    totals = [i for i, step in enumerate(steps) if step.kind == "total" and step.amount is not None]
+    return sum(
+        abs(steps[start].amount - steps[end].amount - sum(step.amount or 0 for step in steps[start + 1 : end]))
+        for start, end in itertools.pairwise(totals)
+    )

@@ -11,6 +11,7 @@ import ipygpumem
 from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT, KERNELS
 from fakes.cupti import CUPY, NCCL, FakeCupti, use_library
+from fakes.facts import waterfall_imbalance
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
 
@@ -34,7 +35,7 @@ def test_all_steps(heap, fake_gpu):
     fake_gpu.outside(256 * MIB)
     ran = heap.run("%gpumem explain")
     (fall,) = ipygpumem.explain().devices
-    assert fall.imbalance == 0
+    assert waterfall_imbalance(fall) == 0
     amounts = steps(fall)
     assert amounts["nvidia-smi shows"] == fake_gpu.nvml_device.used
     assert amounts["allocated (tensors)"] == torch.cuda.memory_allocated()
@@ -93,7 +94,7 @@ def test_no_event_in_user_recording(heap, fake_gpu):
     assert len(fake_gpu[0].allocator.trace) == events
     assert "would add an event to your recording" in ran.text
     (fall,) = ipygpumem.explain().devices
-    assert fall.imbalance == 0 and "cached" in steps(fall)
+    assert waterfall_imbalance(fall) == 0 and "cached" in steps(fall)
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
@@ -127,7 +128,7 @@ def test_names_of_libraries_while_cupti_records(cupti, heap, fake_gpu):
     assert amounts["managed memory"] == 512 * MIB
     assert amounts["unattributed"] == 8 * MIB
     assert not any("libraries" in label for label in amounts)
-    assert fall.imbalance == 0
+    assert waterfall_imbalance(fall) == 0
     assert "libraries: memory allocated since " in str(explanation)
     heap.run("%config GPUMem.outside = 'off'")
     assert "NCCL" not in steps(ipygpumem.explain().devices[0])
@@ -151,7 +152,7 @@ def test_error_of_records(cupti, heap, fake_gpu):
     fake_gpu.outside(10 * MIB)
     cupti.refuses["cuptiActivityFlushAll"] = 999
     (fall,) = ipygpumem.explain().devices
-    assert fall.imbalance == 0
+    assert waterfall_imbalance(fall) == 0
     assert steps(fall)["libraries, kernel code, stacks, graphs"] == 10 * MIB
     assert fall.notes == ("libraries cannot be identified: cuptiActivityFlushAll: CUPTI_ERROR_999",)
 
@@ -161,7 +162,7 @@ def test_steps_add_up_in_every_state(make_gpu, regime):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
-    assert fall.imbalance == 0
+    assert waterfall_imbalance(fall) == 0
     assert fall.totals[-1].amount == 100 * MIB
     if regime in {"B", "wsl", "hidden", "shared"}:
         (remainder,) = [step for step in fall.steps if step.grade.trust == "device"]
@@ -174,7 +175,7 @@ def test_without_nvml_and_after_failed_kernel(make_gpu):
     gpu.nvml.present = False
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
-    assert fall.imbalance == 0
+    assert waterfall_imbalance(fall) == 0
     assert fall.totals[-1].amount == 100 * MIB
     gpu.break_device()
     assert ipygpumem.explain().devices[0].summary
@@ -185,7 +186,7 @@ def test_other_allocators(make_gpu, backend):
     gpu = make_gpu(backend=backend)
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
-    assert fall.imbalance == 0
+    assert waterfall_imbalance(fall) == 0
     assert str(ipygpumem.explain())
 
 
@@ -203,7 +204,7 @@ def test_unused_device(two_gpus):
     two_gpus.alloc(100 * MIB)
     (device,) = ipygpumem.explain(device=["cuda:1"]).devices
     assert device.notes[0] == "cuda:1 is not used by this process"
-    assert device.imbalance == 0
+    assert waterfall_imbalance(device) == 0
     assert not two_gpus[1].context
 
 
@@ -222,7 +223,7 @@ def test_host_memory_is_shown_without_gpu(loaded):
     assert lines[0] == f"no GPU ({NO_GPU}); this is main memory"
     assert lines[2] == "host, main memory"
     (fall,) = ipygpumem.explain().devices
-    assert fall.imbalance == 0
+    assert waterfall_imbalance(fall) == 0
     assert fall.totals[-1].amount >= 64 * MIB
 
 

@@ -7,7 +7,6 @@ attributed is a separate part, and so is memory counted twice, which is negative
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from ipygpumem.core.grade import Grade, grade
@@ -74,16 +73,6 @@ class Waterfall(PlainData):
     def totals(self) -> list[Step]:
         """The totals, from the whole device to the tensors."""
         return [step for step in self.steps if step.kind == "total"]
-
-    @property
-    def imbalance(self) -> int:
-        """Bytes by which the parts differ from the differences between the known totals; always 0."""
-        totals = [i for i, step in enumerate(self.steps) if step.kind == "total" and step.amount is not None]
-        difference = 0
-        for start, end in pairwise(totals):
-            parts = sum(_nbytes(step) for step in self.steps[start + 1 : end])
-            difference += abs(_nbytes(self.steps[start]) - parts - _nbytes(self.steps[end]))
-        return difference
 
     @property
     def summary(self) -> str:

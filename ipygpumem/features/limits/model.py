@@ -56,19 +56,9 @@ class Limits:
     host: int | None = None
 
     @classmethod
-    def read(
-        cls,
-        peak: str | int | None = None,
-        held: str | int | None = None,
-        outside: str | int | None = None,
-        host: str | int | None = None,
-    ) -> Limits:
-        """Create limits from sizes such as ``"2 GiB"`` or 0.
-
-        Raises:
-            OptionError: A value is not a size, or is negative.
-        """
-        return cls(*map(_size, (peak, held, outside, host)))
+    def read(cls, *limits: str | int | None) -> Limits:
+        """Create limits from sizes such as ``"2 GiB"`` or 0; an OptionError says which is invalid."""
+        return cls(*map(_size, limits))
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
