@@ -1,7 +1,7 @@
 """The documentation site: ``make docs``.
 
 The reference of magics, settings and shell commands is generated from the specifications that the program itself uses
-(reference.py), so it always agrees with ``%gpumem?`` and ``ipygpumem --help``.
+(reference.py), so it is always consistent with ``%gpumem?`` and ``ipygpumem --help``.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ html_static_path = ["static"]
 html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sourcelink = False
-smartquotes = False  # would turn the two dashes of options into one
+smartquotes = False  # would convert the two dashes of an option to a single dash
 
-# The notebooks were executed on an NVIDIA H200, and are shown with those outputs.
+# The notebooks were executed on an NVIDIA H200, and are displayed with these outputs.
 nb_execution_mode = "off"
 nb_mime_priority_overrides = [("html", "text/html", 0), ("html", "image/png", 5)]
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -48,7 +48,7 @@ autodoc_class_signature = "separated"
 autodoc_default_options = {"members": True, "inherited-members": False}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-# Napoleon takes the text before a colon in the docstring of a property for a type.
+# Napoleon interprets the text before a colon in the docstring of a property as a type.
 GoogleDocstring._parse_attribute_docstring = GoogleDocstring._consume_to_end
 default_role = "code"
 copybutton_exclude = ".linenos, .gp, .go"

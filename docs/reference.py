@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pages() -> dict[str, str]:
-    """Text of each page by its file name."""
+    """Return the text of each page by file name."""
     return {
         "magics.md": magics(),
         "settings.md": settings(),
@@ -27,15 +27,15 @@ def pages() -> dict[str, str]:
 
 
 def magics() -> str:
-    """The magics and their options."""
+    """Return the page of the magics and their options."""
     from ipygpumem.jupyter.commands import COMMANDS
     from ipygpumem.jupyter.options import CELL, STATEMENT
 
     lines = [
         "# Magics",
         "",
-        "`%gpumem?` and `%%gpumem --help` show this help, and `%gpumem COMMAND --help` that of a command. A line that",
-        "begins with the name of a command runs the command; every other line is a statement to measure.",
+        "`%gpumem?` and `%%gpumem --help` show this help, and `%gpumem COMMAND --help` shows the help of a command. A line",
+        "that begins with the name of a command runs the command; any other line is a statement to measure.",
         "",
         "## %%gpumem",
         "",
@@ -44,13 +44,13 @@ def magics() -> str:
         *_definitions(CELL),
         "## %gpumem STATEMENT",
         "",
-        "Measure one statement, and return its value. The options precede the statement: those of `%%gpumem` except",
-        "`--engines` and `--collect`, and",
+        "Measure one statement and return its value. The options precede the statement. All options of `%%gpumem` are",
+        "supported except `--engines` and `--collect`. In addition, the following are supported:",
         "",
         *_definitions(option for option in STATEMENT if option not in CELL),
         "## %gpumem",
         "",
-        "Without arguments, show the memory breakdown: where device memory is used now.",
+        "Show the memory breakdown: how device memory is used now.",
         "",
     ]
     for command in COMMANDS:
@@ -85,7 +85,7 @@ def _escape(text: str) -> str:
 
 
 def settings() -> str:
-    """The traits of ``GPUMem``: help, values and default."""
+    """Return the page of the traits of ``GPUMem``: help, values and default."""
     from ipygpumem.jupyter.settings import Settings
 
     lines = [
@@ -93,8 +93,7 @@ def settings() -> str:
         "",
         'Change a setting in a notebook with `%config GPUMem.min_change = "4 MiB"`, or for all sessions with',
         '`c.GPUMem.min_change = "4 MiB"` in `ipython_config.py`, which `ipython profile create` creates.',
-        "`%config GPUMem` shows the current values. An invalid value is rejected with an error, and the setting keeps",
-        "its value.",
+        "`%config GPUMem` shows the current values. An invalid value raises an error, and the setting keeps its value.",
         "",
     ]
     for name, trait in sorted(Settings.class_traits(config=True).items()):
@@ -111,13 +110,13 @@ def _default(name: str, value: object) -> object:
 
 
 def command_line() -> str:
-    """The ``--help`` of each shell command."""
+    """Return the page with the ``--help`` text of each shell command."""
     from ipygpumem.cli.parser import parser
 
     lines = [
         "# Command line",
         "",
-        "Commands on snapshots need only numpy, so files can be opened on a computer without PyTorch and GPU. The exit",
+        "Snapshot commands need only numpy, so files can be opened on a computer without PyTorch and without a GPU. The exit",
         "status is 0 on success, 1 if a file cannot be read (with one line on standard error), and 2 for invalid",
         "arguments.",
         "",
@@ -134,6 +133,6 @@ def _text_block(text: str) -> list[str]:
 
 
 def format_description(path: str) -> str:
-    """A document from a folder of the package, without its links within the repository."""
+    """Return a document from a folder of the package, without its links within the repository."""
     text = (ROOT / path).read_text(encoding="utf-8")
     return re.sub(r"\[([^\]]+)\]\((?!https?:|#)[^)]*\)", r"\1", text)

@@ -1,6 +1,6 @@
-"""Execute notebooks/quickstart.ipynb in a real kernel, and print the report of every cell.
+"""Execute notebooks/quickstart.ipynb in a real kernel and print the report of every cell.
 
-``make demo`` runs this script, and ``python notebooks/demo.py [NOTEBOOK] [-o FOLDER]`` runs another notebook. The
+``make demo`` runs this script. ``python notebooks/demo.py [NOTEBOOK] [-o FOLDER]`` executes another notebook. The
 executed notebook and an HTML page of it are written to the folder (default: demo).
 """
 
@@ -62,7 +62,7 @@ def show(cell, cell_index, execute_reply):  # noqa: ARG001 (keywords used by nbc
 
 
 def html(notebook) -> str:
-    """The notebook as a page."""
+    """Return the notebook as an HTML page."""
     from nbconvert import HTMLExporter
 
     body, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)

@@ -58,7 +58,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The pages of the built site by path, and its folder."""
+    """Return the pages of the built site by path, together with its folder."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", folder]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -85,7 +85,7 @@ def test_links_within_the_site(site):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
 def test_links_between_documents_in_the_repository(path):
-    """GitHub shows these documents, too. The generated pages exist only in the built site."""
+    """GitHub also shows these documents. The generated pages exist only in the built site."""
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8"))
     local = [link for link in links if "://" not in link and not link.startswith("generated/")]
     assert not [link for link in local if not (path.parent / link).exists()]
