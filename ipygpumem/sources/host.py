@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -99,8 +98,6 @@ def namespace_pids() -> tuple[int, ...]:
 
 def loaded_library(name: str) -> str | None:
     """Return the path of a shared library that this process has loaded, by the beginning of its name (Linux only)."""
-    if not sys.platform.startswith("linux"):
-        return None
     with contextlib.suppress(OSError), Path(_MAPS).open(encoding="utf-8", errors="replace") as maps:
         for line in maps:
             path = "".join(line.split(maxsplit=5)[5:]).strip()

@@ -73,6 +73,11 @@ def test_secrets_in_a_command_line():
         ["--run", "SECRETaBcDeFgHiJkLmNoPqRs"],
         ["--set=env.HF_TOKEN=SECRET"],
         ["-c", "token = 'SECRET'"],
+        ["a=1,token=SECRET,url=https://h"],
+        ["https://x=u:SECRET@h"],
+        ["http://h/x#SECRET"],
+        ["a=b;c&SECRET"],
+        ["--'token'", "SECRET"],
     ],
 )
 def test_possible_secrets_are_not_shown(words):
