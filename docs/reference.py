@@ -34,8 +34,8 @@ def magics() -> str:
     lines = [
         "# Magics",
         "",
-        "`%gpumem?` and `%%gpumem --help` show this help, and `%gpumem COMMAND --help` shows the help of a command. A line",
-        "that begins with the name of a command runs the command; any other line is a statement to measure.",
+        "`%gpumem?` and `%%gpumem --help` show this help, and `%gpumem COMMAND --help` shows the help of a command. A",
+        "line that begins with the name of a command runs the command; any other line is a statement to measure.",
         "",
         "## %%gpumem",
         "",
@@ -116,9 +116,9 @@ def command_line() -> str:
     lines = [
         "# Command line",
         "",
-        "Snapshot commands need only numpy, so files can be opened on a computer without PyTorch and without a GPU. The exit",
-        "status is 0 on success, 1 if a file cannot be read (with one line on standard error), and 2 for invalid",
-        "arguments.",
+        "Snapshot commands need only numpy, so files can be opened on a computer without PyTorch and without a GPU.",
+        "The exit status is 0 on success, 1 if a file cannot be read (with one line on standard error), and 2 for",
+        "invalid arguments.",
         "",
     ]
     for action in parser()._actions:
