@@ -46,11 +46,7 @@ def mapping(value: Any, path: str) -> dict[str, Any]:
 
 
 def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
-    """Return the schema that data was written with.
-
-    Raises:
-        ReportError: There is no schema, or one above ``maximum``, in which figures may have another meaning.
-    """
+    """Return the schema of data; without one, or above ``maximum``, where figures may differ, raise `ReportError`."""
     schema = data.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ReportError("it has no schema, so it was not written by ipygpumem")
@@ -73,11 +69,9 @@ def check_ranges(report: Any) -> None:
 class DataReader:
     """Builds dataclasses from what `ipygpumem.core.to_dict` wrote.
 
-    A missing field gets its default; a key that is not a field is ignored, as a later version may write it.
-
-    Args:
-        names: Types that the modules of the dataclasses import for type checkers only.
-        lenient: Also use the default of a field whose value is invalid.
+    A missing field gets its default, with ``lenient`` also one whose value is invalid; a key that is not a field is
+    ignored, as a later version may write it. ``names`` has the types that the modules of the dataclasses import for
+    type checkers only.
     """
 
     def __init__(self, names: dict[str, Any], *, lenient: bool = False) -> None:

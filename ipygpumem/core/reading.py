@@ -33,13 +33,9 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory of a whole device, in bytes.
+    """Memory of a whole device, in bytes. ``source`` is the query that returned the values.
 
-    Attributes:
-        total: Total memory.
-        used: Memory in use, including the driver's.
-        reserved: Memory reserved by the driver; None if unknown.
-        source: The query that returned these values.
+    ``used`` includes what the driver has ``reserved``, which is None if unknown.
     """
 
     total: int

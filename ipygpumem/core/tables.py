@@ -64,16 +64,10 @@ background-color:{{ color }}"></span>{% endfor -%}
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row of a table.
+    """A row of a table, indented by ``level``, with a ``remark`` behind its columns.
 
-    Attributes:
-        label: Name of the row.
-        cells: Text of each column.
-        level: Depth of indentation.
-        grade: How accurate the figures are; None if that is not shown.
-        bar: Share of the whole, from 0 to 1, drawn as a bar; None draws none.
-        remark: Text behind the columns.
-        light_bar: Share up to which a lighter bar continues.
+    ``grade`` is the accuracy of the figures, None if that is not shown. ``bar`` is a share of the whole, from 0 to 1,
+    which is drawn as a bar; a lighter bar continues up to ``light_bar``.
     """
 
     label: str

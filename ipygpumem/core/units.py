@@ -106,8 +106,7 @@ def duration(seconds: float) -> str:
 def parse_size(text: str | int) -> int:
     """Parse ``4194304``, ``"4 MiB"``, ``"1.5GiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal) as bytes.
 
-    Raises:
-        OptionError: The text is not a size, or the size is 8 EiB or more.
+    An `OptionError` says that the text is not a size, or that the size is 8 EiB or more.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         return text

@@ -166,7 +166,7 @@ class ReportPresenter:
         for collector in options.plan.collectors:
             if isinstance(collector, ProfileCollector):
                 if not options.quiet and profile is not None and collector.timelines:
-                    magics.show_profile(collector.timelines, collector.name, profile.peaks)
+                    magics.show_profile(collector.timelines, profile)
                 collector.timelines = ()  # frees up to a million events
 
     def _show_full(self, report: Report, display_id: str | None) -> None:

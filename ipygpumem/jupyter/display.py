@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
     from ipygpumem.core.tables import Table
-    from ipygpumem.features.profile.model import CategoryPeak
+    from ipygpumem.features.profile.model import ProfileFacts
     from ipygpumem.features.profile.timeline import CategoryTimeline
 
 __all__ = ["Display", "is_terminal", "uses_color"]
@@ -82,11 +83,11 @@ class Display:
 
         View([Snapshot.load(file) for file in files]).publish(shell_target(self.shell))
 
-    def show_profile(self, timelines: Sequence[CategoryTimeline], name: str, peaks: Sequence[CategoryPeak]) -> None:
+    def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileFacts) -> None:
         """Display memory by category as a picture, with a table for front ends that show no pictures."""
         from ipygpumem.features.profile.picture import profile_picture
 
-        text = text_tables(category_tables(peaks))
+        name, text = Path(profile.timeline or "").name, text_tables(category_tables(profile.peaks))
         try:
             self.show_picture(profile_picture(timelines, name), text)
         except Exception as error:

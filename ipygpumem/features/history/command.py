@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["COMPARE", "HISTORY", "NOTEBOOK"]
 
 _COMPARED = ("held", "peak", "outside", "seconds")
-_COLUMN_NAMES = f"{{{','.join(COLUMNS)}}}"
 
 
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
@@ -132,15 +131,15 @@ def _pair_to_dict(pair: RowPair) -> dict[str, Any]:
     }
 
 
+def _by(key: str, default: str | None = None) -> Option:
+    text = f"sort by {key}, the largest first (default: in, the order in which the cells ran)"
+    return Option(("--by",), f"{{{','.join(COLUMNS)}}}", text, choices=tuple(COLUMNS), default=default)
+
+
 def _options(file_help: str) -> tuple[Option, ...]:
     return (
         Option(("files",), "FILE", file_help, path=True, many=True, usage="[FILE]"),
-        Option(
-            ("--by",),
-            _COLUMN_NAMES,
-            "sort by this column, the largest first (default: in, the order in which the cells ran)",
-            choices=tuple(COLUMNS),
-        ),
+        _by("this column"),
         DEVICE,
         Option(("-n", "--top"), "N", f"rows on a page (default {PAGE})", type=positive),
         Option(("--page",), "N", "page to show: 1 has the newest or the largest (default)", type=positive),
@@ -171,13 +170,7 @@ COMPARE = Command(
     (
         Option(("before",), "A", "a log (GPUMem.log) or an executed notebook", path=True),
         Option(("after",), "B", "a log or notebook to compare with A", path=True),
-        Option(
-            ("--by",),
-            _COLUMN_NAMES,
-            "sort by the change of this column, the largest first (default: in, the order in which the cells ran)",
-            choices=tuple(COLUMNS),
-            default="in",
-        ),
+        _by("the change of this column", "in"),
         HELP,
     ),
     _compare_magic,

@@ -51,12 +51,9 @@ class ReportRows:
 
 
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
-    """Read the reports of a file one by one.
+    """Read the reports of a file one by one; the message of a `ReportError` starts with its name.
 
     ``faults`` collects a message for each line that is invalid and therefore skipped; if None, such a line raises.
-
-    Raises:
-        ReportError: The file cannot be read or contains no reports; the message starts with its name.
     """
     name = printable(os.fsdecode(path))
     with open_regular_file(path) as file:

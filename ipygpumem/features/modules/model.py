@@ -121,11 +121,7 @@ class ModuleTree(PlainData):
         return any(row.peak or row.parameters or row.activations for row in self.rows)
 
     def row(self, path: str) -> ModuleRow:
-        """Return the module with this path.
-
-        Raises:
-            KeyError: The model has no such module.
-        """
+        """Return the module with this path; without one, raise `KeyError`."""
         for row in self.rows:
             if row.path == path:
                 return row

@@ -68,7 +68,6 @@ class Capture:
         self.error = ""
         self.cost = 0.0
         self._profile: Any | None = None
-        self._observers: ProfilerObservers | None = None
         self._thread = 0
         self._began = 0.0
         self._pid = os.getpid()
@@ -112,8 +111,7 @@ class Capture:
         # converting all events to Python objects at the end would take ten times as long as stopping
         profile.acc_events = profile.profiler.acc_events = False
         self._profile, self._pid, self._thread = profile, os.getpid(), threading.get_ident()
-        self._observers = current().state(ProfilerObservers)
-        self._observers.add(self._before_other_profiler, lambda: None)
+        current().state(ProfilerObservers).add(self._before_other_profiler, lambda: None)
         current().state(_ActiveCapture).capture = self
         self._began = time.perf_counter()
         self.cost += self._began - began
@@ -122,8 +120,7 @@ class Capture:
         """Stop the profiler. Further calls do nothing."""
         if os.getpid() != self._pid:  # a forked child has neither the profiler's threads nor its results
             return
-        if self._observers is not None:
-            self._observers.remove(self._before_other_profiler)
+        current().state(ProfilerObservers).remove(self._before_other_profiler)
         active = current().state(_ActiveCapture)
         if active.capture is self:
             active.capture = None

@@ -91,11 +91,6 @@ class ProfileCollector(Collector):
         self._trace, self._timeline = trace, timeline
         self._capture = Capture()
 
-    @property
-    def name(self) -> str:
-        """Name of the timeline; empty if none is requested."""
-        return "" if self._timeline is None else self._timeline.name
-
     def attach(self, measurement: Measurement) -> None:
         """Add the profiler to a measurement before it begins."""
         measurement.observers.append(self._capture)
