@@ -13,6 +13,7 @@ from ipygpumem.core.units import VISIBLE
 from ipygpumem.features.explain.cache import cache_of
 from ipygpumem.features.explain.model import Waterfall, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
+from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
 from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import DEVICE_MEMORY
@@ -52,20 +53,12 @@ class Explanation(PlainData):
     devices: tuple[Waterfall, ...]
     note: str = ""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the waterfalls as text."""
-        from ipygpumem.features.explain.table import text_waterfalls
-
         return text_waterfalls(self.devices, self.note)
 
     def _repr_html_(self) -> str:
-        from ipygpumem.features.explain.table import html_waterfalls
-
         return html_waterfalls(self.devices, self.note)
-
-    def __repr__(self) -> str:
-        """Return the same as `str`, for the end of a cell."""
-        return str(self)
 
 
 def explain(*, device: Iterable[str | int] | None = None) -> Explanation:

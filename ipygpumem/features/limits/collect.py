@@ -48,11 +48,7 @@ class LimitsCollector(Collector):
 
 
 def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
-    """Return the exception for a report that exceeds its limits; its message is one line.
-
-    The recording of the measurement is used to name lines of code. If it was not meant to be ``recorded``, the message
-    says how to find the line.
-    """
+    """The exception, whose message is one line; without a recording, it says how to find the line of code."""
     cell = "" if report.cell is None else f"In [{report.cell}]: "
     lines = ["" if snapshot is None else _responsible_lines(excess, snapshot) for excess in report.excesses]
     parts = [f"{excess} ({line})" if line else str(excess) for excess, line in zip(report.excesses, lines, strict=True)]
