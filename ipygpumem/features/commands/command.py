@@ -17,7 +17,7 @@ from ipygpumem.core.units import parse_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ipygpumem.features.commands.notebook import Notebook
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = [
     "ASSIGNMENT",
@@ -86,7 +86,7 @@ class Command:
     name: str
     help: str
     options: tuple[Option, ...] = ()
-    magic: Callable[[Notebook, argparse.Namespace], Any] | None = None
+    magic: Callable[[GPUMem, argparse.Namespace], Any] | None = None
     shell: Callable[[argparse.Namespace], int] | None = None
     subcommands: tuple[Command, ...] = ()
 
@@ -110,7 +110,7 @@ def result_options(noun: str) -> tuple[Option, ...]:
     )
 
 
-def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
+def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
     """Store, show and return the result of a command according to its options. The cell then has no report."""
     notebook.cells.claim()
     if arguments.var is not None:
@@ -126,7 +126,7 @@ def result_command(name: str, description: str, noun: str, read: Callable[[list[
     The result is called ``noun`` in the help.
     """
 
-    def run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
+    def run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
         value = read(arguments.device)
         return show_result(notebook, arguments, value, lambda: notebook.show_object(value))
 

@@ -10,12 +10,12 @@ from ipygpumem.features.commands.output import print_json, print_lines
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.features.commands.notebook import Notebook
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["ENV"]
 
 
-def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
+def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
     from ipygpumem.features.environment.collect import environment, environment_lines
 
     notebook.print(*environment_lines(environment(notebook.session)))

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from ipygpumem.features.commands.notebook import Notebook
     from ipygpumem.features.history.comparison import RowPair
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["COMPARE", "HISTORY", "NOTEBOOK"]
 
 _COMPARED = ("held", "peak", "outside", "seconds")
 
 
-def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
+def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     page, devices = _page(arguments), device_names(arguments.device or ())
     if len(arguments.files) > 1:
         raise OptionError("name one file; %gpumem compare compares two")
@@ -100,7 +100,7 @@ def _read(name: str, read: Callable[[str], ReportRows] = read_rows) -> ReportRow
     return rows
 
 
-def _compare_magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
+def _compare_magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     paths = [notebook.expand(path) for path in (arguments.before, arguments.after)]
     before, after = map(read_rows, paths)
     notebook.cells.claim()

@@ -11,13 +11,13 @@ from ipygpumem.features.commands.command import Command, Option, positive, resul
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.features.commands.notebook import Notebook
     from ipygpumem.features.holders.model import Holders
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["WHO"]
 
 
-def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
+def _run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
     from ipygpumem.features.holders.table import holders_tables
 
     selected = _holders(notebook, arguments)
@@ -28,7 +28,7 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     return show_result(notebook, arguments, selected, show)
 
 
-def _holders(notebook: Notebook, arguments: argparse.Namespace) -> Holders:
+def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
     from ipygpumem.features.holders.collect import find_holders
     from ipygpumem.features.holders.roots import notebook_roots
 

@@ -10,7 +10,7 @@ from ipygpumem.features.commands.command import HELP, Command, Option
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.features.commands.notebook import Notebook
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["MONITOR"]
 
@@ -27,7 +27,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
+def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     notebook.cells.claim()
     notebook.monitoring.open(arguments.every)
 

@@ -17,8 +17,8 @@ from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.features.commands.notebook import Notebook
     from ipygpumem.features.ranks.collect import Ranks
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["RANKS"]
 
@@ -27,7 +27,7 @@ _WORKERS = min(os.cpu_count() or 1, 8)
 _ENDINGS = {"plot": ("picture", ".png"), "html": ("page", ".html", ".htm")}
 
 
-def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
+def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     ranks = read_ranks(notebook.expand(arguments.folder), workers=_WORKERS)
     notebook.cells.claim()
     notebook.show_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top))

@@ -13,7 +13,7 @@ from ipygpumem.measurement.allocation_history import HistoryOptions
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.features.commands.notebook import Notebook
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["RECORD", "RECORDING", "VIEW", "history_options"]
 
@@ -55,26 +55,26 @@ def history_options(arguments: argparse.Namespace) -> HistoryOptions:
     )
 
 
-def _start(notebook: Notebook, arguments: argparse.Namespace) -> None:
+def _start(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     notebook.cells.ooms.history.pause()
     notebook.print(f"ipygpumem: {notebook.record.start(history_options(arguments))}")
 
 
-def _save(notebook: Notebook, arguments: argparse.Namespace) -> None:
+def _save(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     facts = notebook.record.save(notebook.output_path(arguments.path), notebook.cells.numbers.known())
     if facts.path is None:
         raise RecordingError(facts.error)
     notebook.print(f"ipygpumem: {facts.sentence()}")
 
 
-def _stop(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
+def _stop(notebook: GPUMem, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
     if notebook.record.recorder is None:
         raise RecordingError("nothing is being recorded")
     notebook.record.close()
     notebook.print("ipygpumem: recording stopped")
 
 
-def _view(notebook: Notebook, arguments: argparse.Namespace) -> None:
+def _view(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     from ipygpumem.viewer.page import MAX_SNAPSHOTS
 
     if not 1 <= len(arguments.files) <= MAX_SNAPSHOTS:

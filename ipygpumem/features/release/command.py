@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     import argparse
 
     from ipygpumem.core.reading import Reading
-    from ipygpumem.features.commands.notebook import Notebook
     from ipygpumem.features.holders.model import Holders
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["FREE"]
 
 _MAX_HOLDERS = 5
 
 
-def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
+def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     from ipygpumem.features.holders.collect import holders
     from ipygpumem.features.release.collect import check_names, forget_exception, forget_outputs, forget_variables
     from ipygpumem.features.release.table import release_tables

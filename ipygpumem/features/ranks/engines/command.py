@@ -10,12 +10,12 @@ from ipygpumem.features.commands.command import HELP, Command, Option
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.features.commands.notebook import Notebook
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["ENGINES"]
 
 
-def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
+def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     from ipygpumem.features.ranks.engines.enable import active, disable, enable
 
     clients = arguments.client
