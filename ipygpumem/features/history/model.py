@@ -115,9 +115,9 @@ _READER = DataReader({"Trust": Trust})
 def report_rows(report: Report) -> list[ReportRow]:
     """A row for each device that this process uses, or one for the host if it uses none."""
     used = [device for device in report.devices.values() if device.before.context or device.after.context]
+    common = {name: getattr(report, name) for name in _REPORT_FIELDS}
     host = report.host
     trust = host.grades["peak"].trust
-    common = {name: getattr(report, name) for name in _REPORT_FIELDS}
     common |= {"host_held": host.held, "host_peak": host.peak, "host_peak_trust": trust}
     if used:
         return [_device_row(device, common) for device in used]
