@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.allocations import BEFORE
-from ipygpumem.snapshot.model.mapped_ranges import SEGMENT, MappedRanges, edges_of
 from ipygpumem.snapshot.model.trace import Action
 
 if TYPE_CHECKING:
@@ -21,7 +19,20 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["BLOCK", "SEGMENT", "SMALL_SEGMENT", "AllocatorState", "SegmentHistory", "find_segment"]
+__all__ = ["BLOCK", "SEGMENT", "SMALL_SEGMENT", "AllocatorState", "SegmentHistory", "find_range", "find_segment"]
+
+SEGMENT = np.dtype(
+    [
+        ("address", "i8"),
+        ("size", "i8"),
+        ("stream", "i8"),
+        ("stack", "i4"),
+        ("pool", "i4"),
+        ("small", "i1"),
+        ("expandable", "?"),
+    ]
+)
+"""Columns of ``AllocatorState.segments``. ``stack``, ``pool`` and ``small`` (small pool) are -1 if unknown."""
 
 BLOCK = np.dtype(
     [("address", "i8"), ("requested", "i8"), ("rounded", "i8"), ("row", "i8"), ("stack", "i4"), ("pending", "?")]
@@ -119,10 +130,9 @@ class SegmentHistory:
         pools = np.append(table["pool"], -1)[segment].astype(np.int64)
         # a range that is mapped at the end has not changed since the last unmap event
         unmapped = self._map_events[self._timeline.trace.action[self._map_events] == Action.UNMAP]
-        if len(self._ranges):
-            place, inside = _range_of(self._ranges, address)
-            inside &= (segment < 0) & (event >= unmapped.max(initial=BEFORE))
-            pools[inside] = self._ranges["pool"][place[inside]]
+        row = find_range(self._ranges, address)
+        inside = (row >= 0) & (segment < 0) & (event >= unmapped.max(initial=BEFORE))
+        pools[inside] = self._ranges["pool"][row[inside]]
         segment_at_end = np.append(self._blocks.segment, -1)[allocations.block[rows]]
         return np.where(segment_at_end >= 0, np.append(self._segments.pool, -1)[segment_at_end], pools)
 
@@ -147,31 +157,48 @@ class SegmentHistory:
         )
 
     def _mapped(self, event: int) -> NDArray[Any]:
-        """The mapped ranges of expandable segments."""
-        if not len(self._map_events) and not len(self._ranges):
-            return self._ranges
-        ranges = self._history.after(int(np.searchsorted(self._map_events, event, side="right")))
-        if len(self._ranges):
-            # stack and pool of a range at the end also hold for the range from which it grew
-            place, inside = _range_of(self._ranges, ranges["address"])
-            for name in ("stack", "pool", "small"):
-                ranges[name][inside] = self._ranges[name][place[inside]]
+        """The mapped ranges of expandable segments: those at the end, without the changes by later events."""
+        trace, at_end = self._timeline.trace, self._ranges
+        later = self._map_events[np.searchsorted(self._map_events, event, side="right") :]
+        ranges = _add_up_ranges(
+            np.append(at_end["stream"], trace.stream[later]),
+            np.append(at_end["address"], trace.address[later]),
+            np.append(at_end["size"], trace.size[later]),
+            np.append(np.ones(len(at_end), np.int64), np.where(trace.action[later] == Action.MAP, -1, 1)),
+        )
+        # stack and pool of a range at the end also hold for the range from which it grew
+        row = find_range(at_end, ranges["address"])
+        for name in ("stack", "pool", "small"):
+            ranges[name][row >= 0] = at_end[name][row[row >= 0]]
         return ranges
 
-    @cached_property
-    def _history(self) -> MappedRanges:
-        trace, events, ranges = self._timeline.trace, self._map_events, self._ranges
-        end = ranges["address"] + ranges["size"]
-        last = edges_of(ranges["stream"], ranges["address"], end, np.ones(len(ranges), np.int64))
-        begin = trace.address[events]
-        change = np.where(trace.action[events] == Action.MAP, 1, -1)
-        return MappedRanges(last, trace.stream[events], begin, begin + trace.size[events], change)
+
+def find_range(ranges: NDArray[Any], address: Ints) -> Ints:
+    """For each address the row of the range that contains it, or -1. Ranges are ordered by address."""
+    row = np.searchsorted(ranges["address"], address, side="right") - 1
+    end = np.append(ranges["address"] + ranges["size"], 0)  # the last one is for row -1
+    return np.where(address < end[row], row, -1)
 
 
-def _range_of(ranges: NDArray[Any], address: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """For each address the last range that starts at or below it, and whether it is inside."""
-    place = np.searchsorted(ranges["address"], address, side="right") - 1
-    return place, (place >= 0) & (address < (ranges["address"] + ranges["size"])[place])
+def _add_up_ranges(stream: Ints, address: Ints, size: Ints, change: Ints) -> NDArray[Any]:
+    """`SEGMENT` rows of the ranges where the changes add up to more than 0, by stream and address.
+
+    Adjacent ranges are one row. Columns that do not follow from the ranges are -1.
+    """
+    stream, address = np.append(stream, stream), np.append(address, address + size)
+    order = np.lexsort((address, stream))
+    stream, address = stream[order], address[order]
+    last = np.append((stream[1:] != stream[:-1]) | (address[1:] != address[:-1]), True)[: len(order)]
+    # the changes of each stream add up to 0, so one cumulative sum serves all streams
+    mapped = np.cumsum(np.append(change, -change)[order])[last] > 0
+    edges = np.flatnonzero(last)[np.flatnonzero(np.diff(mapped, prepend=False, append=False))]
+    ranges = np.zeros(len(edges) // 2, SEGMENT)
+    ranges["address"] = address[edges[::2]]
+    ranges["size"] = address[edges[1::2]] - address[edges[::2]]
+    ranges["stream"] = stream[edges[::2]]
+    ranges["expandable"] = True
+    ranges["stack"] = ranges["pool"] = ranges["small"] = -1
+    return ranges
 
 
 def _segment_rows(segments: Segments, rows: Ints) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import MIB, size
 from ipygpumem.snapshot.export.text import many
-from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
 from ipygpumem.snapshot.model.trace import Action
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def fragmentation(
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events
     length, owner = _recorded_pieces(snapshot, state) if exact else _derived_pieces(state)
-    used = np.isin(owner, _owner(state, state.blocks["address"]))
+    used = np.isin(owner, find_range(state.segments, state.blocks["address"]))
     private_pools = [number for number, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL]
     private = np.isin(state.segments["pool"][owner], private_pools)
     return Fragmentation(
@@ -136,27 +136,18 @@ def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) ->
     return Fit(need, rounded, small, block, segment_size(rounded))
 
 
-def _owner(state: AllocatorState, address: Ints) -> Ints:
-    """Return the row of the segment that contains each address, or -1."""
-    if not len(state.segments):
-        return np.full(len(address), -1, np.int64)
-    place = np.searchsorted(state.segments["address"], address, side="right") - 1
-    end = (state.segments["address"] + state.segments["size"])[place]
-    return np.where((place >= 0) & (address < end), place, -1)
-
-
 def _recorded_pieces(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
     """Return the size and the segment of each free piece at the end, as recorded in the file."""
     blocks = snapshot.blocks
     free = np.flatnonzero((blocks.device == state.device) & ~blocks.active)
-    owner = _owner(state, blocks.address[free])
+    owner = find_range(state.segments, blocks.address[free])
     return blocks.size[free][owner >= 0], owner[owner >= 0]
 
 
 def _derived_pieces(state: AllocatorState) -> tuple[Ints, Ints]:
     """Return the size and the segment of each piece between blocks in use, whose sizes are rounded up to 512 bytes."""
     segments, blocks = state.segments, state.blocks
-    owner = _owner(state, blocks["address"])
+    owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
     rounded = np.maximum(-(-blocks["requested"] // _QUANTUM), 1) * _QUANTUM
     rows = np.arange(len(segments))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.model import mapped_ranges
 from snapshot.entries import event, segment
 
 MIB = 1 << 20
@@ -25,9 +23,7 @@ def test_state_at(two_runs):
     assert two_runs.stacks.stack(int(state.segments["stack"][0]))[0].name == "linear"
 
 
-@pytest.mark.parametrize("every", [1, 3, 8192])
-def test_mapped_ranges_at_every_event(monkeypatch, every):
-    monkeypatch.setattr(mapped_ranges, "_MIN_STEP", every)
+def test_mapped_ranges_at_every_event():
     random = np.random.default_rng(0)
     pages: dict[int, set[int]] = {0: set(), 7: set()}
     trace, truth = [], []
