@@ -45,7 +45,7 @@ class DisplayMethods:
         paths: bool = True,
         theme: str = "auto",
     ) -> Path:
-        """Write the viewer to one HTML file that needs no network.
+        """Write the viewer to one HTML file that needs no network, and return its absolute path.
 
         Args:
             path: The file; an existing one is replaced when the new one is complete.
@@ -54,9 +54,6 @@ class DisplayMethods:
             paths: Whether file names keep their folders.
             theme: ``"auto"`` (as the reader's system), ``"light"`` or ``"dark"``.
 
-        Returns:
-            The absolute path.
-
         Raises:
             OptionError: The file cannot be written, the theme does not exist, or there are more than eight snapshots.
         """
@@ -64,14 +61,11 @@ class DisplayMethods:
         return written
 
     def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
-        """Write the static picture: 880 CSS pixels wide, at most 60 kB.
+        """Write the static picture, 880 CSS pixels wide and at most 60 kB, and return its absolute path.
 
         Args:
             path: The file; an existing one is replaced when the new one is complete.
             device: The device; by default the one with the highest peak.
-
-        Returns:
-            The absolute path.
 
         Raises:
             OptionError: The file cannot be written, or matplotlib is not installed.

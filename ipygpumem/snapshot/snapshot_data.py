@@ -103,9 +103,7 @@ class SnapshotData:
     def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
         """A short name for a file: In[n] for a cell, otherwise the last two parts of the path.
 
-        Args:
-            file: Its name.
-            times: Times of events in the file, in microseconds since 1970: they select the run of a cell.
+        ``times`` of events in the file, in microseconds since 1970, select the run of a cell.
         """
         runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
         return runs or "/".join(file.replace("\\", "/").split("/")[-2:])

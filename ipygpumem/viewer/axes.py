@@ -256,11 +256,7 @@ class Picture:
 
 
 def render(height: int, draw: Callable[[Sheet], None], text: str, scales: Sequence[float] = SCALES) -> Picture:
-    """Draw a picture with the first of ``scales`` whose file is small enough.
-
-    Raises:
-        OptionError: matplotlib is not installed.
-    """
+    """Draw a picture with the first of ``scales`` whose file is small enough; `OptionError` without matplotlib."""
     try:
         with style():
             for scale in scales:

@@ -86,16 +86,10 @@ def columns(timeline: Timeline, width: int) -> Columns:
 
 
 def strata(timeline: Timeline, chosen: Columns, height: int, unit: float, *, single: Pixels, band: Pixels) -> Pixels:
-    """Compute what each pixel shows: uint8, shape (height, columns), the top row first.
+    """Compute what each pixel shows, with ``unit`` bytes per pixel: uint8, shape (height, columns), the top row first.
 
-    Args:
-        timeline: A device's allocations.
-        chosen: The pixel columns.
-        height: Height in pixels.
-        unit: Bytes per pixel.
-        single: Pixel value of each allocation where it is drawn individually, above `SMALL`.
-        band: Pixel value of each allocation in a run of small ones with equal values. A run that is itself less than
-            one pixel high becomes `SMALL`.
+    ``single`` has the pixel value of each allocation where it is drawn individually, above `SMALL`, and ``band`` its
+    value in a run of small ones with equal values. A run that is itself less than one pixel high becomes `SMALL`.
     """
     pixels = np.full((height, len(chosen)), EMPTY, np.uint8)
     sizes = timeline.allocations.size

@@ -87,8 +87,7 @@ def join_names(names: Sequence[str]) -> str:
 def document(bundle: str, what: str, data: Sequence[PageData], theme: str) -> str:
     """Return the HTML of a page with a bundle and its data. Without JavaScript, it says ``what`` it would show.
 
-    Raises:
-        OptionError: The theme is not ``"auto"`` (follows the system), ``"light"`` or ``"dark"``.
+    The theme is ``"auto"`` (follows the system), ``"light"`` or ``"dark"``; others raise `OptionError`.
     """
     if theme not in {"auto", "light", "dark"}:
         raise OptionError(f"unknown theme {theme!r}: choose auto, light or dark")

@@ -73,12 +73,7 @@ class SampledCurve(NamedTuple):
 
 
 def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
-    """Draw a device's history, by default that of the device with the highest peak.
-
-    Raises:
-        DeviceError: The snapshot has no such device.
-        OptionError: matplotlib is not installed.
-    """
+    """Draw a device's history, by default that of the device with the highest peak; errors as in `Snapshot.to_png`."""
     text = snapshot.summary(device)
     if device is None and not snapshot.timelines:
         title = clip(snapshot.name, 48)

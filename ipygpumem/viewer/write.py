@@ -36,11 +36,7 @@ def write_page(
     paths: bool = True,
     theme: str = "auto",
 ) -> Path:
-    """Write the viewer's page of one to eight snapshots; for the options see `Snapshot.to_html`.
-
-    Raises:
-        OptionError: The file cannot be written, or an argument is invalid.
-    """
+    """Write the viewer's page of one to eight snapshots; options and errors as in `Snapshot.to_html`."""
     target = check_path(path, "page", "snapshot.html")
     check_snapshot_count(len(snapshots))
     exported = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
@@ -49,12 +45,7 @@ def write_page(
 
 
 def write_picture(path: str | os.PathLike[str], snapshot: Snapshot, device: int | None = None) -> Path:
-    """Write the still picture of a snapshot.
-
-    Raises:
-        OptionError: The file cannot be written, or matplotlib is not installed.
-        DeviceError: The snapshot has no such device.
-    """
+    """Write the still picture of a snapshot; errors as in `Snapshot.to_png`."""
     target = check_path(path, "picture", "snapshot.png")
     return write_file(target, picture(snapshot, device).png)
 

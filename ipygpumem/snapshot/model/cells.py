@@ -1,10 +1,10 @@
-"""Assigns events to notebook cells, by time and by the file names in their stacks, and to annotated regions."""
+"""Notebook cells and annotated regions: what a file says about them, and to which of them an event belongs."""
 
 from __future__ import annotations
 
 import heapq
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,16 +17,68 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.recorder_metadata import Cell
     from ipygpumem.snapshot.model.stacks import StackTable
 
-__all__ = ["OUTSIDE", "Annotation", "Cells", "Intervals", "innermost"]
+__all__ = ["OUTSIDE", "Annotation", "Cell", "Cells", "Intervals", "RecorderMetadata", "innermost"]
 
 OUTSIDE = "(no cell)"
 _MAX_LABELS = 3
 _FOREVER = (1 << 63) - 1
 _IPYTHON = re.compile(r"<ipython-input-(\d+)-[0-9a-f]+>")
 _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a notebook cell, in microseconds since 1970.
+
+    Attributes:
+        number: The n of In[n], or None for code without a number.
+        filename: The file name in the frames of code that the cell defines; empty if unknown.
+        success: Whether it finished without an exception; None if unknown.
+    """
+
+    number: int | None
+    filename: str
+    start_us: int
+    end_us: int
+    success: bool | None
+
+    @property
+    def label(self) -> str:
+        """``"In[3]"``, or the file name of a cell without a number."""
+        return (self.filename or "(a cell)") if self.number is None else f"In[{self.number}]"
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderMetadata:
+    """The ``ipygpumem`` key of a file; defaults for a file without one.
+
+    Attributes:
+        version: Version of ipygpumem that wrote the file, or None if another program did.
+        host: Name of the machine.
+        cells: Runs of cells, ordered by start.
+        numbers: The n of In[n] of cells that ran before the recording, by file name.
+        dropped: For each device, the number of allocations that the ring buffer dropped; None if unknown.
+        device_names, device_totals: Name and bytes of each device, by index.
+        readings: Byte counts ``before`` and ``after``, as written.
+        curves: Further curves by name, as written: device, time_us, bytes.
+    """
+
+    version: str | None = None
+    torch: str | None = None
+    host: str | None = None
+    cells: tuple[Cell, ...] = ()
+    numbers: dict[str, int] = field(default_factory=dict)
+    dropped: tuple[int | None, ...] = ()
+    device_names: dict[int, str] = field(default_factory=dict)
+    device_totals: dict[int, int] = field(default_factory=dict)
+    readings: dict[str, Any] = field(default_factory=dict)
+    curves: dict[str, Any] = field(default_factory=dict)
+
+    def dropped_of(self, device: int) -> int | None:
+        """The number of allocations of a device that the ring buffer dropped; None if unknown."""
+        return self.dropped[device] if device < len(self.dropped) else None
 
 
 class Cells:
@@ -141,13 +193,11 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class Annotation(PlainData):
-    """One region.
+    """One region, from ``start_us`` to ``end_us`` in microseconds since 1970; None if that was not recorded.
 
     Attributes:
         name: Its name, ``Optimizer.step#AdamW.step``.
         device: The current device; -1 if there was none.
-        start_us: Microseconds since 1970; None if it started before the recording.
-        end_us: Microseconds since 1970; None if it had not ended.
         depth: Number of enclosing regions.
         ambiguous: It overlaps another region without being nested in it. Files do not name threads: either several were
             active, or an entry is missing, and START and END of the same name may be paired incorrectly.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.units import MIB
-from ipygpumem.snapshot.model.allocations import BEFORE
+from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.model.trace import Action
 
 if TYPE_CHECKING:
@@ -47,11 +47,9 @@ _COLUMNS = ("address", "size", "stream", "stack", "pool")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocatorState:
-    """Segments and blocks right after an event.
+    """Segments and blocks right after an event; -1 is the moment before the first.
 
     Attributes:
-        device: The device's index.
-        event: The event; -1 is the moment before the first.
         segments: `SEGMENT` rows by address. Adjacent ranges of an expandable segment are one row.
         blocks: `BLOCK` rows of the blocks in use, by address; ``row`` is their row in ``timeline.allocations``.
     """
@@ -211,11 +209,8 @@ def _segment_rows(segments: Segments, rows: Ints) -> NDArray[Any]:
 def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: Ints) -> Ints:
     """For each address the number of the segment that contained it right after an event; -1 if there was none.
 
-    Args:
-        segments: Address, size, first event and last event (excluded) of each segment. Segments at the same address do
-            not overlap in time.
-        address: int64.
-        event: int64, as many.
+    ``segments`` has the address, size, first event and last event (excluded) of each segment. Segments at the same
+    address do not overlap in time.
     """
     begin, size, start, end = segments
     result = np.full(len(address), -1, np.int64)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.allocations import BEFORE, pair_events
+from ipygpumem.snapshot.model.segments import BlockState
 from ipygpumem.snapshot.model.trace import Action
+from ipygpumem.snapshot.model.unique_values import is_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Curve", "Timeline"]
+__all__ = ["BEFORE", "Allocations", "Curve", "Gaps", "Timeline"]
+
+BEFORE = -1
+"""Start of an allocation that is older than the first event."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Bytes after each event.
+    """Bytes of what is counted (``what``) after each event, as int64 columns.
 
     Attributes:
-        device: The device's index.
-        what: What is counted.
-        event: int64; the first is -1, the moment before the first event.
-        time_us: int64, microseconds since 1970; -1 if unknown.
-        bytes: int64.
+        event: The first is -1, the moment before the first event.
+        time_us: Microseconds since 1970; -1 if unknown.
     """
 
     device: int
@@ -68,17 +69,11 @@ class Curve:
 
 
 class Timeline:
-    """The history of one device.
-
-    Attributes:
-        trace: The events.
-        allocations: The allocations.
-        gaps: What the events do not cover.
-    """
+    """The history of one device: its events, its allocations, and the gaps that the events do not cover."""
 
     def __init__(self, trace: Trace, segments: Segments | None, blocks: Blocks) -> None:
         self.trace = trace
-        self.allocations, self.gaps = pair_events(trace, segments, blocks)
+        self.allocations, self.gaps = _pair_events(trace, segments, blocks)
         on_device = blocks.device == trace.device
         self.end_rounded = int(blocks.size[on_device & blocks.active].sum())
         self.end_reserved = None if segments is None else int(segments.size[segments.device == trace.device].sum())
@@ -112,3 +107,173 @@ class Timeline:
         change = np.where(grows, trace.size, 0) - np.where(shrinks, trace.size, 0)
         total = np.concatenate([[0], np.cumsum(change)])
         return self._curve("reserved", total + (self.end_reserved - int(total[-1])))
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """What the events of one device do not cover. All values are counts.
+
+    Attributes:
+        before_recording: Allocations older than the first event: made before the recording, or their events were
+            dropped from the ring buffer. A file does not distinguish the two.
+        before_recording_bytes: Requested bytes of these.
+        frees_without_allocation: Frees of addresses that were not allocated at that time, other than the first free at
+            an address. They are ignored.
+        missing_frees: Allocations at an address that was still in use. The earlier one ends there.
+        ended_by_request: Every allocation ends when its free was requested, as completed frees were not recorded.
+        only_in_segments: Blocks in use at the end that are free according to the events: allocated after the events
+            were copied and before the segments were.
+        only_in_events: Allocations that the events leave alive, without a block at the end.
+    """
+
+    before_recording: int
+    before_recording_bytes: int
+    frees_without_allocation: int
+    missing_frees: int
+    ended_by_request: bool
+    only_in_segments: int
+    only_in_events: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allocations:
+    """One row per allocation of a device: those in the events by address and time, then those only in the segments.
+
+    Attributes:
+        address: int64.
+        size: int64, *requested* bytes.
+        start: int64, the event that made it, or -1 (`BEFORE`).
+        requested: int64, the event that requested its free, or the number of events; -1 if before the first event.
+        end: int64, the event from which on it is free, or the number of events if it is alive at the end.
+        stack: int32, where it was allocated; -1 if unknown.
+        nth: int64, the number of earlier allocations at this address in the file.
+        block: int64, row of its block at the end, or -1.
+    """
+
+    address: Ints
+    size: Ints
+    start: Ints
+    requested: Ints
+    end: Ints
+    stack: NDArray[np.int32]
+    nth: Ints
+    block: Ints
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def live(self, event: int) -> Ints:
+        """Rows of the allocations alive right after an event; -1 is the moment before the first."""
+        return np.flatnonzero((self.start <= event) & (self.end > event))
+
+    def name(self, row: int) -> str:
+        """The name in PyTorch's own viewer: the address and how often it was allocated before, ``b7f064c000000_0``."""
+        return f"b{self.address[row]:x}_{self.nth[row]}"
+
+
+def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Allocations, Gaps]:
+    """Pair the allocations and frees of a device, and match what is alive with the blocks (of all devices) at the end.
+
+    ``segments`` is None for a file without segments, so that the end is unknown.
+    """
+    count = len(trace)
+    rows = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    rows = rows[np.argsort(trace.address[rows], kind="stable")]
+    action, address = trace.action[rows], trace.address[rows]
+    # A group is one use of an address: an allocation and its frees, or the frees of what was there before the first
+    # event. Rows of the same address are adjacent and ordered by time.
+    same_address = np.zeros(len(rows), np.bool_)
+    same_address[1:] = address[1:] == address[:-1]
+    starts_group = (action == Action.ALLOC) | ~same_address
+    first = np.flatnonzero(starts_group)
+    group = np.cumsum(starts_group) - 1
+    free_request = _first_in_group(action == Action.FREE_REQUESTED, group, len(first))
+    reused = np.flatnonzero(same_address[first])  # groups that follow another at the same address
+    active = np.flatnonzero(blocks.active & (blocks.device == trace.device))
+    by_request = False
+    if not (action == Action.FREE_COMPLETED).any():
+        # completed frees were not recorded (skip_actions) if blocks are gone whose free was only requested
+        gone = np.zeros(len(first), np.bool_)
+        gone[reused - 1] = True
+        if segments is not None:
+            gone |= ~is_in(address[first], blocks.address[active])
+        by_request = bool((gone & (free_request < len(rows))).any())
+    closed = free_request if by_request else _first_in_group(action == Action.FREE_COMPLETED, group, len(first))
+    event_of = np.append(rows, count)  # by row; the number of events if there is no such row
+    end = event_of[closed]
+    extra_frees = np.arange(len(rows)) > closed[group]
+
+    # an allocation that was not freed ends at the next one at its address
+    unfreed = reused[end[reused - 1] == count]
+    end[unfreed - 1] = rows[first[unfreed]]
+
+    first_event = rows[first]
+    start = np.where(action[first] == Action.ALLOC, first_event, BEFORE)
+    requested = np.minimum(event_of[free_request], end)
+    no_request = (closed < len(rows)) & (free_request > closed)
+    if not (no_request & (start != BEFORE)).any():
+        # requests are recorded, so a free without one was requested before the first event
+        requested[no_request & (start == BEFORE)] = BEFORE
+    groups = np.arange(len(first))
+    in_events = Allocations(
+        address=address[first],
+        size=trace.size[first_event],
+        start=start,
+        requested=requested,
+        end=end,
+        stack=np.where(start == BEFORE, -1, trace.stack[first_event]).astype(np.int32),
+        nth=groups - np.maximum.accumulate(np.where(same_address[first], 0, groups)),
+        block=np.full(len(first), -1, np.int64),
+    )
+    allocations, only_in_segments = _match_blocks(in_events, active, blocks, count)
+    old = allocations.start == BEFORE
+    unmatched = (allocations.end == count) & (allocations.block < 0)
+    return allocations, Gaps(
+        before_recording=int(np.count_nonzero(old)),
+        before_recording_bytes=int(allocations.size[old].sum()),
+        frees_without_allocation=int(np.count_nonzero(extra_frees)),
+        missing_frees=len(unfreed),
+        ended_by_request=by_request,
+        only_in_segments=only_in_segments,
+        only_in_events=int(np.count_nonzero(unmatched)) if segments is not None else 0,
+    )
+
+
+def _first_in_group(selected: NDArray[np.bool_], group: Ints, groups: int) -> Ints:
+    """For each group its first selected row, or the number of rows. Rows are ordered by group."""
+    first = np.full(groups, len(group), np.int64)
+    rows = np.flatnonzero(selected)[::-1]
+    first[group[rows]] = rows  # of several values for one index the last one is stored
+    return first
+
+
+def _match_blocks(in_events: Allocations, active: Ints, blocks: Blocks, count: int) -> tuple[Allocations, int]:
+    """Give each allocation alive at the end its block, and add the blocks that are not in the events.
+
+    Returns:
+        All allocations, and the number of blocks in use at addresses that are free according to the events.
+    """
+    living = np.flatnonzero(in_events.end == count)
+    address = blocks.address[active]
+    place = np.searchsorted(in_events.address[living], address)
+    matching = np.append(in_events.address[living], -1)[place] == address
+    matched = living[place[matching]]
+    in_events.block[matched] = active[matching]
+    no_stack = matched[in_events.stack[matched] < 0]
+    in_events.stack[no_stack] = blocks.stack[in_events.block[no_stack]]
+
+    not_in_events = ~matching & ~is_in(address, in_events.address)
+    unmatched = active[not_in_events]
+    only_blocks = Allocations(
+        address=blocks.address[unmatched],
+        size=blocks.requested[unmatched],
+        start=np.full(len(unmatched), BEFORE, np.int64),
+        requested=np.where(blocks.state[unmatched] == BlockState.PENDING, BEFORE, count),
+        end=np.full(len(unmatched), count, np.int64),
+        stack=blocks.stack[unmatched],
+        nth=np.zeros(len(unmatched), np.int64),
+        block=unmatched,
+    )
+    names = [field.name for field in fields(Allocations)]
+    columns = (np.concatenate([getattr(in_events, name), getattr(only_blocks, name)]) for name in names)
+    return Allocations(*columns), int(np.count_nonzero(~matching & ~not_in_events))

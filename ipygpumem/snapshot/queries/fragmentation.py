@@ -95,13 +95,9 @@ def segment_size(rounded: int) -> int:
 def fragmentation(
     snapshot: Snapshot, state: AllocatorState, need: int | None = None, stream: int | None = None
 ) -> Fragmentation:
-    """Measure the free memory inside the segments of a state.
+    """Measure the free memory inside the segments of a state, and whether an allocation of ``need`` bytes would fit.
 
-    Args:
-        snapshot: The snapshot.
-        state: Its state at an event.
-        need: Bytes of an allocation for which `Fragmentation.fit` is computed.
-        stream: The stream of that allocation: a free piece serves only its own stream. None for any.
+    A free piece serves only its own ``stream``; None for any.
     """
     timeline = snapshot.timeline(state.device)
     at_end = state.event == len(timeline.trace) - 1

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.allocations import BEFORE
 from ipygpumem.snapshot.model.cells import innermost
+from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.model.unique_values import Numbering, distinct
 
 if TYPE_CHECKING:

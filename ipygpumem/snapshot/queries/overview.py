@@ -27,15 +27,12 @@ class Overview:
     """The main numbers of one device. Bytes are requested bytes unless stated otherwise.
 
     Attributes:
-        events: Events in the device's trace.
         end_requested: Bytes of the blocks alive at the end.
         end_rounded: The same as rounded by the allocator; None for a file without segments.
         reserved_end: Bytes of all segments at the end; None for a file without segments.
         reserved_peak: Their maximum; None also if events and segments contradict each other.
         before_recording, before_recording_bytes: Blocks older than the first event.
         dropped: Allocations dropped from the ring buffer; None if unknown.
-        out_of_order: Events that had to be sorted by time.
-        notes: Sentences about missing or inconsistent data.
     """
 
     device: int

@@ -104,12 +104,9 @@ class FieldReader:
         return shifted.view(np.int64) >> spare, np.where(fits, size + 1, 0)
 
     def read_object(self, key: str, reference: bytes, inline: Numbering | None) -> None:
-        """Read a key and a value of any kind in every entry.
+        """Read a key, given with the bytes that refer to it, and a value of any kind in every entry.
 
-        Args:
-            key: The key.
-            reference: The bytes that refer to the key.
-            inline: Numbers of the values that are written inside entries; new ones are added. None to skip the values.
+        Values written inside entries are added to the numbers ``inline``; None skips the values of the key.
         """
         words, code, valid = self._read_key(reference)
         width = _REFERENCE_WIDTH[code]
@@ -158,7 +155,7 @@ class FieldReader:
         self._valid = np.ones(len(self.position), np.bool_)
 
     def _read_key(self, reference: bytes) -> tuple[Words, NDArray[np.uint8], Flags]:
-        """Read a key.
+        """Read a key in every entry.
 
         Returns:
             The bytes that follow it, at least six; the opcode among them (one value if all are equal); which are valid.

@@ -68,12 +68,7 @@ class Limits:
 def read_objects(
     source: str | os.PathLike[str] | bytes, limits: Limits, *, columnar: bool = True
 ) -> tuple[Any, PickleReader | None]:
-    """The object in a file, and for a pickle its reader.
-
-    Args:
-        source: A file, or its bytes.
-        limits: Limits on its size.
-        columnar: Whether events of a pickle are read in batches if possible.
+    """The object in a file or its bytes, and for a pickle its reader, which reads events in batches if ``columnar``.
 
     Raises:
         NotColumnarError: The file has to be read with ``columnar=False``.

@@ -27,11 +27,7 @@ _BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.u
 
 
 def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segments, Blocks]:
-    """The columns of the file's list of segments.
-
-    Raises:
-        SnapshotFormatError: A value has the wrong type or is out of range; the message names it.
-    """
+    """The columns of the file's list of segments. The message of a `SnapshotFormatError` names the invalid value."""
     segments: list[Row] = []
     blocks: list[Row] = []
     list_ids: set[int] = set()

@@ -62,16 +62,7 @@ class TableBuilder:
         return self.pool(value, key) if key == "pool_id" else self.stacks.stack(value, key)
 
     def numbers(self, key: str, values: list[Any], where: Callable[[int], str]) -> NDArray[np.int32]:
-        """The numbers of the values of a key. Each distinct object is checked once.
-
-        Args:
-            key: The key.
-            values: The values.
-            where: Names the event of a value, given its index.
-        """
-        if key in _TEXT_KEYS and set(map(type, values)) <= {str, type(None)}:
-            texts = {value: self.number(key, value) for value in dict.fromkeys(values)}
-            return np.array(list(map(texts.__getitem__, values)), np.int32)
+        """The numbers of a key's values; ``where`` names the event of a value. Each distinct object is checked once."""
         numbers: dict[int, int] = {}
         for place, value in enumerate(values):
             if id(value) not in numbers:
@@ -86,11 +77,7 @@ class TableBuilder:
         return tuple((owner, number) for owner, number in map(_POOL.unpack, self.pools))
 
     def count(self, items: Sequence[Any], where: str) -> None:
-        """Count dicts that are about to become rows.
-
-        Raises:
-            SnapshotLimitError: All lists together repeat the same few dicts.
-        """
+        """Count dicts that are about to become rows, and refuse lists that together repeat the same few."""
         self._ids.extend(map(id, items))
         if len(self._ids) > self._next_check:
             check_repetition(self._ids, where)

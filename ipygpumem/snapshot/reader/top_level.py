@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
-from ipygpumem.snapshot.model.cells import Annotation
-from ipygpumem.snapshot.model.recorder_metadata import Cell, RecorderMetadata
+from ipygpumem.snapshot.model.cells import Annotation, Cell, RecorderMetadata
 from ipygpumem.snapshot.model.trace import HOST, Trace
 from ipygpumem.snapshot.reader.checks import integer, is_plain, mapping, optional, sequence, text, type_name
 
@@ -89,11 +88,7 @@ def read_sources(value: Any) -> dict[str, str]:
 
 
 def read_annotations(value: Any) -> tuple[Annotation, ...]:
-    """Pair START and END entries. An END closes the latest open region of its name and device.
-
-    Raises:
-        SnapshotFormatError: A value has the wrong type; the message names it.
-    """
+    """Pair START and END entries. An END closes the latest open region of its name and device."""
     entries = []
     for place, item in enumerate(sequence(value, "external_annotations")):
         where = f"external_annotations[{place}]"
@@ -132,11 +127,7 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
 
 
 def read_recorder_metadata(value: Any) -> RecorderMetadata:
-    """The ``ipygpumem`` key. A later version of its schema is read as far as it is compatible.
-
-    Raises:
-        SnapshotFormatError: A value has the wrong type; the message names it.
-    """
+    """The ``ipygpumem`` key. A later version of its schema is read as far as it is compatible."""
     if value is None:
         return RecorderMetadata()
     own = mapping(value, "ipygpumem")

@@ -46,11 +46,7 @@ class TraceReader:
         self._runs = _RunColumns(reader, tables)
 
     def read(self, device: int, items: Sequence[Any], where: str = "") -> Trace:
-        """The columns of one device's list of events.
-
-        Raises:
-            SnapshotFormatError: A value has the wrong type or is out of range; the message names event and key.
-        """
+        """The columns of one device's list of events. The message of a `SnapshotFormatError` names event and key."""
         where = where or f"device_traces[{device}]"
         entries = [item for item in items if type(item) is not Run]
         self._tables.count(entries, where)
