@@ -24,18 +24,14 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """The same code on the same device in two runs; None for a run that lacks it."""
+    """The same code on the same device in two runs; None for a run that lacks it.
 
+    ``row`` is that of the second run, or of the first if the second lacks it.
+    """
+
+    row: ReportRow
     before: ReportRow | None
     after: ReportRow | None
-
-    @property
-    def row(self) -> ReportRow:
-        """The row of the second run, or of the first if the second lacks it."""
-        row = self.after or self.before
-        if row is None:
-            raise ValueError("a pair needs at least one row")
-        return row
 
     def change(self, name: str) -> Any:
         """Difference of a figure between the runs, in bytes or seconds; None if it is unknown in one of them."""
@@ -53,8 +49,8 @@ def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[
     by_id = not {row.cell_id for row in before if row.cell_id}.isdisjoint(row.cell_id for row in after)
     first, first_earlier = _last_runs(before, by_id=by_id)
     second, second_earlier = _last_runs(after, by_id=by_id)
-    pairs = [RowPair(first.get(key), row) for key, row in second.items()]
-    pairs += [RowPair(row, None) for key, row in first.items() if key not in second]
+    pairs = [RowPair(row, first.get(key), row) for key, row in second.items()]
+    pairs += [RowPair(row, row, None) for key, row in first.items() if key not in second]
     return pairs, (first_earlier, second_earlier)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipygpumem.core.interpreter import instance_dict, is_instance, mro, slot_values
@@ -139,12 +140,9 @@ class ModelStorages:
 
     def find_optimizers(self) -> None:
         """Add all optimizers of this process, also those that made no step."""
-        is_optimizer: dict[type, bool] = {}
+        role = cache(self.types.role)
         for value in gc.get_objects():
-            cls = type(value)
-            if cls not in is_optimizer:
-                is_optimizer[cls] = is_instance(value, self._torch.optim.Optimizer)
-            if is_optimizer[cls]:
+            if role(type(value)) == "optimizer":
                 self.add_optimizer(value)
 
     def addresses(self, *, states: bool) -> list[StorageAddress]:

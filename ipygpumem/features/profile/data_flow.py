@@ -9,15 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["AllocatorLevel", "DataFlow", "Node", "UnmatchedEvent"]
-
-
-class AllocatorLevel(NamedTuple):
-    """The allocator's own counters after an event: nanoseconds since 1970, bytes, bytes."""
-
-    time: int
-    allocated: int
-    reserved: int
+__all__ = ["DataFlow", "Node", "UnmatchedEvent"]
 
 
 class UnmatchedEvent(NamedTuple):
@@ -67,7 +59,8 @@ class DataFlow:
         parameters: Tensors known to be parameters of a module or an optimizer.
         states: Tensors known to be optimizer states.
         unmatched: Memory events that belong to no tensor.
-        allocator_levels: For each device its allocator's counters, by time.
+        allocator_levels: For each device its allocator's counters after each event: nanoseconds since 1970, allocated
+            bytes, reserved bytes.
         span: First and last nanosecond of the profile.
     """
 
@@ -81,5 +74,5 @@ class DataFlow:
     parameters: set[int] = field(default_factory=set)
     states: set[int] = field(default_factory=set)
     unmatched: list[UnmatchedEvent] = field(default_factory=list)
-    allocator_levels: dict[str, list[AllocatorLevel]] = field(default_factory=dict)
+    allocator_levels: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     span: tuple[int, int] = (0, 0)

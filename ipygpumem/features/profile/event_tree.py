@@ -11,7 +11,7 @@ from functools import lru_cache
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.profile.data_flow import AllocatorLevel, DataFlow, Node, UnmatchedEvent
+from ipygpumem.features.profile.data_flow import DataFlow, Node, UnmatchedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,8 +132,8 @@ class _TreeReader:
     def _add_memory_event(self, time: int, fields: Any) -> None:
         flow, size = self._flow, fields.alloc_size
         tensor, device = self._memory_number(fields), _device_name(fields.device)
-        level = AllocatorLevel(time, fields.total_allocated, fields.total_reserved)
-        flow.allocator_levels.setdefault(device, []).append(level)
+        levels = flow.allocator_levels.setdefault(device, [])
+        levels.append((time, fields.total_allocated, fields.total_reserved))
         if tensor is None:
             flow.unmatched.append(UnmatchedEvent(time, device, fields.ptr, size))
             return

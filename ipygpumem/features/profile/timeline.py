@@ -147,7 +147,7 @@ def _timeline(device: str, changes: _Changes, flow: DataFlow) -> CategoryTimelin
     moments = [*filter(None, flow.span), *time[:1].tolist(), *time[-1:].tolist()]
     allocated = reserved = None
     if device != _HOST and flow.allocator_levels.get(device):
-        levels = np.array(sorted(flow.allocator_levels[device], key=lambda level: level.time), np.int64)
+        levels = np.array(sorted(flow.allocator_levels[device], key=lambda level: level[0]), np.int64)
         latest = np.searchsorted(levels[:, 0], time, side="right") - 1
         allocated, reserved = (np.where(latest >= 0, levels[np.maximum(latest, 0), column], -1) for column in (1, 2))
     return CategoryTimeline(

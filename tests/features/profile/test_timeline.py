@@ -14,7 +14,7 @@ from ipygpumem.features.profile.categories import (
     TEMPORARY,
     UNKNOWN,
 )
-from ipygpumem.features.profile.data_flow import AllocatorLevel, DataFlow, Node, UnmatchedEvent
+from ipygpumem.features.profile.data_flow import DataFlow, Node, UnmatchedEvent
 from ipygpumem.features.profile.timeline import build_timelines
 
 NAMES = CATEGORIES.index
@@ -38,7 +38,7 @@ def step():
         free_times={5: 120, 4: 400, 2: 600},
         gradients={3},
         parameters={1},
-        allocator_levels={"cuda:0": [AllocatorLevel(110, 1000, 2000), AllocatorLevel(400, 900, 2000)]},
+        allocator_levels={"cuda:0": [(110, 1000, 2000), (400, 900, 2000)]},
         span=(90, 700),
     )
 
