@@ -8,8 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-here = Path(sysconfig.get_path("purelib"))
+own_packages = Path(sysconfig.get_path("purelib"))
 major, minor = sys.version_info[:2]
-there = Path(sys.argv[1]).resolve() / "lib" / f"python{major}.{minor}" / "site-packages"
+other_packages = Path(sys.argv[1]).resolve() / "lib" / f"python{major}.{minor}" / "site-packages"
 checkout = Path(__file__).resolve().parents[1]
-(here / "zz_borrowed.pth").write_text(f"{checkout}\n{there}\n", encoding="utf-8")
+(own_packages / "zz_borrowed.pth").write_text(f"{checkout}\n{other_packages}\n", encoding="utf-8")

@@ -49,5 +49,5 @@ def run(code):
 
 
 def test_import_loads_no_heavy_library():
-    loaded = json.loads(run("import sys, json, ipygpumem; print(json.dumps(sorted(sys.modules)))"))
-    assert [name for name in loaded if name.partition(".")[0] in HEAVY] == []
+    modules = json.loads(run("import sys, json, ipygpumem; print(json.dumps(sorted(sys.modules)))"))
+    assert [name for name in modules if name.partition(".")[0] in HEAVY] == []

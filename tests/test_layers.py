@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "ipygpumem"
-BELOW = {
+LOWER_PACKAGES = {
     "core": set(),
     "sources": {"core"},
     "snapshot": {"core"},
@@ -50,13 +50,17 @@ def imports(*, names=False):
 
 
 def test_imports_run_one_way():
-    wrong = []
+    violations = []
     for file, module in imports():
-        package, (root, _, rest) = file.partition("/")[0], module.partition(".")
-        other = rest.partition(".")[0]
-        if root == "ipygpumem" and other != package and other not in BELOW.get(package, {other}):
-            wrong.append((file, module))
-    assert wrong == []
+        package, (root, _, submodule) = file.partition("/")[0], module.partition(".")
+        imported_package = submodule.partition(".")[0]
+        if (
+            root == "ipygpumem"
+            and imported_package != package
+            and imported_package not in LOWER_PACKAGES.get(package, {imported_package})
+        ):
+            violations.append((file, module))
+    assert violations == []
 
 
 def test_only_command_list_imports_features():
@@ -68,13 +72,13 @@ def test_only_command_list_imports_features():
 
 
 def test_each_library_is_imported_in_one_place():
-    wrong = [
+    violations = [
         (file, module)
         for file, module in imports()
         for name in (module.partition(".")[0],)
         if name in LIBRARIES and not any(file == path or file.startswith(f"{path}/") for path in LIBRARIES[name])
     ]
-    assert wrong == []
+    assert violations == []
 
 
 def test_imports_by_name():

@@ -132,9 +132,9 @@ def test_invalid_options(fake_gpu, tmp_path):
         {"snapshot": tmp_path},
     ]
     for options in invalid:
-        with pytest.raises(OptionError) as raised:
+        with pytest.raises(OptionError) as exc_info:
             measure(**options)
-        assert "\n" not in str(raised.value)
+        assert "\n" not in str(exc_info.value)
     for devices in (["cuda:9"], [9], "cuda:9", ["cpu"]):
         with pytest.raises(DeviceError):
             measure(devices=devices)
@@ -153,12 +153,12 @@ def test_selected_devices(two_gpus, devices):
 
 def test_untouched_peaks(fake_gpu):
     fake_gpu.free(fake_gpu.alloc(100 * MIB))
-    with measure(peaks="untouched") as below:
+    with measure(peaks="untouched") as below_record:
         fake_gpu.free(fake_gpu.alloc(50 * MIB))
-    with measure(peaks="untouched") as above:
+    with measure(peaks="untouched") as above_record:
         fake_gpu.free(fake_gpu.alloc(150 * MIB))
     assert fake_gpu.calls["resetPeakMemoryStats"] == 0
-    bound, exact = below.report.devices["cuda:0"], above.report.devices["cuda:0"]
+    bound, exact = below_record.report.devices["cuda:0"], above_record.report.devices["cuda:0"]
     assert (bound.peak, bound.grades["peak"].trust) == (100 * MIB, "bound")
     assert (exact.peak, exact.grades["peak"].trust) == (150 * MIB, "exact")
 
@@ -251,7 +251,7 @@ def test_peak_of_host_memory(tmp_path):
 def test_forked_child(fake_gpu, tmp_path):
     path = tmp_path / "x.pickle"
     fake_gpu.alloc(MIB)
-    read, write = os.pipe()
+    read_end, write_end = os.pipe()
     with measure(snapshot=path) as m:
         fake_gpu.alloc(30 * MIB)
         child = os.fork()
@@ -259,10 +259,10 @@ def test_forked_child(fake_gpu, tmp_path):
             calls = dict(fake_gpu.calls)
             m.__exit__(None, None, None)
             facts = [hasattr(m, "report"), path.exists(), len(ipygpumem.reports), dict(fake_gpu.calls) == calls]
-            os.write(write, json.dumps(facts).encode())
+            os.write(write_end, json.dumps(facts).encode())
             os._exit(0)
         os.waitpid(child, 0)
-    assert json.loads(os.read(read, 1000)) == [False, False, 0, True]
+    assert json.loads(os.read(read_end, 1000)) == [False, False, 0, True]
     assert m.report.devices["cuda:0"].held == 30 * MIB
     assert path.exists()
 
@@ -328,10 +328,10 @@ def test_breakdown_adds_up(regime, source, steps):
         assert device.held == stats["allocated_bytes"]["all"].current - 5 * MIB
         assert device.held + device.pending + device.cached == stats["reserved_bytes"]["all"].current - 20 * MIB
         if regime in {"bare", "A", "C"} and source != "none":
-            hidden = changes["hidden"] + (changes["other"] if regime == "C" else 0)
+            unattributed = changes["hidden"] + (changes["other"] if regime == "C" else 0)
             assert device.outside == changes["outside"]
             assert device.others == (0 if regime == "C" else changes["other"])
-            assert device.unattributed == hidden
+            assert device.unattributed == unattributed
             assert device.grades["outside"].trust == "exact"
         else:
             assert device.outside == sum(changes.values())

@@ -9,14 +9,14 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 @pytest.fixture
 def run(pytester, monkeypatch):
     """Run pytest in a new process with the plugin by name, because an installed entry point may be older."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
 
     def go(*arguments, plugin=True):
         options = ["-p", "ipygpumem.pytest_plugin"] if plugin else []
@@ -294,7 +294,7 @@ def test_mark_is_unknown_without_the_plugin(pytester, run):
 
 def test_entry_point(pytester, run, monkeypatch, tmp_path_factory):
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
-    declared = (HERE.parent / "pyproject.toml").read_text()
+    declared = (FOLDER.parent / "pyproject.toml").read_text()
     group, point = "[project.entry-points.pytest11]", 'ipygpumem = "ipygpumem.pytest_plugin"'
     assert f"{group}\n{point}\n" in declared
     installed = tmp_path_factory.mktemp("installed")
@@ -302,7 +302,7 @@ def test_entry_point(pytester, run, monkeypatch, tmp_path_factory):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ipygpumem\nVersion: 9.9.9\n")
     (info / "entry_points.txt").write_text("[pytest11]\nipygpumem = ipygpumem.pytest_plugin\n")
-    monkeypatch.setenv("PYTHONPATH", f"{installed}:{HERE.parent}")
+    monkeypatch.setenv("PYTHONPATH", f"{installed}:{FOLDER.parent}")
     pytester.makepyfile("import pytest\n\n@pytest.mark.gpumem_limit('1 GiB')\ndef test_it(): pass\n")
     run(plugin=False).assert_outcomes(passed=1)
     run("-p", "no:ipygpumem", plugin=False).assert_outcomes(errors=1)

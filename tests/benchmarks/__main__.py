@@ -8,11 +8,11 @@ import json
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def main() -> int:
-    names = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+    names = sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"which ({', '.join(names)}); all by default")
     parser.add_argument("--json", metavar="PATH", help="also write the results there")

@@ -61,7 +61,7 @@ def run():
         import torch
     except ImportError:
         return []
-    where = "on a GPU" if torch.cuda.is_available() else "a device of the tests'"
+    machine = "on a GPU" if torch.cuda.is_available() else "a device of the tests'"
     off = "%config GPUMem.live = 'off'"
     sampler = "from ipygpumem.measurement.runtime import current; current().sampler.begin = lambda devices: None"
     bare = _share(START, off, sampler, IDLE)
@@ -73,6 +73,6 @@ def run():
     ):
         share = _share(START, *cells, IDLE) - bare
         rows.append(
-            {"measure": f"{name}, of one core, {where}", "value": f"{share:.2%}", "share": share, "target": target}
+            {"measure": f"{name}, of one core, {machine}", "value": f"{share:.2%}", "share": share, "target": target}
         )
     return rows

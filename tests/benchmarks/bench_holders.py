@@ -58,7 +58,7 @@ def run():
         start = time.perf_counter()
         _plain_loop(torch)
         samples.append(time.perf_counter() - start)
-    plain = statistics.median(samples)
+    loop_seconds = statistics.median(samples)
     largest = results[-1].largest(3)
     space.clear()
     gc.collect()
@@ -78,8 +78,8 @@ def run():
         },
         {
             "measure": "gc.get_objects() and isinstance alone: tensors without a name",
-            "value": f"{plain:.2f} s: the search takes {seconds / plain:.1f} x as long",
-            "seconds": plain,
+            "value": f"{loop_seconds:.2f} s: the search takes {seconds / loop_seconds:.1f} x as long",
+            "seconds": loop_seconds,
         },
         {
             "measure": f"search through a chain of {LINKS:,} dicts",

@@ -47,20 +47,20 @@ def _measured(torch):
             cudart.cudaFree(pointer)
         return (time.perf_counter() - start) / PAIRS
 
-    def ends(*, outside):
+    def measurement(*, outside):
         start = time.perf_counter()
         with ipygpumem.measure(outside=outside):
             pass
         return time.perf_counter() - start
 
-    times = {(work, on): [] for work in (launches, pairs, ends) for on in (False, True)}
-    launches(), pairs(), ends(outside=True)
+    times = {(work, on): [] for work in (launches, pairs, measurement) for on in (False, True)}
+    launches(), pairs(), measurement(outside=True)
     for i in range(ROUNDS):
         for on in (False, True) if i % 2 else (True, False):
             with ipygpumem.measure(outside=on):
                 times[launches, on].append(launches())
                 times[pairs, on].append(pairs())
-            times[ends, on].append(ends(outside=on))
+            times[measurement, on].append(measurement(outside=on))
     median = {key: statistics.median(values) for key, values in times.items()}
 
     def row(name, work, scale, unit, target=None):
@@ -75,5 +75,5 @@ def _measured(torch):
     return [
         row(f"{LAUNCHES:,} small operations", launches, 1e3, "ms", "<= 1.02 x"),
         row("cudaMalloc + cudaFree", pairs, 1e6, "us", "<= 1.15 x"),
-        row("beginning and ending a measurement", ends, 1e6, "us"),
+        row("beginning and ending a measurement", measurement, 1e6, "us"),
     ]

@@ -53,7 +53,7 @@ def run():
         start = time.perf_counter()
         with source.open("rb") as file:
             pickle.load(file)
-        plain = time.perf_counter() - start
+        load_seconds = time.perf_counter() - start
         for count in RANKS:
             run_folder = folder / f"run{count}"
             run_folder.mkdir()
@@ -64,7 +64,7 @@ def run():
             )
             seconds, own, child, members, events, _ = completed.stdout.split()
             assert int(members) == count and int(events) == count * _EVENTS
-            ratio = float(seconds) / count / plain
+            ratio = float(seconds) / count / load_seconds
             value = (
                 f"{float(seconds):.1f} s with 2 workers, {ratio:.2f} of pickle.load of each in turn; "
                 f"memory {int(own) / 1024:.0f} MiB here, {int(child) / 1024:.0f} MiB a worker"

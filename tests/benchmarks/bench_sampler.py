@@ -77,10 +77,10 @@ def _measured(torch, device):
     current().sampler.begin = opened
     ratio = statistics.median(ratios)
     short = {on: statistics.median(values) * 1e6 for on, values in ends.items()}
-    where = "on a GPU" if device == "cuda" else "on the processor, with a fake NVML"
+    machine = "on a GPU" if device == "cuda" else "on the processor, with a fake NVML"
     return [
         {
-            "measure": f"eager loop of {count:,} small operations {where}, with / without",
+            "measure": f"eager loop of {count:,} small operations {machine}, with / without",
             "value": f"{ratio:.3f} x",
             "ratio": ratio,
             "target": "<= 1.02 x",

@@ -95,9 +95,9 @@ def wall_time(*arguments):
     """Median seconds of a process whose output is discarded."""
     times = []
     for _ in range(3):
-        started = time.perf_counter()
+        start = time.perf_counter()
         subprocess.run([sys.executable, *map(str, arguments)], stdout=subprocess.DEVNULL, check=True, cwd=ROOT)
-        times.append(time.perf_counter() - started)
+        times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 
@@ -109,27 +109,29 @@ def run():
     if not LARGE.is_file():
         return [row("skipped", "../shared/data/gpt_500k.pickle.xz does not exist")]
     with tempfile.TemporaryDirectory() as folder:
-        whole, part = Path(folder, "whole.pickle"), Path(folder, "part.pickle")
-        with lzma.open(LARGE) as packed, whole.open("wb") as file:
+        complete, partial = Path(folder, "whole.pickle"), Path(folder, "part.pickle")
+        with lzma.open(LARGE) as packed, complete.open("wb") as file:
             shutil.copyfileobj(packed, file)
-        raw = pickle.loads(whole.read_bytes())
+        raw = pickle.loads(complete.read_bytes())
         events = len(raw["device_traces"][0])
         raw["device_traces"][0] = raw["device_traces"][0][: events // PARTS]
-        part.write_bytes(pickle.dumps(raw, 4))
-        return measure(whole, part, events)
+        partial.write_bytes(pickle.dumps(raw, 4))
+        return measure(complete, partial, events)
 
 
-def measure(whole, part, events):
-    times = run_python(TIMES, REPEATS, whole, part)
-    plain, without_gc, ours = (times[f"{name} {whole}"] for name in ("pickle_load", "pickle_without_gc", "ours"))
-    growth = ours / times[f"ours {part}"]
-    plain_growth = without_gc / times[f"pickle_without_gc {part}"]
-    theirs, ours_memory = (run_python(MEMORY, kind, whole) / 1024 for kind in ("plain", "ours"))
-    small = run_python(SMALL, whole)
+def measure(complete, partial, events):
+    times = run_python(TIMES, REPEATS, complete, partial)
+    unpickle_time, without_gc, ours = (
+        times[f"{name} {complete}"] for name in ("pickle_load", "pickle_without_gc", "ours")
+    )
+    growth = ours / times[f"ours {partial}"]
+    plain_growth = without_gc / times[f"pickle_without_gc {partial}"]
+    theirs, ours_memory = (run_python(MEMORY, kind, complete) / 1024 for kind in ("plain", "ours"))
+    small = run_python(SMALL, complete)
     rows = [
-        row("file", f"{events:,} events, {whole.stat().st_size / 1e6:.0f} MB"),
-        row("pickle.load, collector on / off", f"{plain:.2f} s / {without_gc:.2f} s"),
-        row("load + peak + by_line", f"{ours:.2f} s = {ours / plain:.2f} x pickle.load", "<= 1.0 x"),
+        row("file", f"{events:,} events, {complete.stat().st_size / 1e6:.0f} MB"),
+        row("pickle.load, collector on / off", f"{unpickle_time:.2f} s / {without_gc:.2f} s"),
+        row("load + peak + by_line", f"{ours:.2f} s = {ours / unpickle_time:.2f} x pickle.load", "<= 1.0 x"),
         row(
             f"growth from 1/{PARTS} of the events",
             f"{growth:.2f} x = {growth / plain_growth:.2f} x that of pickle.load, collector off ({plain_growth:.2f} x)",
@@ -143,12 +145,12 @@ def measure(whole, part, events):
         row("columns encoded", f"{small['size'] / 1e6:.2f} MB in {small['encoded']:.2f} s", "<= 1 MB"),
         row("state_at, the slowest of 50", f"{small['state'] * 1000:.1f} ms", "<= 50 ms"),
     ]
-    summary = wall_time("-m", "ipygpumem", "summary", whole)
+    summary = wall_time("-m", "ipygpumem", "summary", complete)
     rows.append(row("ipygpumem summary, whole process", f"{summary:.2f} s"))
     if importlib.util.find_spec("torch") is None:
         rows.append(row("_memory_viz trace", "torch is not installed"))
     else:
-        theirs = wall_time("-m", "torch.cuda._memory_viz", "trace", whole)
+        theirs = wall_time("-m", "torch.cuda._memory_viz", "trace", complete)
         rows.append(
             row("_memory_viz trace, whole process", f"{theirs:.2f} s = {theirs / summary:.1f} x ours", ">= 4 x")
         )

@@ -214,7 +214,7 @@ def times(theirs, ours, digits, unit):
     return f"{theirs:,.{digits}f} {unit}".rstrip() + f": {theirs / ours:.1f} x ours"
 
 
-def measure(browser, pickle, html, bracket, targets, *, more=""):
+def measure(browser, pickle, html, bracket, targets, *, script=""):
     """Measure the viewer with one file."""
     seconds, page_facts = build(pickle, html)
     address = html.as_uri()
@@ -241,7 +241,7 @@ def measure(browser, pickle, html, bracket, targets, *, more=""):
         "empty": empty,
         "bytes": page_facts["bytes"],
     }
-    name = f"{page_facts['events']:,} events{more}"
+    name = f"{page_facts['events']:,} events{script}"
     rows = [
         row(f"{name}: Python, file to page", f"{spread(seconds, 2)} s", targets[0]),
         row(f"{name}: browser, page to first picture{bracket[0]}", f"{spread(opened)} ms", targets[1]),
@@ -283,9 +283,9 @@ def run():
         targets = ("<= 1.0 s", "<= 600 ms", "<= 200 MB", "<= 1.5 MB", "<= 50 ms")
         measured, facts = measure(browser, large, Path(folder, "large.html"), theirs, targets)
         rows += measured + peer(browser, large, Path(folder, "theirs.html"), facts)
-        none = ("", "", "", "", "", " [1.2 GB, never drawn]")
+        no_peer = ("", "", "", "", "", " [1.2 GB, never drawn]")
         targets = ("with the browser <= 8 s", "see above", "", "<= 8 MB", "")
-        rows += measure(browser, long, Path(folder, "long.html"), none, targets)[0]
+        rows += measure(browser, long, Path(folder, "long.html"), no_peer, targets)[0]
         crowd = Path(folder, "crowd.pickle")
         make = [sys.executable, "-m", "tests.benchmarks.synthetic", str(CROWD), str(crowd), str(LIVE)]
         subprocess.run(make, check=True, cwd=ROOT)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 COPIES = "IPYGPUMEM_MEMORY_VIZ"
 TIMEOUT = 120  # seconds for one picture
-DRAWN = "document.querySelectorAll('svg polygon').length"
+POLYGON_COUNT = "document.querySelectorAll('svg polygon').length"
 #: Records the times of animation frames.
 RECORD_FRAMES = """() => {
     window.frameTimes = [];
@@ -26,10 +26,10 @@ FRAMES = "window.frameTimes.splice(0).map((at, i, all) => i ? at - all[i - 1] : 
 
 def write(pickle, html):
     """Seconds to write the page, and its size in bytes."""
-    started = time.perf_counter()
+    start = time.perf_counter()
     command = [sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", str(pickle), "-o", str(html)]
     subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - started, html.stat().st_size
+    return time.perf_counter() - start, html.stat().st_size
 
 
 def serve(context):
@@ -51,11 +51,11 @@ def serve(context):
 
 def open_page(page, address):
     """Milliseconds to the first picture; None after a timeout."""
-    started = time.perf_counter()
+    start = time.perf_counter()
     page.goto(address, wait_until="commit")
-    while time.perf_counter() < started + TIMEOUT:
-        if page.evaluate(DRAWN):
+    while time.perf_counter() < start + TIMEOUT:
+        if page.evaluate(POLYGON_COUNT):
             page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
-            return (time.perf_counter() - started) * 1e3
+            return (time.perf_counter() - start) * 1e3
         page.wait_for_timeout(20)
     return None

@@ -49,19 +49,19 @@ def test_bars_of_the_waterfall_are_adjacent(lab, notebook, page):
             return [bar.left, bar.right];
         })"""
     )
-    left = boxes[0][0]
-    scale = (boxes[0][1] - left) / fall().steps[0].amount
+    left_edge = boxes[0][0]
+    scale = (boxes[0][1] - left_edge) / fall().steps[0].amount
     level = None
     for step, (start, end) in zip(fall().steps, boxes, strict=True):
         if step.kind == "total":
-            assert start == pytest.approx(left, abs=0.6)
+            assert start == pytest.approx(left_edge, abs=0.6)
             assert end - start == pytest.approx(step.amount * scale, abs=2)
             level = step.amount
             continue
-        assert end == pytest.approx(left + level * scale, abs=2.1)
+        assert end == pytest.approx(left_edge + level * scale, abs=2.1)
         level -= step.amount
-        assert start == pytest.approx(left + level * scale, abs=2.1)
-    assert boxes[0][1] - left > 60
+        assert start == pytest.approx(left_edge + level * scale, abs=2.1)
+    assert boxes[0][1] - left_edge > 60
     place = page.locator(".jp-OutputArea-output").first
     assert table.evaluate("element => element.scrollWidth") <= place.evaluate("element => element.clientWidth"), (
         "the advice is not truncated"

@@ -25,17 +25,17 @@ def test_long_cell(lab, browser):
     cell.get_by_text("held").wait_for(timeout=15_000)
     assert running.count() == 0
     assert cell.locator(".jp-OutputArea-child").count() == 2
-    saved = notebook.save()
-    report, text = saved.cells[1].outputs
+    document = notebook.save()
+    report, text = document.cells[1].outputs
     assert text["text"] == "done\n"
     assert "In [2]" in report["data"]["text/plain"]
-    assert "running for" not in str(saved)
+    assert "running for" not in str(document)
     assert "application/vnd.ipygpumem+json" in report["metadata"]
     assert notebook.errors == []
     context.close()
 
 
-INSIDE = """import ipywidgets
+CAPTURED_CELL = """import ipywidgets
 box = ipywidgets.Output()
 display(box)
 with box:
@@ -45,7 +45,7 @@ print('outside')"""
 
 def test_output_widget_gets_no_chart(lab, browser):
     context = browser.new_context(viewport={"width": 1000, "height": 700})
-    notebook = Notebook(lab, context.new_page(), "inside.ipynb", FAKE, INSIDE)
+    notebook = Notebook(lab, context.new_page(), "inside.ipynb", FAKE, CAPTURED_CELL)
     notebook.run(0)
     notebook.run(1)
     cell = notebook.cell(1)

@@ -67,13 +67,13 @@ def test_two_devices_while_cells_run(lab, tab):
     notebook = Notebook(lab, tab, "monitor.ipynb", FAKE, code, WORK, THREADS, "%unload_ext ipygpumem")
     notebook.run(0)
     notebook.run(1)
-    first = until(notebook, 1, lambda now: now["count"] > 2)
+    first = until(notebook, 1, lambda status: status["count"] > 2)
     assert first["theme"] == "light"
     assert first["devices"] == ["cuda:0", "cuda:1"]
     notebook.run(2)
-    during = until(notebook, 1, lambda now: now["running"] and now["running"]["number"] == 3)
+    during = until(notebook, 1, lambda status: status["running"] and status["running"]["number"] == 3)
     assert during["status"] == "live"
-    after = until(notebook, 1, lambda now: 3 in now["cells"])
+    after = until(notebook, 1, lambda status: 3 in status["cells"])
     assert after["running"] is None
     assert after["maximum"]["cuda:0"]["allocated"] >= 900 * MIB
     assert after["maximum"]["cuda:0"]["others"] >= 700 * MIB
@@ -85,32 +85,32 @@ def test_two_devices_while_cells_run(lab, tab):
 
     # The theme follows the notebook
     tab.emulate_media(color_scheme="dark")
-    dark = until(notebook, 1, lambda now: now["theme"] == "dark")
+    dark = until(notebook, 1, lambda status: status["theme"] == "dark")
     assert all(count > 5 for count in dark["painted"])
 
     # A pause stops the charts, but not the readings
     chart = notebook.cell(1).locator("canvas").first
     chart.focus()
     tab.keyboard.press("Space")
-    paused = until(notebook, 1, lambda now: now["status"].startswith("paused at "))
+    paused = until(notebook, 1, lambda status: status["status"].startswith("paused at "))
     tab.keyboard.press("ArrowLeft")
     tab.keyboard.press("-")
-    later = until(notebook, 1, lambda now: now["count"] > paused["count"] + 2)
-    assert later["span"] == 900
+    continued = until(notebook, 1, lambda status: status["count"] > paused["count"] + 2)
+    assert continued["span"] == 900
     tab.keyboard.press("Space")
-    until(notebook, 1, lambda now: now["status"] == "live")
+    until(notebook, 1, lambda status: status["status"] == "live")
 
     # The notebook contains only the view of the loader
-    saved = notebook.save()
+    document = notebook.save()
     assert notebook.path.stat().st_size < 30_000
-    assert [set(output["data"]) for output in saved.cells[1].outputs] == [
+    assert [set(output["data"]) for output in document.cells[1].outputs] == [
         {"text/plain", "application/vnd.jupyter.widget-view+json"}
     ]
 
     # A reloaded page shows the past readings
     notebook.reload()
-    again = until(notebook, 1, lambda now: now["count"] > later["count"])
-    assert 3 in again["cells"]
+    reloaded = until(notebook, 1, lambda status: status["count"] > continued["count"])
+    assert 3 in reloaded["cells"]
 
     # Unloading the extension removes the monitor and its thread
     notebook.run(4)
@@ -130,7 +130,7 @@ def test_monitor_stops_when_its_output_is_removed(lab, browser):
     notebook = Notebook(lab, context.new_page(), "stops.ipynb", FAKE, "%gpumem monitor --every 0.25", THREADS)
     notebook.run(0)
     notebook.run(1)
-    until(notebook, 1, lambda now: now["count"] > 2)
+    until(notebook, 1, lambda status: status["count"] > 2)
     notebook.cell(1).locator(".jp-InputArea-editor").click()
     notebook.page.keyboard.press("Escape")
     notebook.page.keyboard.press("m")  # a text cell has no outputs

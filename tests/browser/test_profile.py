@@ -67,9 +67,9 @@ def test_initial_view(opened):
     assert f"after change {row:,} of {len(CUDA):,}" in caption(opened)
     assert cells(opened, "all categories")[0] == size(level)
     for place_, name in enumerate(CATEGORIES):
-        here = cells(opened, name)[0]
-        assert float(here.split()[0]) == pytest.approx(
-            CUDA.levels[row, place_] / (1 << (30 if "Gi" in here else 20)), abs=0.06
+        row_cells = cells(opened, name)[0]
+        assert float(row_cells.split()[0]) == pytest.approx(
+            CUDA.levels[row, place_] / (1 << (30 if "Gi" in row_cells else 20)), abs=0.06
         )
     assert cells(opened, "counted by PyTorch")[0] == size(int(CUDA.allocated[row - 1]))
 
@@ -191,9 +191,9 @@ def test_each_column_shows_its_highest_state(opened):
     edges = np.linspace(0, opened.evaluate("ipygpumem.state.device.span"), columns + 1)
     since = CUDA.time - CUDA.start
     for column in range(0, columns, 37):
-        inside = np.flatnonzero((since > edges[column]) & (since < edges[column + 1])) + 1
+        changes = np.flatnonzero((since > edges[column]) & (since < edges[column + 1])) + 1
         carried = int((since <= edges[column]).sum())
-        assert CUDA.total[rows[column]] == max(CUDA.total[inside].max(initial=0), CUDA.total[carried])
+        assert CUDA.total[rows[column]] == max(CUDA.total[changes].max(initial=0), CUDA.total[carried])
 
 
 def test_second_device(opened):
@@ -249,16 +249,18 @@ def test_damaged_data(page, tmp_path):
 
 
 def test_half_a_million_allocations(page, tmp_path):
-    many = random_timeline(500_000)
+    large_timeline = random_timeline(500_000)
     file = tmp_path / "many.html"
-    file.write_text(timeline_page((many,), "many.html"), encoding="utf-8")
+    file.write_text(timeline_page((large_timeline,), "many.html"), encoding="utf-8")
     page.goto(file.as_uri())
     page.wait_for_function("window.ipygpumem")
-    row, level = many.peak
+    row, level = large_timeline.peak
     assert page.evaluate("ipygpumem.state.device.overallPeak") == {"row": row, "bytes": level}
     assert row in page.evaluate("[...ipygpumem.drawn.rows]")
     page.evaluate("ipygpumem.state.setAxis('change')")
     page.evaluate(f"ipygpumem.state.setView([{row - 3}, {row + 5}])")
     settled(page)
     drawn_rows = page.evaluate("[...new Set(ipygpumem.drawn.rows)]")
-    assert drawn_rows == list(range(row - 3, min(row + 5, len(many) + 1))), "each change is visible when zoomed in"
+    assert drawn_rows == list(range(row - 3, min(row + 5, len(large_timeline) + 1))), (
+        "each change is visible when zoomed in"
+    )

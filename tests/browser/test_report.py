@@ -86,16 +86,16 @@ def test_report_in_an_untrusted_notebook(lab, notebook, page, tmp_path):
     assert "outside PyTorch +2.1 GiB" in text
     assert "<script>" in text, "markup is escaped"
     assert page.evaluate("window.broken") is None
-    held = line.get_by_text("+1.9 GiB held")
-    assert "allocator counter" in held.get_attribute("title")
-    assert held.evaluate("element => getComputedStyle(element).borderBottomStyle") == "solid"
+    held_figure = line.get_by_text("+1.9 GiB held")
+    assert "allocator counter" in held_figure.get_attribute("title")
+    assert held_figure.evaluate("element => getComputedStyle(element).borderBottomStyle") == "solid"
     bar = line.locator("span[title^='of the device']")
     assert bar.bounding_box()["width"] > 90
     parts = bar.locator("span").evaluate_all("parts => parts.map(part => part.getBoundingClientRect().width)")
     assert len(parts) == 4
     device = report().devices["cuda:0"].after
     assert sum(parts) == pytest.approx(96 * device.in_use / device.capacity, abs=0.5)
-    colors = held.evaluate(COLORS)
+    colors = held_figure.evaluate(COLORS)
     light, dark = sorted([luminance(colors["color"]), luminance(colors["background"])], reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5, colors
     assert (luminance(colors["background"]) < 0.2) == (page.scheme == "dark")

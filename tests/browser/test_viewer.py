@@ -41,9 +41,9 @@ def test_each_file_shows_its_peak(viewing, snapshots, name):
     event, requested = timeline.requested.peak()
     facts = view.call("device()")
     assert (facts["index"], facts["peak"]["event"], facts["peak"]["bytes"]) == (timeline.device, event, requested)
-    shown = view.page.locator(".facts div", has_text="Peak").locator("dd")
-    assert shown.inner_text() == size(requested)
-    assert f"{requested:,} bytes" in shown.get_attribute("title")
+    peak_fact = view.page.locator(".facts div", has_text="Peak").locator("dd")
+    assert peak_fact.inner_text() == size(requested)
+    assert f"{requested:,} bytes" in peak_fact.get_attribute("title")
     assert view.call("fit()")["maximum"] == requested
     answer = view.call("peak()")
     assert answer["bytes"] == requested
@@ -121,13 +121,13 @@ def test_wheel_zooms_and_drag_pans(viewing, snapshots):
     view = viewing(snapshots["gpt_small"])
     box = view.plot.bounding_box()
     at = box["x"] + box["width"] * 0.25
-    whole = view.call("fit()")
-    under = whole["x0"] + 0.25 * (whole["x1"] - whole["x0"])
+    full_range = view.call("fit()")
+    under = full_range["x0"] + 0.25 * (full_range["x1"] - full_range["x0"])
     view.page.mouse.move(at, box["y"] + 100)
     view.page.mouse.wheel(0, -400)
-    view.until(lambda: view.visible() != whole)
+    view.until(lambda: view.visible() != full_range)
     near = view.visible()
-    assert near["x1"] - near["x0"] < 0.7 * (whole["x1"] - whole["x0"])
+    assert near["x1"] - near["x0"] < 0.7 * (full_range["x1"] - full_range["x0"])
     assert near["x0"] + 0.25 * (near["x1"] - near["x0"]) == pytest.approx(under, abs=30)
     view.page.mouse.down()
     view.page.mouse.move(at + 100, box["y"] + 100, steps=5)
@@ -139,7 +139,7 @@ def test_wheel_zooms_and_drag_pans(viewing, snapshots):
     assert moved["x0"] == pytest.approx(near["x0"] - by, abs=0.02 * by + 1)
     view.page.mouse.dblclick(at, box["y"] + 100)
     view.settle()
-    assert view.visible()["x1"] == whole["x1"]
+    assert view.visible()["x1"] == full_range["x1"]
 
 
 def test_keyboard(viewing, snapshots):
@@ -177,8 +177,8 @@ def test_keyboard(viewing, snapshots):
     assert view.page.locator(".details dd code").last.inner_text() in names
     press("+")
     wait()
-    shown = view.visible()
-    assert shown["x1"] - shown["x0"] < len(timeline.trace)
+    visible_range = view.visible()
+    assert visible_range["x1"] - visible_range["x0"] < len(timeline.trace)
     press("0")
     wait()
     assert view.visible()["x0"] == -1
@@ -321,22 +321,24 @@ def test_ruler_and_box(viewing, snapshots):
         view.page.mouse.up()
         view.settle()
 
-    whole = view.call("fit()")
+    full_range = view.call("fit()")
     drag("Ruler")
-    events = round(200 / box["width"] * (whole["x1"] - whole["x0"]))
-    said = view.page.locator(".off[aria-live]").inner_text()
-    assert f"{events:,} events" in said
-    assert "+" in said and "MiB" in said
+    events = round(200 / box["width"] * (full_range["x1"] - full_range["x0"]))
+    announcement = view.page.locator(".off[aria-live]").inner_text()
+    assert f"{events:,} events" in announcement
+    assert "+" in announcement and "MiB" in announcement
     drag("Box")
     near = view.visible()
-    assert near["x1"] - near["x0"] == pytest.approx(200 / box["width"] * (whole["x1"] - whole["x0"]), rel=0.02)
-    assert near["y0"] > 0 and near["y1"] < whole["y1"]
+    assert near["x1"] - near["x0"] == pytest.approx(
+        200 / box["width"] * (full_range["x1"] - full_range["x0"]), rel=0.02
+    )
+    assert near["y0"] > 0 and near["y1"] < full_range["y1"]
 
 
 def test_ruler_and_box_by_keyboard(viewing, snapshots):
     view = viewing(snapshots["gpt_small"])
     totals = snapshots["gpt_small"].timeline().requested
-    keyboard, said = view.page.keyboard, view.page.locator(".off[aria-live]")
+    keyboard, announcement = view.page.keyboard, view.page.locator(".off[aria-live]")
     view.plot.focus()
     keyboard.press("Home")
     view.call("device()")
@@ -345,7 +347,7 @@ def test_ruler_and_box_by_keyboard(viewing, snapshots):
     keyboard.press("End")
     view.page.locator(".off[aria-live]", has_text=" · ").wait_for(state="attached")
     assert int(totals.bytes[1]) - int(totals.bytes[-1]) == 20 * 1024
-    assert said.inner_text() == "8,087 events · 63.2 ms · \N{MINUS SIGN}20.0 KiB"
+    assert announcement.inner_text() == "8,087 events · 63.2 ms · \N{MINUS SIGN}20.0 KiB"
     keyboard.press("p")
     view.page.locator(".off[aria-live]", has_text="285 events").wait_for(state="attached")
     keyboard.press("b")
@@ -423,8 +425,8 @@ def test_link_restores_the_view(viewing, snapshots):
     link = first.page.evaluate("location.hash")
     assert "e=1500" in link
     second = viewing(snapshots["gpt_small"], hash_=link)
-    shown = second.visible()
-    assert (shown["x0"], shown["x1"]) == pytest.approx((1000, 2001))
+    restored_view = second.visible()
+    assert (restored_view["x0"], restored_view["x1"]) == pytest.approx((1000, 2001))
     assert "event 1,500" in second.page.locator(".moment").inner_text()
     assert second.page.get_by_role("tab", name="Events").get_attribute("aria-selected") == "true"
 
@@ -565,10 +567,10 @@ def test_accessibility(viewing, snapshots, tab, scheme):
 
 def measured():
     """gpt_small as recorded by a measured cell: cells, name and capacity of the device, sampled device memory."""
-    whole = raw("gpt_small")
-    times = [event["time_us"] for event in whole["device_traces"][0]]
+    content = raw("gpt_small")
+    times = [event["time_us"] for event in content["device_traces"][0]]
     samples = [times[0] + (times[-1] - times[0]) * number // 20 for number in range(21)]
-    whole["ipygpumem"] = {
+    content["ipygpumem"] = {
         "schema": 1,
         "cells": [
             {"number": 3, "filename": "a.py", "start_us": times[0], "end_us": times[4000], "success": True},
@@ -579,7 +581,7 @@ def measured():
             "device used": {"device": 0, "time_us": samples, "bytes": [(3 << 30) + n * (1 << 20) for n in range(21)]}
         },
     }
-    return Snapshot.load(whole)
+    return Snapshot.load(content)
 
 
 def test_measured_cell_shows_device_and_cells(viewing):

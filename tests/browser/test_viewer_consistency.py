@@ -67,17 +67,17 @@ def test_tooltip_is_updated_below_a_resting_pointer(viewing, small):
 )
 def test_link_outside_of_the_data_shows_everything(viewing, small, link):
     view = viewing(small, hash_=link)
-    shown = view.visible()
-    assert view.call("fit()") == shown
-    assert shown["maximum"] == small.peak().requested
+    visible_range = view.visible()
+    assert view.call("fit()") == visible_range
+    assert visible_range["maximum"] == small.peak().requested
 
 
 def test_link_beyond_the_data_is_limited(viewing, small):
     view = viewing(small, hash_="#x=8000~9000&y=-1e8~4e8")
-    whole = len(small.timeline().trace)
-    shown = view.visible()
-    assert (shown["x0"], shown["x1"]) == (whole - 1000, whole)
-    assert (shown["y0"], shown["y1"]) == (0, 5e8)
+    entries = len(small.timeline().trace)
+    visible_range = view.visible()
+    assert (visible_range["x0"], visible_range["x1"]) == (entries - 1000, entries)
+    assert (visible_range["y0"], visible_range["y1"]) == (0, 5e8)
     view.page.evaluate("location.hash = '#x=1e9~2e9'")
     view.until(lambda: view.visible()["x0"] == -1)
 
@@ -156,8 +156,8 @@ def test_lower_bounds_are_marked(viewing, small):
     view.call("select(3)")
     old = view.page.locator(".live tbody tr", has_text="older than the recording")
     assert "\N{GREATER-THAN OR EQUAL TO} " in old.inner_text(), "alive before the first event: a lower bound"
-    ended = view.page.locator(".live tbody tr", has_text="train_gpt.py:10 forward")
-    assert "\N{GREATER-THAN OR EQUAL TO}" not in ended.inner_text()
+    freed_row = view.page.locator(".live tbody tr", has_text="train_gpt.py:10 forward")
+    assert "\N{GREATER-THAN OR EQUAL TO}" not in freed_row.inner_text()
     assert view.page.locator(".legend").inner_text().startswith("At the peak:")
     box = view.plot.bounding_box()
     for y in range(8, 200, 4):

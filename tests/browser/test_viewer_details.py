@@ -55,8 +55,8 @@ def test_long_names_do_not_break_the_layout(viewing, width):
         )
         assert wide <= width, tab
         assert high < 2600, (tab, high)
-        inside = view.page.locator(".viewer").evaluate("element => [element.scrollWidth, element.clientWidth]")
-        assert inside[0] <= inside[1], tab
+        widths = view.page.locator(".viewer").evaluate("element => [element.scrollWidth, element.clientWidth]")
+        assert widths[0] <= widths[1], tab
     assert len(view.page.locator("h1").get_attribute("title")) > 20_000
     view.page.mouse.move(width / 3, view.plot.bounding_box()["y"] + view.plot.bounding_box()["height"] - 60)
     view.page.locator(".tooltip").wait_for()
@@ -189,11 +189,11 @@ def sampled(count=9):
         name: {
             "device": 0,
             "time_us": [START + 19 * n // count for n in range(count)],
-            "bytes": [(most + n % 3) * MIB for n in range(count)],
+            "bytes": [(max_lines + n % 3) * MIB for n in range(count)],
         }
-        for name, most in names.items()
+        for name, max_lines in names.items()
     }
-    own = {"curves": curves, "devices": [{"index": 0, "name": "a card", "total": 100 * MIB}]}
+    metadata = {"curves": curves, "devices": [{"index": 0, "name": "a card", "total": 100 * MIB}]}
     ooms = [event("oom", 0, 500 * MIB, 30 + n, device_free=MIB) for n in range(300)]
     return Snapshot.load(
         traced(
@@ -204,7 +204,7 @@ def sampled(count=9):
                 {"name": "epoch", "stage": "START", "device": 0, "time_us": START},
                 {"name": "epoch", "stage": "END", "device": 0, "time_us": START + 400},
             ],
-            ipygpumem=own,
+            ipygpumem=metadata,
         )
         | {"segments": [segment(BASE, 40 * MIB, [])]}
     )
@@ -283,9 +283,9 @@ def test_ruler_on_the_event_axis_shows_the_time(viewing):
     view.page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 60, steps=4)
     view.page.mouse.up()
     view.page.keyboard.up("Alt")
-    said = view.page.locator(".off[aria-live]", has_text="events ·")
-    said.wait_for(state="attached")
-    count, ms = re.match(r"(\d+) events · ([\d.]+) ms · ", said.inner_text()).groups()
+    announcement = view.page.locator(".off[aria-live]", has_text="events ·")
+    announcement.wait_for(state="attached")
+    count, ms = re.match(r"(\d+) events · ([\d.]+) ms · ", announcement.inner_text()).groups()
     assert abs(int(count) - float(ms)) <= 1
     assert int(count) > 40
 

@@ -74,10 +74,10 @@ def on_device(folder, name, device, count=3):
     snapshot["device_traces"] = [trace if index == device else [] for index in range(count)]
     for segment in snapshot["segments"]:
         segment["device"] = device
-    return saved(folder, f"rank_{device}", snapshot)
+    return save_copy(folder, f"rank_{device}", snapshot)
 
 
-def saved(folder, name, snapshot):
+def save_copy(folder, name, snapshot):
     file = folder / f"{name}.pickle"
     file.write_bytes(pickle.dumps(snapshot))
     return Snapshot.load(file)
@@ -100,7 +100,7 @@ def test_each_rank_has_its_own_device(viewing, tmp_path_factory):
 
 
 def test_file_without_devices_does_not_affect_others(viewing, snapshots, tmp_path_factory):
-    bare = saved(tmp_path_factory.mktemp("bare"), "bare", {**raw("gpt_small"), "device_traces": [], "segments": []})
+    bare = save_copy(tmp_path_factory.mktemp("bare"), "bare", {**raw("gpt_small"), "device_traces": [], "segments": []})
     view = viewing(snapshots[0], bare, snapshots[2])
     assert view.page.locator(".plot").count() == 2
     assert view.page.locator(".failed").inner_text() == (

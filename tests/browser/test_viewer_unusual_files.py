@@ -17,7 +17,7 @@ BASE = 0x7F0000000000
 START = 1_700_000_000_000_000
 
 
-def event(action, address, size, number, **more):
+def event(action, address, size, number, **fields):
     return {
         "action": action,
         "addr": address,
@@ -25,7 +25,7 @@ def event(action, address, size, number, **more):
         "stream": 0,
         "time_us": START + number,
         "frames": [],
-        **more,
+        **fields,
     }
 
 
@@ -33,7 +33,7 @@ def frame(name, line=1, file="/home/user/train.py"):
     return {"filename": file, "line": line, "name": name}
 
 
-def segment(address, size, blocks, **more):
+def segment(address, size, blocks, **fields):
     return {
         "device": 0,
         "address": address,
@@ -44,7 +44,7 @@ def segment(address, size, blocks, **more):
         "is_expandable": False,
         "frames": [],
         "blocks": blocks,
-        **more,
+        **fields,
     }
 
 
@@ -52,8 +52,8 @@ def block(address, size, requested=None, state="active_allocated"):
     return {"address": address, "size": size, "requested_size": requested or size, "state": state, "frames": []}
 
 
-def traced(*events, **more):
-    return {"segments": [], "device_traces": [list(events)], **more}
+def traced(*events, **fields):
+    return {"segments": [], "device_traces": [list(events)], **fields}
 
 
 def deep(count):
@@ -101,8 +101,8 @@ CASES = {
 def viewing(browser, tmp_path):
     opened = []
 
-    def view(*snapshots, **how):
-        opened.append(Viewing(browser, tmp_path, *snapshots, **how))
+    def view(*snapshots, **options):
+        opened.append(Viewing(browser, tmp_path, *snapshots, **options))
         return opened[-1]
 
     yield view
@@ -235,18 +235,18 @@ def replaced(script):
     )
 
 
-def without(name):
+def page_without(name):
     """The page in a browser that lacks a feature."""
     return replaced(f"delete window.{name};")
 
 
 def test_browser_without_decompression(viewing):
-    view = viewing(text=without("DecompressionStream; delete window.Worker"))
+    view = viewing(text=page_without("DecompressionStream; delete window.Worker"))
     view.page.get_by_text("This browser cannot decompress the data").wait_for()
 
 
 def test_browser_without_workers(viewing):
-    view = viewing(text=without("Worker")).drawn()
+    view = viewing(text=page_without("Worker")).drawn()
     assert view.page.workers == []
     look_around(view)
     assert view.call("device()")["events"] == 2
@@ -288,8 +288,8 @@ def test_policy_forbids_connections(viewing):
 def test_data_are_base64(tmp_path):
     data = Snapshot.load(CASES["hostile names"]).encode()
     text = page([PageData("a", data)])
-    (held,) = re.findall(r'class="ipygpumem-data"[^>]*>([^<]*)<', text)
-    assert base64.b64decode(held, validate=True) == data
+    (encoded,) = re.findall(r'class="ipygpumem-data"[^>]*>([^<]*)<', text)
+    assert base64.b64decode(encoded, validate=True) == data
 
 
 def test_worker_that_never_starts(viewing):

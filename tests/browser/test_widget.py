@@ -112,13 +112,13 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     # two viewers do not disturb each other
     notebook.run(1)
     notebook.drawn(1)
-    whole = notebook.call(0, "view()")
-    assert notebook.call(1, "zoom(100, 900)") != whole
-    assert notebook.call(0, "view()") == whole
+    initial_range = notebook.call(0, "view()")
+    assert notebook.call(1, "zoom(100, 900)") != initial_range
+    assert notebook.call(0, "view()") == initial_range
 
     # the kernel stores the visible range, and the next page shows it
     near = notebook.call(0, "zoom(2000, 2500)")
-    assert near != whole
+    assert near != initial_range
     tab.wait_for_timeout(1500)
     notebook.save()
     notebook.reload()
@@ -137,14 +137,14 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     assert notebook.call(0, "peak()")["bytes"] == requested, "the other viewer still works"
 
     # the notebook file contains none of the data
-    saved = notebook.save()
+    document = notebook.save()
     assert notebook.path.stat().st_size < 300_000
-    assert "widgets" not in saved.metadata
-    assert [set(output["data"]) for output in saved.cells[0].outputs] == [
+    assert "widgets" not in document.metadata
+    assert [set(output["data"]) for output in document.cells[0].outputs] == [
         {"text/plain", "image/png"},
         {"text/plain", WIDGET},
     ]
-    assert saved.cells[0].outputs[0]["data"]["text/plain"] == snapshot.summary()
+    assert document.cells[0].outputs[0]["data"]["text/plain"] == snapshot.summary()
     assert notebook.errors == []
     assert notebook.hosts <= {"127.0.0.1", None}, "no network"
 
@@ -215,9 +215,9 @@ def test_picture_in_an_untrusted_notebook(lab, browser, snapshot):
     from ipygpumem.viewer import View
     from ipygpumem.viewer.display_target import DisplayTarget
 
-    shown = []
-    View([snapshot]).publish(DisplayTarget("live", lambda data, metadata: shown.append((data, metadata))))
-    outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown]
+    shown_pictures = []
+    View([snapshot]).publish(DisplayTarget("live", lambda data, metadata: shown_pictures.append((data, metadata))))
+    outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown_pictures]
     cell = nbformat.v4.new_code_cell("snapshot.view()", outputs=outputs, execution_count=1)
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), lab.folder / "strange.ipynb")
     context = browser.new_context(viewport={"width": 1100, "height": 800})
@@ -227,7 +227,7 @@ def test_picture_in_an_untrusted_notebook(lab, browser, snapshot):
     picture.wait_for(timeout=60_000)
     box = picture.bounding_box()
     assert 500 < box["width"] <= 880
-    assert box["width"] / box["height"] == pytest.approx(880 / shown[0][1]["image/png"]["height"], rel=0.02)
+    assert box["width"] / box["height"] == pytest.approx(880 / shown_pictures[0][1]["image/png"]["height"], rel=0.02)
     assert page.locator(".jp-OutputArea-output", has_text=HINT).is_visible()
     context.close()
 
@@ -238,20 +238,20 @@ def test_nbconvert_shows_the_picture(snapshot):
     from ipygpumem.viewer import View
     from ipygpumem.viewer.display_target import DisplayTarget
 
-    shown = []
-    View([snapshot]).publish(DisplayTarget("live", lambda data, metadata: shown.append((data, metadata))))
-    outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown]
+    shown_pictures = []
+    View([snapshot]).publish(DisplayTarget("live", lambda data, metadata: shown_pictures.append((data, metadata))))
+    outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown_pictures]
     cell = nbformat.v4.new_code_cell("snapshot.view()", outputs=outputs, execution_count=1)
     notebook = nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL)
     body, _ = HTMLExporter().from_notebook_node(notebook)
     assert body.count('src="data:image/png;base64,') == 1
-    assert shown[0][0]["image/png"] in body.replace("\n", "")
+    assert shown_pictures[0][0]["image/png"] in body.replace("\n", "")
     assert HINT in body
     assert "widget-view+json" not in body
     # a front end may store the state of widgets: the picture is shown nevertheless
     state = {WIDGET.replace("view", "state"): {"version_major": 2, "version_minor": 0, "state": {}}}
     notebook.metadata["widgets"] = json.loads(json.dumps(state))
-    model = shown[1][0][WIDGET]["model_id"]
+    model = shown_pictures[1][0][WIDGET]["model_id"]
     notebook.metadata["widgets"][WIDGET.replace("view", "state")]["state"][model] = {"model_name": "AnyModel"}
     body, _ = HTMLExporter().from_notebook_node(notebook)
     assert body.count('src="data:image/png;base64,') == 1

@@ -106,9 +106,9 @@ def test_progress_is_shown_in_terminals_only(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with output.progress("reading x"):
         time.sleep(0.2)
-    shown = capsys.readouterr().err
-    assert shown.startswith("\r\x1b[Kreading x ... 0 s")
-    assert shown.endswith("\r\x1b[K")
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("\r\x1b[Kreading x ... 0 s")
+    assert stderr.endswith("\r\x1b[K")
 
 
 @pytest.fixture(scope="session")

@@ -103,8 +103,10 @@ def test_values_are_none_if_and_only_if_grade_is_unknown(before, after):
 
 
 @given(readings(), readings(), optional_sizes, optional_sizes, st.sampled_from(["cuda:0", "cuda:1", None]))
-def test_lines_of_the_breakdown_add_up(reading, other, context, kernels, device):
-    base = Baseline(Reading(0.0, {"cuda:0": other}, HostReading()), device, "H200", context=context, kernels=kernels)
+def test_lines_of_the_breakdown_add_up(reading, other_processes, context, kernels, device):
+    base = Baseline(
+        Reading(0.0, {"cuda:0": other_processes}, HostReading()), device, "H200", context=context, kernels=kernels
+    )
     for baseline in (None, base):
         lines = {line.label: line for line in breakdown(reading, baseline)}
         sizes_by_label = {label: line.nbytes for label, line in lines.items()}
@@ -119,19 +121,19 @@ def test_lines_of_the_breakdown_add_up(reading, other, context, kernels, device)
 
 
 def test_baseline_is_split_into_context_and_first_kernels():
-    now = DeviceReading("cuda:0", context=True, allocated=0, reserved=0, active=0, process=1000, mode="process")
-    start = replace(now, process=700)
+    end = DeviceReading("cuda:0", context=True, allocated=0, reserved=0, active=0, process=1000, mode="process")
+    start = replace(end, process=700)
     base = Baseline(Reading(0.0, {"cuda:0": start}, HostReading()), "cuda:0", "H200", context=600, kernels=100)
-    lines = [(line.label, line.nbytes) for line in breakdown(now, base)]
+    lines = [(line.label, line.nbytes) for line in breakdown(end, base)]
     at = lines.index(("outside PyTorch", 1000))
     assert lines[at + 1 : at + 4] == [("CUDA context", 600), ("first kernels", 100), ("since the baseline", 300)]
 
 
 def test_baseline_taken_after_cuda_had_started():
-    now = DeviceReading("cuda:0", context=True, allocated=0, reserved=0, active=0, process=1000, mode="process")
-    start = replace(now, process=700)
+    end = DeviceReading("cuda:0", context=True, allocated=0, reserved=0, active=0, process=1000, mode="process")
+    start = replace(end, process=700)
     base = Baseline(Reading(0.0, {"cuda:0": start}, HostReading()), "cuda:0", "H200", context=None, kernels=100)
-    lines = [(line.label, line.nbytes) for line in breakdown(now, base)]
+    lines = [(line.label, line.nbytes) for line in breakdown(end, base)]
     at = lines.index(("first kernels", 100))
     assert lines[at + 1 : at + 3] == [("rest at the baseline", 600), ("since the baseline", 300)]
 
@@ -139,9 +141,9 @@ def test_baseline_taken_after_cuda_had_started():
 def test_baseline_of_another_mode_is_not_subtracted():
     """Attribution by process was lost after the baseline: the memory of all processes minus ours has no meaning."""
     start = DeviceReading("cuda:0", context=True, allocated=0, reserved=0, active=0, process=700, mode="process")
-    now = replace(start, process=None, mode="device", used=9000, source=SOURCES[0], driver_reserved=0)
+    end = replace(start, process=None, mode="device", used=9000, source=SOURCES[0], driver_reserved=0)
     base = Baseline(Reading(0.0, {"cuda:0": start}, HostReading()), "cuda:0", "H200", context=600, kernels=100)
-    labels = [line.label for line in breakdown(now, base)]
+    labels = [line.label for line in breakdown(end, base)]
     assert "outside PyTorch" in labels
     assert "since the baseline" not in labels
 
@@ -151,8 +153,8 @@ def test_device_on_which_cuda_started_during_the_measurement():
         "cuda:0", context=True, allocated=10, reserved=20, active=10, requested=9, process=620, others=5,
         used=1300, driver_reserved=600, source=SOURCES[0], mode="process", ooms=1, retries=2, total=2000,
     )  # fmt: skip
-    nothing = Reading(1.0, {}, HostReading())
-    report = build_report(nothing, Reading(2.0, {"cuda:0": after}, HostReading()), {}, seconds=1.0).devices["cuda:0"]
+    empty = Reading(1.0, {}, HostReading())
+    report = build_report(empty, Reading(2.0, {"cuda:0": after}, HostReading()), {}, seconds=1.0).devices["cuda:0"]
     assert (report.held, report.cached, report.outside, report.started) == (10, 10, 600, True)
     assert (report.others, report.unattributed) == (None, None), "there is no earlier reading of the device"
     assert (report.ooms, report.retries) == (1, 2)

@@ -62,10 +62,10 @@ def test_invalid_paths(tmp_path, monkeypatch, path, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(OptionError) as raised:
+    with pytest.raises(OptionError) as exc_info:
         check_path(path)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert message in str(exc_info.value)
+    assert "\n" not in str(exc_info.value)
     assert sorted(tmp_path.iterdir()) == before
 
 

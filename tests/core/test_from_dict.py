@@ -48,7 +48,7 @@ TREE = ModuleTree(
     allocated=(9, 8),
     notes=("a note",),
 )
-OUTSIDE = OutsideMemory(
+OUTSIDE_MEMORY = OutsideMemory(
     device="cuda:0",
     libraries=(LibraryMemory("cuBLAS", "libcublas.so.12", "device", 1, 2, 3, 4, 5, pooled=True),),
     pools=(PoolMemory("CuPy", None, 1, None, 3, grade("sampled", "why")),),
@@ -75,14 +75,14 @@ FULL = dataclasses.replace(
     lines=(LINES,),
     excesses=(ExceededLimit("cuda:0", "peak", 5, 4),),
     modules=(TREE,),
-    libraries=(OUTSIDE,),
+    libraries=(OUTSIDE_MEMORY,),
     profile=PROFILE,
     neighbours=(OtherProcessChange("cuda:0", OTHER_PROCESS, 0, 5, "began"),),
     code="x = f()",
 )
 
 
-def plain(report=FULL):
+def plain_data(report=FULL):
     return json.loads(report.to_json())
 
 
@@ -99,17 +99,17 @@ LISTED = report(end=after(listed=((7, 5), (8, None))))
 )
 def test_report_round_trip(original):
     assert "[7, 5]" not in original.to_json(), "process ids of other users"
-    assert Report.from_dict(plain(original)) == original
+    assert Report.from_dict(plain_data(original)) == original
     assert pickle.loads(pickle.dumps(original)) == original
 
 
 def test_round_trip_without_a_gpu():
     original = dataclasses.replace(report(), devices={})
-    assert Report.from_dict(plain(original)) == original
+    assert Report.from_dict(plain_data(original)) == original
 
 
 def broken(path, value):
-    data = plain()
+    data = plain_data()
     *parents, last = path
     parent = data
     for name in parents:
@@ -152,9 +152,9 @@ READING = ("devices", "cuda:0", "before")
     ],
 )
 def test_invalid_value_is_reported_with_its_path(path, value, message):
-    with pytest.raises(ReportError) as raised:
+    with pytest.raises(ReportError) as exc_info:
         Report.from_dict(broken(path, value))
-    assert str(raised.value) == message
+    assert str(exc_info.value) == message
 
 
 @pytest.mark.parametrize("data", [None, 5, "x", [], True])
@@ -164,7 +164,7 @@ def test_values_that_are_not_objects(data):
 
 
 def test_missing_fields_of_an_older_report_have_defaults():
-    data = plain()
+    data = plain_data()
     for name in ("code", "modules", "excesses", "lines", "libraries"):
         del data[name]
     older = dataclasses.replace(FULL, code="", modules=(), excesses=(), lines=(), libraries=())
@@ -172,7 +172,7 @@ def test_missing_fields_of_an_older_report_have_defaults():
 
 
 def test_known_fields_of_a_later_schema_are_read():
-    data = plain() | {"schema": 2, "modules": {"all": "new"}, "color": "red"}
+    data = plain_data() | {"schema": 2, "modules": {"all": "new"}, "color": "red"}
     data["devices"]["cuda:0"]["before"]["allocated"] = {"in": "another form"}
     result = Report.from_dict(data)
     assert result.modules == ()
@@ -183,7 +183,7 @@ def test_known_fields_of_a_later_schema_are_read():
 
 
 def test_control_characters_are_replaced():
-    data = plain(report(notes=("a\x1b[2J\nb\u202e\ud800",), end=after(why="x\ry")))
+    data = plain_data(report(notes=("a\x1b[2J\nb\u202e\ud800",), end=after(why="x\ry")))
     result = Report.from_dict(data)
     assert result.notes == ("a?[2J?b??",)
     assert result.devices["cuda:0"].after.why == "x?y"
@@ -191,7 +191,9 @@ def test_control_characters_are_replaced():
 
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("process"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(plain())), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(plain_data())), inner, max_size=4)
+    ),
     max_leaves=10,
 )
 
@@ -204,7 +206,7 @@ def paths(value, path=()):
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.sampled_from([path for path in paths(plain()) if path]), JUNK)
+@given(st.sampled_from([path for path in paths(plain_data()) if path]), JUNK)
 def test_any_invalid_value_is_read_or_reported_in_one_line(path, junk):
     try:
         result = Report.from_dict(broken(path, copy.deepcopy(junk)))

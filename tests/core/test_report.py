@@ -150,8 +150,8 @@ def test_host_peak_is_exact_if_it_was_reached_during_the_measurement():
     assert (new_peak.held, new_peak.peak, new_peak.exact) == (20, 80, True)
     at_peak = host((150, 150), (120, 150))
     assert (at_peak.peak, at_peak.exact) == (0, True)
-    earlier = host((100, 150), (120, 150))
-    assert (earlier.peak, earlier.exact, earlier.grades["peak"].trust) == (50, False, "bound")
+    earlier_peak = host((100, 150), (120, 150))
+    assert (earlier_peak.peak, earlier_peak.exact, earlier_peak.grades["peak"].trust) == (50, False, "bound")
 
 
 @given(*[st.integers(0, 1 << 40)] * 4)

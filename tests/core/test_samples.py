@@ -30,18 +30,18 @@ def test_memory_that_pytorch_may_have_reserved_is_subtracted():
 
 
 def test_no_peak_above_the_level_at_the_end():
-    held = before(process=2006 * MIB, used=2700 * MIB)
-    assert highest_outside(before(), held, [sample(0.1, 2700)], lambda *_: 120 * MIB) is None
+    grown = before(process=2006 * MIB, used=2700 * MIB)
+    assert highest_outside(before(), grown, [sample(0.1, 2700)], lambda *_: 120 * MIB) is None
     noise = 1500 + NOISE // MIB
     assert highest_outside(before(), before(), [sample(0.1, noise)], lambda *_: 120 * MIB) is None
     assert highest_outside(before(), before(), [sample(0.1, noise + 1)], lambda *_: 120 * MIB) == (NOISE + MIB, 0.1)
 
 
 def test_other_processes_that_started_or_ended():
-    started = before(others=1070 * MIB, used=2500 * MIB)
-    assert highest_outside(before(), started, [sample(0.1, 2500)], lambda *_: 120 * MIB) is None
-    ended = before(others=0, used=1430 * MIB)
-    assert highest_outside(before(), ended, [sample(0.1, 1500)], lambda *_: 120 * MIB) is None
+    process_started = before(others=1070 * MIB, used=2500 * MIB)
+    assert highest_outside(before(), process_started, [sample(0.1, 2500)], lambda *_: 120 * MIB) is None
+    process_ended = before(others=0, used=1430 * MIB)
+    assert highest_outside(before(), process_ended, [sample(0.1, 1500)], lambda *_: 120 * MIB) is None
 
 
 @pytest.mark.parametrize("changes", [{"source": "cudaMemGetInfo"}, {"used": None}, {"reserved": None}])
@@ -51,9 +51,12 @@ def test_readings_that_cannot_be_compared(changes):
 
 
 def test_whole_device_without_attribution_by_process():
-    hidden = {"process": None, "others": None, "mode": "device"}
+    unattributed = {"process": None, "others": None, "mode": "device"}
     samples = [sample(0.1, 2700)]
-    assert highest_outside(before(**hidden), before(**hidden), samples, lambda *_: 120 * MIB) == (1200 * MIB, 0.1)
+    assert highest_outside(before(**unattributed), before(**unattributed), samples, lambda *_: 120 * MIB) == (
+        1200 * MIB,
+        0.1,
+    )
 
 
 CHANGES = st.lists(
@@ -64,18 +67,18 @@ CHANGES = st.lists(
 @given(CHANGES, st.lists(st.floats(0, 3), max_size=40), st.lists(st.floats(0, 3), max_size=6))
 def test_bound_is_never_too_high(changes, sample_times, reading_times):
     """Arbitrary changes of both levels, samples and counter readings at arbitrary times, and every kind of bound."""
-    now, levels, allocated = 0.0, {"torch": 120, "outside": 686}, 120
+    clock, levels, allocated = 0.0, {"torch": 120, "outside": 686}, 120
     course, trace = [(-1.0, 120, 686, 120)], []
-    for owner, wanted, pause in changes:
-        now += pause
-        change = max(wanted, -levels[owner])
+    for owner, target, pause in changes:
+        clock += pause
+        change = max(target, -levels[owner])
         levels[owner] += change
         if owner == "torch":
             allocated += max(change, 0)
             action = "segment_alloc" if change >= 0 else "segment_free"
-            trace.append({"action": action, "size": abs(change) * MIB, "time_us": round((1000 + now) * 1e6)})
-            trace.append({"action": "alloc", "size": 1, "time_us": round((1000 + now) * 1e6)})
-        course.append((now, levels["torch"], levels["outside"], allocated))
+            trace.append({"action": action, "size": abs(change) * MIB, "time_us": round((1000 + clock) * 1e6)})
+            trace.append({"action": "alloc", "size": 1, "time_us": round((1000 + clock) * 1e6)})
+        course.append((clock, levels["torch"], levels["outside"], allocated))
 
     def at(time):
         """The reserved memory, the memory outside PyTorch and the total allocated by PyTorch at a time, in bytes."""

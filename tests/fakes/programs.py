@@ -22,8 +22,8 @@ class Block(nn.Module):
             nn.ReLU(inplace=True),
             *unit(middle, 4 * middle, 1, 1),
         )
-        plain = stride == 1 and before == 4 * middle
-        self.skip = nn.Identity() if plain else nn.Sequential(*unit(before, 4 * middle, 1, stride))
+        keep_shape = stride == 1 and before == 4 * middle
+        self.skip = nn.Identity() if keep_shape else nn.Sequential(*unit(before, 4 * middle, 1, stride))
 
     def forward(self, x):
         return torch.relu(self.body(x) + self.skip(x))

@@ -51,12 +51,12 @@ def _first_matmul(gpu, index):
         gpu.alloc(WORKSPACE, index)
 
 
-def _move(gpu, plain, index):
-    block = gpu.alloc(max(1, plain.numel() * plain.element_size()), index)
-    tensor = plain.as_subclass(FakeTensor)
+def _move(gpu, cpu_tensor, index):
+    block = gpu.alloc(max(1, cpu_tensor.numel() * cpu_tensor.element_size()), index)
+    tensor = cpu_tensor.as_subclass(FakeTensor)
     tensor._gpu, tensor._index = gpu, index
     # as in PyTorch, the block belongs to the storage, which views keep alive
-    storage = plain.untyped_storage()
+    storage = cpu_tensor.untyped_storage()
     gpu.storages[storage._cdata] = (index, block)
     weakref.finalize(storage, _free, gpu, storage._cdata)
     return tensor
@@ -80,9 +80,11 @@ def _attribute(gpu, name, fake):
     return replacement if callable(real) else property(replacement)
 
 
-def _copy(plain):
+def _copy(cpu_tensor):
     """Copy a tensor; large tensors are expanded from one element."""
-    return plain.clone() if plain.numel() < _MAX_COPIED else plain.new_zeros((1,)).expand(plain.shape)
+    return (
+        cpu_tensor.clone() if cpu_tensor.numel() < _MAX_COPIED else cpu_tensor.new_zeros((1,)).expand(cpu_tensor.shape)
+    )
 
 
 def _index(gpu, device):

@@ -86,7 +86,7 @@ def compare(data, snapshot, message):
     except Exception:  # it also reads unknown keys
         return
     try:
-        plain = Snapshot.load(raw, LIMITS)
+        unpickled = Snapshot.load(raw, LIMITS)
     except SnapshotError as error:
         if snapshot is not None:
             raise AssertionError("the pickle is read but the dict is refused") from error
@@ -94,7 +94,7 @@ def compare(data, snapshot, message):
     if snapshot is None:
         raise AssertionError(f"the dict is read but the pickle is refused: {message}")
     counts["compared"] += 1
-    if values_of(snapshot) != values_of(plain):
+    if values_of(snapshot) != values_of(unpickled):
         raise AssertionError("the pickle and the dict are read differently")
 
 
@@ -130,14 +130,14 @@ def seeds():
             simulator.run([(rng.randrange(13), rng.randrange(16), rng.randrange(5 << 20), 1) for _ in range(25)])
             raw = simulator.snapshot()
             pickles += [pickle.dumps(raw, 4), pickle.dumps(raw, 2)]
-    for more in (None, "text", "shared", "mixed", "several"):
-        data = pickle.dumps(similar_events(rng, more), 4)
+    for variant in (None, "text", "shared", "mixed", "several"):
+        data = pickle.dumps(similar_events(rng, variant), 4)
         pickles += [data, pickletools.optimize(data)] * 3
-    every = {**malicious_files.CODE, **malicious_files.SIZE, **malicious_files.SLOW, **malicious_files.BROKEN}
-    return pickles + [data for data in every.values() if 0 < len(data) < 4096]
+    malicious = {**malicious_files.CODE, **malicious_files.SIZE, **malicious_files.SLOW, **malicious_files.BROKEN}
+    return pickles + [data for data in malicious.values() if 0 < len(data) < 4096]
 
 
-def similar_events(rng, more):
+def similar_events(rng, variant):
     """A snapshot of 90 events with the same keys, as torch and its tools write them."""
     frames = [{"filename": f"/home/user/f{n}.py", "line": n * 100, "name": f"f{n}"} for n in range(3)]
     stacks = [frames[:1], frames[1:], frames, []]
@@ -146,15 +146,15 @@ def similar_events(rng, more):
         event = {"action": rng.choice(["alloc", "free_completed"]), "addr": 512 << rng.randrange(30)}
         event |= {"size": rng.randrange(1 << rng.randrange(1, 24)), "stream": 0, "time_us": (1 << 50) + n}
         event |= {"frames": rng.choice(stacks), "pool_id": (0, n // 50)}
-        if more == "text":
+        if variant == "text":
             event |= {"user_metadata": f"step {n % 7}", "category": rng.choice(["gradient", "unknown"])}
-        elif more == "shared":
+        elif variant == "shared":
             event |= {"compile_context": "N/A", "user_metadata": "a" if n % 5 else "", "device_free": n}
-        elif more == "mixed":
+        elif variant == "mixed":
             event |= {"unknown": rng.choice([None, True, 5, -5, 1 << 40, 2.5, "a", (), (1, 2), ["x"], ["x", "y"]])}
         events.append(event)
     raw = {"segments": [], "device_traces": [events]}
-    if more == "several":
+    if variant == "several":
         raw = {"zz": events[5:30], "device_traces": [events[:70], tuple(events[50:])], "host_traces": [events[3:40]]}
     return raw
 
@@ -232,9 +232,9 @@ def fuzz_without_atheris(arguments):
     """Mutate and check inputs; valid ones become further seeds."""
     rng = random.Random(arguments.seed)
     pool = seeds()
-    started = time.monotonic()
+    start = time.monotonic()
     runs = 0
-    while (not arguments.runs or runs < arguments.runs) and time.monotonic() - started < arguments.max_total_time:
+    while (not arguments.runs or runs < arguments.runs) and time.monotonic() - start < arguments.max_total_time:
         data = rng.choice(pool)
         data = alter(data, rng) if rng.random() < 0.5 else mutate(data, pool, rng)
         try:
@@ -247,7 +247,7 @@ def fuzz_without_atheris(arguments):
         runs += 1
         if valid and len(pool) < 500 and rng.random() < 0.01:
             pool.append(data)
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - start
     sys.stdout.write(
         f"{runs:,} inputs in {seconds:.0f} s without a bug. {counts['read']:,} were valid snapshots, "
         f"{counts['compared']:,} were compared with the unpickler; {counts['entries in batches']:,} entries were read "

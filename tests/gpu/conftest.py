@@ -13,17 +13,17 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def pytest_collection_modifyitems(items):
-    here = [item for item in items if Path(item.fspath).is_relative_to(Path(__file__).parent)]
+    gpu_tests = [item for item in items if Path(item.fspath).is_relative_to(Path(__file__).parent)]
     try:
         import torch
 
-        why = "" if torch.cuda.is_available() else "no NVIDIA GPU on this machine"
+        reason = "" if torch.cuda.is_available() else "no NVIDIA GPU on this machine"
     except ImportError:
-        why = "torch is not installed"
-    for item in here:
+        reason = "torch is not installed"
+    for item in gpu_tests:
         item.add_marker(pytest.mark.gpu)
-        if why:
-            item.add_marker(pytest.mark.skip(reason=why))
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def run_fresh(code, timeout=240, **environment):

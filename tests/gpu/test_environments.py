@@ -7,7 +7,7 @@ import pytest
 
 from ipygpumem.core.units import MIB
 
-READ = """
+READ_DEVICE = """
 import torch, ipygpumem
 baseline = ipygpumem.preload_pytorch()
 with ipygpumem.measure() as m:
@@ -33,7 +33,7 @@ def uuids():
 def test_device_by_index_and_uuid(torch, fresh):
     index = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     for visible in (index, uuids()[0], uuids()[0][:12]):
-        facts = fresh(READ, CUDA_VISIBLE_DEVICES=visible)
+        facts = fresh(READ_DEVICE, CUDA_VISIBLE_DEVICES=visible)
         assert (facts["mode"], facts["held"], facts["imbalance"]) == ("process", 64 * MIB, 0)
         assert f"GPU-{facts['uuid']}" == uuids()[0]
         assert "test allocation" in facts["why"]
@@ -41,20 +41,20 @@ def test_device_by_index_and_uuid(torch, fresh):
 
 def test_reversed_device_order(two, fresh):
     for visible, first in (("0,1", 0), ("1,0", 1), ("1", 1), (f"{uuids()[1]},{uuids()[0]}", 1)):
-        facts = fresh(READ, CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+        facts = fresh(READ_DEVICE, CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")
         assert f"GPU-{facts['uuid']}" == uuids()[first]
         assert (facts["mode"], facts["held"], facts["imbalance"]) == ("process", 64 * MIB, 0)
 
 
 def test_expandable_segments(torch, fresh):
-    facts = fresh(READ, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    facts = fresh(READ_DEVICE, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
     assert (facts["mode"], facts["held"], facts["imbalance"]) == ("process", 64 * MIB, 0)
     assert abs(facts["outside"]) <= 4 * MIB
 
 
 def test_cuda_malloc_async(torch, fresh, tmp_path):
     facts = fresh(
-        READ
+        READ_DEVICE
         + f"""
 try:
     ipygpumem.measure(snapshot={str(tmp_path / "x.pickle")!r})
@@ -134,7 +134,7 @@ def test_first_kernels_are_in_baseline(torch, fresh):
 
 
 def test_preload_adds_up(torch, fresh):
-    facts = fresh(READ)
+    facts = fresh(READ_DEVICE)
     total = (facts["context"] + facts["kernels"]) / MIB
     assert facts["context"] > 300 * MIB
     assert 0 < facts["kernels"] < 200 * MIB

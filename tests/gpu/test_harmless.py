@@ -209,15 +209,15 @@ def test_peaks_without_reset_are_bounds_below_and_exact_above_record(torch):
     spike = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
     del spike
     record = torch.cuda.max_memory_allocated()
-    with ipygpumem.measure(peaks="untouched") as below:
+    with ipygpumem.measure(peaks="untouched") as below_record:
         torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
     assert torch.cuda.max_memory_allocated() == record
-    assert below.report.devices["cuda:0"].grades["peak"].trust == "bound"
-    assert below.report.devices["cuda:0"].peak == 200 * MIB
-    with ipygpumem.measure(peaks="untouched") as above:
+    assert below_record.report.devices["cuda:0"].grades["peak"].trust == "bound"
+    assert below_record.report.devices["cuda:0"].peak == 200 * MIB
+    with ipygpumem.measure(peaks="untouched") as above_record:
         torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
-    assert above.report.devices["cuda:0"].grades["peak"].trust == "exact"
-    assert above.report.devices["cuda:0"].peak == 300 * MIB
+    assert above_record.report.devices["cuda:0"].grades["peak"].trust == "exact"
+    assert above_record.report.devices["cuda:0"].peak == 300 * MIB
 
 
 def test_additional_recording_option(torch, tmp_path):

@@ -179,12 +179,12 @@ def test_local_variables_of_failed_cell(cases):
 
 
 def test_displayed_output(cases):
-    _, _, search, without, free, after = cases["output"]
+    _, _, search, after_free, free, after = cases["output"]
     assert search.first.startswith("Out[")
     assert near(search.amount, 65536 * 4096 * 4)
-    assert without.first == search.first
-    assert near(without.now - after.now, without.free_out), "--out releases the announced size"
-    assert without.free_out > search.free_out, "the graph of the output keeps its input after the model is deleted"
+    assert after_free.first == search.first
+    assert near(after_free.now - after.now, after_free.free_out), "--out releases the announced size"
+    assert after_free.free_out > search.free_out, "the graph of the output keeps its input after the model is deleted"
     assert "freed: 1 output" in free.shown
 
 
@@ -296,18 +296,18 @@ def test_out_of_memory_in_every_location():
         """,
         "torch.cuda.memory_allocated()",
     )
-    _, cause, _, caught, thread, backward, after = outputs
+    _, cause, _, caught_error, thread, backward, after = outputs
     assert cause.error == "ValueError"
     assert "is out of memory: 5.0 GiB requested\n" in cause.shown
     assert "last exception: step() x" in cause.shown
-    assert caught.error is None and "caught" in caught.printed
-    assert "5.0 GiB requested (caught by the code)" in caught.shown
-    assert "step() x" in caught.shown, "holders at the time of the failure, although the frame no longer exists"
+    assert caught_error.error is None and "caught" in caught_error.printed
+    assert "5.0 GiB requested (caught by the code)" in caught_error.shown
+    assert "step() x" in caught_error.shown, "holders at the time of the failure, although the frame no longer exists"
     assert "in thread worker" in thread.shown
     assert backward.error == "OutOfMemoryError"
     assert "is out of memory" in backward.shown
     assert "In [7]" in backward.shown
-    assert all(output.shown.count("is out of memory") == 1 for output in (cause, caught, thread, backward))
+    assert all(output.shown.count("is out of memory") == 1 for output in (cause, caught_error, thread, backward))
     assert after.shown == ""
 
 

@@ -36,11 +36,13 @@ def test_peak_over_limit_stops_notebook():
     assert "cuda:0 peak +128.0 MiB, over the limit of 100.0 MiB (reached by In [2]:2 make(): return torch.ones" in str(
         error
     )
-    within, over, never = notebook.cells[2:]
-    assert [out["data"]["text/plain"] for out in within.outputs if out.output_type == "execute_result"] == ["'within'"]
-    kinds = [out.output_type for out in over.outputs]
+    within_limit, over_limit, not_run = notebook.cells[2:]
+    assert [out["data"]["text/plain"] for out in within_limit.outputs if out.output_type == "execute_result"] == [
+        "'within'"
+    ]
+    kinds = [out.output_type for out in over_limit.outputs]
     assert kinds == ["execute_result", "display_data", "error"], "a value, a report and an error"
-    assert not never.outputs
+    assert not not_run.outputs
 
 
 def test_held_and_outside():

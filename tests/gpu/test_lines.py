@@ -145,11 +145,11 @@ def test_recording_is_faster_than_tracing_lines(torch):
         return min(times)
 
     loop()
-    plain, recorded = best(), best(lines=True)
+    unrecorded, recorded = best(), best(lines=True)
     memlab = pytest.importorskip("pytorch_memlab", reason="pytorch_memlab is not installed")
     start = time.perf_counter()
     with memlab.LineProfiler(loop):
         loop()
     traced = time.perf_counter() - start
-    print(f"LINES plain {plain:.3f} s, recorded {recorded:.3f} s, pytorch_memlab {traced:.3f} s")
+    print(f"LINES plain {unrecorded:.3f} s, recorded {recorded:.3f} s, pytorch_memlab {traced:.3f} s")
     assert recorded < traced

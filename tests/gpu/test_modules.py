@@ -123,7 +123,7 @@ def test_checkpointing(torch, gpt):
 
     optimizer = torch.optim.AdamW(gpt.parameters())
     steps(torch, gpt, optimizer, 1)
-    with ipygpumem.measure(modules=gpt) as plain:
+    with ipygpumem.measure(modules=gpt) as reference:
         steps(torch, gpt, optimizer, 1)
     gpt.checkpoint = lambda block, x: checkpoint(block, x, use_reentrant=False)
     with ipygpumem.measure(modules=gpt) as m:
@@ -131,7 +131,7 @@ def test_checkpointing(torch, gpt):
     tree = check_sums(m.report)
     row = tree.row("blocks.2")
     assert row.note.startswith("recomputed in backward")
-    assert row.activations < check_sums(plain.report).row("blocks.2").activations / 4
+    assert row.activations < check_sums(reference.report).row("blocks.2").activations / 4
     parts = {part.kind: part for part in tree.parts}
     assert parts["other threads"].peak == 0
 
@@ -168,8 +168,8 @@ def test_overhead(torch, gpt):
             torch.cuda.synchronize()
             return (time.perf_counter() - start) / 5 * 1000
 
-    plain, lines, modules = timed(), timed(lines=steps), timed(modules=gpt)
-    print(f"MODULES a step: plain {plain:.1f} ms, --lines {lines:.1f} ms, --modules {modules:.1f} ms")
+    reference, lines, modules = timed(), timed(lines=steps), timed(modules=gpt)
+    print(f"MODULES a step: plain {reference:.1f} ms, --lines {lines:.1f} ms, --modules {modules:.1f} ms")
 
 
 def test_cuda_graphs_and_side_streams(torch):

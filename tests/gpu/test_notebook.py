@@ -20,7 +20,7 @@ def texts(cell):
     return [out["data"]["text/plain"] for out in cell.outputs if out.output_type == "display_data"]
 
 
-def printed(cell):
+def stdout(cell):
     return "".join(out["text"] for out in cell.outputs if out.output_type == "stream")
 
 
@@ -39,7 +39,7 @@ def test_first_five_minutes(tmp_path):
     assert re.search(
         r"ipygpumem: cuda:0 NVIDIA .*, \d+\.\d GiB; baseline \d+ MiB \(context \d+, first kernels \d+\);"
         r".* a report follows every cell that changes memory",
-        printed(cells[0]),
+        stdout(cells[0]),
     )
     [line] = texts(cells[1])
     assert line.startswith("cuda:0  +100.0 MiB held · peak +100.0 MiB")
@@ -91,7 +91,7 @@ def test_preload_off_does_not_initialize_cuda():
         "y = torch.ones(1 << 20, device='cuda')",
         "import ipygpumem\nipygpumem.measurement.runtime.current().baseline.device",
     ).cells
-    assert "CUDA was not started" in printed(cells[0])
+    assert "CUDA was not started" in stdout(cells[0])
     assert cells[1].outputs[0]["data"]["text/plain"] == "False"
     [line] = texts(cells[2])
     assert re.search(r"CUDA context and first kernels \+\d{3}\.\d MiB", line)
@@ -146,8 +146,8 @@ def test_unload_and_reload_do_not_change_user_counters():
     ).cells
     peaks = [int(cell.outputs[-1]["data"]["text/plain"]) for cell in (cells[3], cells[5])]
     assert peaks[0] == peaks[1] >= 501
-    shown = [out["data"]["text/plain"] for out in cells[4].outputs if out.output_type == "execute_result"]
-    assert shown == [str(peaks[0])]
+    results = [out["data"]["text/plain"] for out in cells[4].outputs if out.output_type == "execute_result"]
+    assert results == [str(peaks[0])]
     wrapped, after = ast.literal_eval(cells[7].outputs[0]["data"]["text/plain"])
     assert wrapped is False
     assert after < 100

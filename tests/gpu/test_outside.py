@@ -116,16 +116,16 @@ tell(steps=steps, threads=[t.name for t in threading.enumerate() if t.name != "i
 )
 
 
-_FOUND = {}
+_RESULTS = {}
 
 
 @pytest.fixture
 def table(fresh):
     """The steps of one process, run once for all tests here."""
-    if not _FOUND:
-        _FOUND.update(fresh(TABLE))
-    assert _FOUND["threads"] == ["MainThread"]
-    return _FOUND["steps"]
+    if not _RESULTS:
+        _RESULTS.update(fresh(TABLE))
+    assert _RESULTS["threads"] == ["MainThread"]
+    return _RESULTS["steps"]
 
 
 def test_matmul_is_cublas(table):

@@ -49,10 +49,10 @@ rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outsi
 before = threads(); current().sampler.close(); tell(rows=rows, before=before, after=threads())
 """
     )
-    alone, beside, torch_only, short = [row[0] for row in facts["rows"]]
-    assert abs(alone["change"] - 700 * MIB) <= 2 * MIB
-    assert 0.09 < alone["seconds"] < 0.25
-    assert alone["gap"] < 0.05
+    outside_only, beside, torch_only, short = [row[0] for row in facts["rows"]]
+    assert abs(outside_only["change"] - 700 * MIB) <= 2 * MIB
+    assert 0.09 < outside_only["seconds"] < 0.25
+    assert outside_only["gap"] < 0.05
     assert abs(beside["change"] - (700 - 256) * MIB) <= 16 * MIB, "PyTorch may already have reserved its 256 MiB"
     assert torch_only is None
     assert short is None
@@ -78,9 +78,9 @@ tell(sampled=facts(m.report.devices["cuda:0"]), curves=curves, base=m.report.dev
 """
     )
     assert abs(facts["sampled"]["change"] - 700 * MIB) <= 2 * MIB
-    used, outside = facts["curves"]["device used"], facts["curves"]["outside PyTorch"]
+    used, outside_curve = facts["curves"]["device used"], facts["curves"]["outside PyTorch"]
     assert max(used["bytes"]) - min(used["bytes"]) >= 690 * MIB
-    levels = {round((level - facts["base"]) / (4 * MIB)) * 4 for level in outside["bytes"]}
+    levels = {round((level - facts["base"]) / (4 * MIB)) * 4 for level in outside_curve["bytes"]}
     assert levels <= {0, 700, 4, 696, 704}, "samples contain no memory of PyTorch: both clocks agree"
 
 

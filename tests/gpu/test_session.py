@@ -85,8 +85,8 @@ def test_real_report_round_trips_through_metadata(torch, tmp_path):
             torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
     finally:
         ipygpumem.reports.log = None
-    (loaded,) = ipygpumem.load_reports(tmp_path / "s.jsonl")
-    assert loaded == m.report
+    (restored,) = ipygpumem.load_reports(tmp_path / "s.jsonl")
+    assert restored == m.report
     data = json.dumps(summary(m.report))
     assert len(data.encode()) <= LIMIT
     for row, original in zip(rows_from_summary(json.loads(data)), report_rows(m.report), strict=True):

@@ -51,8 +51,8 @@ class Notebook:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             result = self.shell.run_cell(cell, **options)
         error = result.error_before_exec or result.error_in_exec
-        shown = [output["data"] for output in self.shell.display_pub.outputs]
-        return Ran(result.success, result.result, error, out.getvalue(), err.getvalue(), shown)
+        displayed = [output["data"] for output in self.shell.display_pub.outputs]
+        return Ran(result.success, result.result, error, out.getvalue(), err.getvalue(), displayed)
 
     def load(self):
         return self.run("%load_ext ipygpumem", store_history=False)
@@ -108,7 +108,7 @@ def notebook(make_notebook):
 
 
 @pytest.fixture
-def loaded(make_notebook):
+def cpu_notebook(make_notebook):
     """A notebook with the extension on a machine without a GPU, reporting after every cell."""
     notebook = make_notebook(GPUMem={"report": "always"})
     notebook.load()

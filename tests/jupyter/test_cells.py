@@ -75,26 +75,26 @@ def check(ran, value, error, reports):
 
 
 @pytest.mark.parametrize("name", TRAPS)
-def test_automatic_report(loaded, name):
+def test_automatic_report(cpu_notebook, name):
     cell, value, error, reports = TRAPS[name]
-    number = loaded.shell.execution_count
-    ran = loaded.run(cell)
+    number = cpu_notebook.shell.execution_count
+    ran = cpu_notebook.run(cell)
     check(ran, value, error, reports)
     if reports:
-        assert loaded.last.cell == number
-        assert loaded.last.success is (error is None)
+        assert cpu_notebook.last.cell == number
+        assert cpu_notebook.last.success is (error is None)
         assert ("failed" in ran.text) is (error is not None)
     # the next cell works as usual
-    check(loaded.run("1 + 1"), 2, None, 1)
-    check(loaded.run(""), None, None, 0)
-    check(loaded.run("1/0"), None, ZeroDivisionError, 1)
+    check(cpu_notebook.run("1 + 1"), 2, None, 1)
+    check(cpu_notebook.run(""), None, None, 0)
+    check(cpu_notebook.run("1/0"), None, ZeroDivisionError, 1)
 
 
 @pytest.mark.parametrize("name", UNDER_OURS)
-def test_cell_below_magic(loaded, name):
+def test_cell_below_magic(cpu_notebook, name):
     cell, value, error, _ = TRAPS[name]
-    number = loaded.shell.execution_count
-    ran = loaded.run(f"%%gpumem\n{cell}")
+    number = cpu_notebook.shell.execution_count
+    ran = cpu_notebook.run(f"%%gpumem\n{cell}")
     if isinstance(ran.error, SyntaxError):  # nothing runs, and our call is part of the cell
         check(ran, value, error, 0)
     else:
@@ -102,108 +102,108 @@ def test_cell_below_magic(loaded, name):
         assert ran.text.startswith("host memory of this process")
         assert f"   In [{number}], " in ran.text
         assert ("failed" in ran.text) is (error is not None)
-    check(loaded.run("1 + 1"), 2, None, 1)
+    check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
 @pytest.mark.parametrize("name", ["interrupted while waiting", "cancelled while waiting"])
-def test_interrupted_wait_below_magic(loaded, name):
+def test_interrupted_wait_below_magic(cpu_notebook, name):
     cell, _, error, _ = TRAPS[name]
-    ran = loaded.run(f"%%gpumem -v facts\n{cell}")
+    ran = cpu_notebook.run(f"%%gpumem -v facts\n{cell}")
     check(ran, None, error, 1)
-    assert loaded.run("facts.success").value is False
+    assert cpu_notebook.run("facts.success").value is False
     # no measurement is left open: the next cell has its own peak
     from ipygpumem.measurement.runtime import current
 
     assert current().peaks._scopes == []
 
 
-ABOVE = {
+MAGICS = {
     "time": ("%%time\n%%gpumem\n6 * 7", 42, 1),
     "capture": ("%%capture\n%%gpumem\nprint('x')\n6 * 7", None, 1),
     "capture twice": ("%%capture\n%%time\n%%gpumem\n6 * 7", None, 1),
 }
 
 
-@pytest.mark.parametrize("name", ABOVE)
-def test_magic_below_another_magic(loaded, name):
-    cell, value, reports = ABOVE[name]
-    number = loaded.shell.execution_count
-    ran = loaded.run(cell)
+@pytest.mark.parametrize("name", MAGICS)
+def test_magic_below_another_magic(cpu_notebook, name):
+    cell, value, reports = MAGICS[name]
+    number = cpu_notebook.shell.execution_count
+    ran = cpu_notebook.run(cell)
     check(ran, value, None, reports)
     assert ran.text.startswith(f"host memory of this process   In [{number}], ")  # a table was requested
     assert "\nx" not in ran.stdout
-    check(loaded.run("1 + 1"), 2, None, 1)
+    check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
-def test_duplicate_magic_raises_before_the_body(loaded):
-    ran = loaded.run("%%gpumem -q\n%%gpumem -v second\nran = True")
+def test_duplicate_magic_raises_before_the_body(cpu_notebook):
+    ran = cpu_notebook.run("%%gpumem -q\n%%gpumem -v second\nran = True")
     assert "put all options on one line" in ran.stderr
-    assert "ran" not in loaded.shell.user_ns
-    assert "second" not in loaded.shell.user_ns
+    assert "ran" not in cpu_notebook.shell.user_ns
+    assert "second" not in cpu_notebook.shell.user_ns
 
 
-def test_magic_in_nested_run_measures_that_run(loaded):
-    ran = loaded.run("ip = get_ipython()\nip.run_cell('%%gpumem -v inner\\n6 * 7')\nkept = " + LARGE)
+def test_magic_in_nested_run_measures_that_run(cpu_notebook):
+    ran = cpu_notebook.run("ip = get_ipython()\nip.run_cell('%%gpumem -v inner\\n6 * 7')\nkept = " + LARGE)
     assert len(ran.texts) == 2
     assert ran.texts[0].startswith("host memory of this process")
-    inner, outer = loaded.shell.user_ns["inner"], loaded.last
+    inner, outer = cpu_notebook.shell.user_ns["inner"], cpu_notebook.last
     assert inner.cell is None and outer.cell is not None
     assert inner.host.held < 64 << 20 < outer.host.held
 
 
-def test_run_magic_reports_each_cell_of_a_notebook(loaded, tmp_path):
+def test_run_magic_reports_each_cell_of_a_notebook(cpu_notebook, tmp_path):
     script = tmp_path / "two.ipy"
     script.write_text("%gpumem -v one x = 1\n%gpumem -v two y = 2\n")
-    ran = loaded.run(f"%run {script}\none.cell, two.cell")
+    ran = cpu_notebook.run(f"%run {script}\none.cell, two.cell")
     assert ran.success, ran
     assert len(ran.texts) == 3
 
 
-def test_silent_and_unstored(loaded):
-    check(loaded.run("x = 6 * 7", silent=True), None, None, 0)
-    check(loaded.run("6 * 7", store_history=False), 42, None, 0)
-    check(loaded.run("%%gpumem\nx = 6 * 7", silent=True), None, None, 0)
-    ran = loaded.run("%%gpumem\n6 * 7", store_history=False)  # requested, without a cell number
+def test_silent_and_unstored(cpu_notebook):
+    check(cpu_notebook.run("x = 6 * 7", silent=True), None, None, 0)
+    check(cpu_notebook.run("6 * 7", store_history=False), 42, None, 0)
+    check(cpu_notebook.run("%%gpumem\nx = 6 * 7", silent=True), None, None, 0)
+    ran = cpu_notebook.run("%%gpumem\n6 * 7", store_history=False)  # requested, without a cell number
     check(ran, 42, None, 1)
     assert re.match(r"host memory of this process   \d+\.\d m?s\n", ran.text)
-    assert loaded.last.cell is None
+    assert cpu_notebook.last.cell is None
 
 
-def test_kernel_that_ends_cell_with_none(loaded):
+def test_kernel_that_ends_cell_with_none(cpu_notebook):
     """ipykernel does this for a cancelled async cell."""
-    shell = loaded.shell
+    shell = cpu_notebook.shell
     infos = []
     shell.events.register("pre_run_cell", infos.append)
-    loaded.run("x = 1")
+    cpu_notebook.run("x = 1")
     shell.events.unregister("pre_run_cell", infos.append)
-    before = len(loaded.reports)
+    before = len(cpu_notebook.reports)
     shell.events.trigger("post_run_cell", None)  # no cell is open
-    assert len(loaded.reports) == before
+    assert len(cpu_notebook.reports) == before
     shell.events.trigger("pre_run_cell", infos[0])
     shell.events.trigger("post_run_cell", None)
-    assert len(loaded.reports) == before + 1
-    assert loaded.last.success is False
-    check(loaded.run("1 + 1"), 2, None, 1)
+    assert len(cpu_notebook.reports) == before + 1
+    assert cpu_notebook.last.success is False
+    check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
 @pytest.mark.parametrize("alive", [False, True])
-def test_cell_without_end(loaded, alive):
+def test_cell_without_end(cpu_notebook, alive):
     """A missing end event does not affect later cells, whether or not the event object is still alive."""
 
     class Info:
         raw_cell, store_history, cell_id = "x", True, None
 
-    lost = Info()
-    loaded.shell.events.trigger("pre_run_cell", lost)
+    lost_event = Info()
+    cpu_notebook.shell.events.trigger("pre_run_cell", lost_event)
     if alive:
-        loaded.shell.events.trigger("post_run_cell", None)
+        cpu_notebook.shell.events.trigger("post_run_cell", None)
     else:
-        del lost
-    check(loaded.run("1 + 1"), 2, None, 1)
+        del lost_event
+    check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
-def test_one_pair_of_events_and_no_second_run(loaded):
-    shell, events = loaded.shell, []
+def test_one_pair_of_events_and_no_second_run(cpu_notebook):
+    shell, events = cpu_notebook.shell, []
 
     def pre(info):
         events.append("pre")
@@ -222,121 +222,127 @@ def test_one_pair_of_events_and_no_second_run(loaded):
     ):
         events.clear()
         shell.user_ns["runs"].clear()
-        loaded.run(cell)
+        cpu_notebook.run(cell)
         assert events == ["pre", "post"]
         assert shell.user_ns["runs"] == [1]
     shell.events.unregister("pre_run_cell", pre)
     shell.events.unregister("post_run_cell", post)
 
 
-def test_values_are_kept(loaded):
-    number = loaded.shell.execution_count
-    ran = loaded.run("%%gpumem\n[1, 2]")
+def test_values_are_kept(cpu_notebook):
+    number = cpu_notebook.shell.execution_count
+    ran = cpu_notebook.run("%%gpumem\n[1, 2]")
     assert ran.stdout == f"Out[{number}]: [1, 2]\n"
-    assert loaded.run(f"_, Out[{number}]").value == ([1, 2], [1, 2])
-    assert loaded.run("%%gpumem\n6 * 7;").stdout == ""
-    assert loaded.run("%gpumem 6 * 7;").stdout == ""
-    number = loaded.shell.execution_count
-    assert loaded.run("%gpumem 6 * 7").stdout == f"Out[{number}]: 42\n"
-    assert loaded.run("_").value == 42
+    assert cpu_notebook.run(f"_, Out[{number}]").value == ([1, 2], [1, 2])
+    assert cpu_notebook.run("%%gpumem\n6 * 7;").stdout == ""
+    assert cpu_notebook.run("%gpumem 6 * 7;").stdout == ""
+    number = cpu_notebook.shell.execution_count
+    assert cpu_notebook.run("%gpumem 6 * 7").stdout == f"Out[{number}]: 42\n"
+    assert cpu_notebook.run("_").value == 42
 
 
-def test_multi_line_strings_are_exact(loaded):
+def test_multi_line_strings_are_exact(cpu_notebook):
     body = 'text = """a\n  b\n\n\tc\r\n %%gpumem\n{name} $x\n"""\ntext'
-    assert loaded.run("%%gpumem\n" + body).value == loaded.run(body).value == "a\n  b\n\n\tc\n %%gpumem\n{name} $x\n"
+    assert (
+        cpu_notebook.run("%%gpumem\n" + body).value
+        == cpu_notebook.run(body).value
+        == "a\n  b\n\n\tc\n %%gpumem\n{name} $x\n"
+    )
 
 
-def test_from_future(loaded):
-    ran = loaded.run("%%gpumem\nfrom __future__ import annotations\ndef f(x: no_such_name): pass\nf.__annotations__")
+def test_from_future(cpu_notebook):
+    ran = cpu_notebook.run(
+        "%%gpumem\nfrom __future__ import annotations\ndef f(x: no_such_name): pass\nf.__annotations__"
+    )
     assert ran.success
     assert ran.value == {"x": "no_such_name"}
 
 
-def test_classes_and_functions_have_their_source(loaded):
+def test_classes_and_functions_have_their_source(cpu_notebook):
     import inspect
 
-    loaded.run("%%gpumem\ndef f():\n    return 1\n")
-    assert inspect.getsource(loaded.shell.user_ns["f"]) == "def f():\n    return 1\n"
+    cpu_notebook.run("%%gpumem\ndef f():\n    return 1\n")
+    assert inspect.getsource(cpu_notebook.shell.user_ns["f"]) == "def f():\n    return 1\n"
 
 
 @pytest.mark.parametrize("head", ["", "%%gpumem\n", "%%gpumem -q\n", "\n\n%%gpumem\n"])
-def test_traceback_lines(loaded, head):
-    ran = loaded.run(head + "x = 1\n\ndef f():\n    1/0\nf()")
-    written = head.lstrip("\n").count("\n")
+def test_traceback_lines(cpu_notebook, head):
+    ran = cpu_notebook.run(head + "x = 1\n\ndef f():\n    1/0\nf()")
+    blank_lines = head.lstrip("\n").count("\n")
     lines = [frame.lineno for frame in traceback.extract_tb(ran.error.__traceback__) if frame.name != "run_code"]
-    assert lines == [written + 5, written + 4]
-    assert f"---> {written + 5} f()" in ran.stdout.replace("----", "---")
+    assert lines == [blank_lines + 5, blank_lines + 4]
+    assert f"---> {blank_lines + 5} f()" in ran.stdout.replace("----", "---")
 
 
-def test_invalid_option_runs_nothing(loaded):
-    ran = loaded.run("%%gpumem --no-such-option\nran = True")
+def test_invalid_option_runs_nothing(cpu_notebook):
+    ran = cpu_notebook.run("%%gpumem --no-such-option\nran = True")
     assert isinstance(ran.error, UsageError)
     assert ran.stderr == "UsageError: %%gpumem: unrecognized arguments: --no-such-option\n"
     assert ran.stdout == ""
-    assert "ran" not in loaded.shell.user_ns
-    check(loaded.run("1 + 1"), 2, None, 1)
+    assert "ran" not in cpu_notebook.shell.user_ns
+    check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
 @pytest.mark.parametrize("words", ["--help", "-h", "-q --help"])
-def test_help_runs_nothing(loaded, words):
-    ran = loaded.run(f"%%gpumem {words}\nran = True")
+def test_help_runs_nothing(cpu_notebook, words):
+    ran = cpu_notebook.run(f"%%gpumem {words}\nran = True")
     assert ran.success
     assert ran.stdout.startswith("%%gpumem [OPTIONS] ")
-    assert "ran" not in loaded.shell.user_ns
+    assert "ran" not in cpu_notebook.shell.user_ns
 
 
-def test_help_combined_with_another_option_runs_nothing(loaded):
-    assert isinstance(loaded.run("%%gpumem -qh\nran = True").error, UsageError)
-    assert "ran" not in loaded.shell.user_ns
+def test_help_combined_with_another_option_runs_nothing(cpu_notebook):
+    assert isinstance(cpu_notebook.run("%%gpumem -qh\nran = True").error, UsageError)
+    assert "ran" not in cpu_notebook.shell.user_ns
 
 
-def test_programmatic_call(loaded):
+def test_programmatic_call(cpu_notebook):
     """Scripts exported by nbconvert call the magic like this."""
-    ran = loaded.run("get_ipython().run_cell_magic('gpumem', '-v facts', 'x = 1\\nx + 41')")
+    ran = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '-v facts', 'x = 1\\nx + 41')")
     assert ran.success
     assert "Out" in ran.stdout and "42" in ran.stdout
-    assert loaded.shell.user_ns["facts"].success is True
-    ran = loaded.run("get_ipython().run_cell_magic('gpumem', '', '1/0')")
+    assert cpu_notebook.shell.user_ns["facts"].success is True
+    ran = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '', '1/0')")
     assert isinstance(ran.error, ZeroDivisionError)
-    ran = loaded.run("get_ipython().run_cell_magic('gpumem', '--help', 'ran = True')")
+    ran = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '--help', 'ran = True')")
     assert ran.stdout.startswith("%%gpumem [OPTIONS] ")
-    assert "ran" not in loaded.shell.user_ns
+    assert "ran" not in cpu_notebook.shell.user_ns
 
 
-def test_cells_of_another_thread_are_measured_separately(loaded):
+def test_cells_of_another_thread_are_measured_separately(cpu_notebook):
     """A subshell of the kernel runs cells concurrently with the main thread."""
-    loaded.run(
+    cpu_notebook.run(
         "import threading\n"
         "def other():\n"
         "    get_ipython().run_cell('kept = 1', store_history=True)\n"
         "thread = threading.Thread(target=other)\n"
         "thread.start(); thread.join()"
     )
-    assert [report.success for report in loaded.reports] == [True, True]
-    check(loaded.run("1 + 1"), 2, None, 1)
+    assert [report.success for report in cpu_notebook.reports] == [True, True]
+    check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
-def test_many_lines_of_output(loaded):
-    ran = loaded.run("for i in range(10_000): print('line', i)")
+def test_many_lines_of_output(cpu_notebook):
+    ran = cpu_notebook.run("for i in range(10_000): print('line', i)")
     assert ran.stdout.count("\n") == 10_000
     assert len(ran.texts) == 1
 
 
-def test_result_is_not_read(loaded):
+def test_result_is_not_read(cpu_notebook):
     """The extension accesses no attributes of a cell's result."""
-    loaded.run(
+    cpu_notebook.run(
         "class Shy:\n"
         "    def __getattr__(self, name): raise RuntimeError('look away')\n"
         "    def __eq__(self, other): raise RuntimeError('look away')\n"
         "    __hash__ = None\n"
         "    def __repr__(self): return 'shy'\n"
     )
-    ran = loaded.run("%%gpumem\nshy = Shy()\nshy")
+    ran = cpu_notebook.run("%%gpumem\nshy = Shy()\nshy")
     assert ran.success
     assert len(ran.texts) == 1
 
 
-def test_the_report_of_a_cell_passes_through_few_files(loaded):
+def test_cell_report_runs_few_files(cpu_notebook):
     """The code that measures an ordinary cell and shows its report is in 20 files, with 15 changes of folder."""
     package, files = Path(ipygpumem.__file__).parent, []
 
@@ -345,10 +351,10 @@ def test_the_report_of_a_cell_passes_through_few_files(loaded):
         if event == "call" and path.is_relative_to(package):
             files.append(path.relative_to(package))
 
-    loaded.run("x = 1")
+    cpu_notebook.run("x = 1")
     sys.setprofile(record)
     try:
-        ran = loaded.run("x = [0] * 10")
+        ran = cpu_notebook.run("x = [0] * 10")
     finally:
         sys.setprofile(None)
     assert "host memory (RSS)" in ran.text

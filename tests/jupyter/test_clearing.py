@@ -21,17 +21,17 @@ TAKE = "kept = [bytearray(30 << 20)]\nimport sys\nfrom IPython.display import cl
         ("h = display('frame', display_id=True); clear_output(wait=True); h.update('other')", 0),
     ],
 )
-def test_last_picture_stays(loaded, tail, reports):
-    ran = loaded.run(TAKE + tail)
+def test_last_picture_stays(cpu_notebook, tail, reports):
+    ran = cpu_notebook.run(TAKE + tail)
     assert sum("RSS" in text for text in ran.texts) == reports, ran.texts
 
 
-def test_publisher_methods_are_restored(loaded):
-    publisher = loaded.shell.display_pub
+def test_publisher_methods_are_restored(cpu_notebook):
+    publisher = cpu_notebook.shell.display_pub
     assert "clear_output" in vars(publisher)
     assert "publish" not in vars(publisher), "the method is wrapped only until the next output"
     publisher.clear_output(wait=True)
     assert "publish" in vars(publisher)
-    loaded.run("%unload_ext ipygpumem")
+    cpu_notebook.run("%unload_ext ipygpumem")
     assert "publish" not in vars(publisher)
     assert "clear_output" not in vars(publisher)

@@ -115,33 +115,33 @@ def completions(shell, text):
 
 
 @pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
-def test_completion_by_ipython(loaded, tmp_path, monkeypatch):
-    assert set(completions(loaded.shell, "%%gpumem --s")) >= {"%%gpumem --snapshot", "%%gpumem --stacks"}
-    assert "%gpumem on" in completions(loaded.shell, "%gpumem o")
+def test_completion_by_ipython(cpu_notebook, tmp_path, monkeypatch):
+    assert set(completions(cpu_notebook.shell, "%%gpumem --s")) >= {"%%gpumem --snapshot", "%%gpumem --stacks"}
+    assert "%gpumem on" in completions(cpu_notebook.shell, "%gpumem o")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one[1].pickle").touch()
     for line in ("%%gpumem --snapshot ", "%%gpumem -q --snapshot="):
         for typed in ("on", "one[", "one[1].p"):
-            assert f"{line}one[1].pickle" in completions(loaded.shell, line + typed)
-    loaded.run("%unload_ext ipygpumem")
-    assert "%%gpumem --snapshot" not in completions(loaded.shell, "%%gpumem --s")
+            assert f"{line}one[1].pickle" in completions(cpu_notebook.shell, line + typed)
+    cpu_notebook.run("%unload_ext ipygpumem")
+    assert "%%gpumem --snapshot" not in completions(cpu_notebook.shell, "%%gpumem --s")
 
 
 @pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
-def test_python_is_completed_in_a_statement(loaded):
-    loaded.run("some_long_name = 1")
-    ours, theirs = (completions(loaded.shell, f"%{magic} some_lo") for magic in ("gpumem", "time"))
+def test_python_is_completed_in_a_statement(cpu_notebook):
+    cpu_notebook.run("some_long_name = 1")
+    ours, theirs = (completions(cpu_notebook.shell, f"%{magic} some_lo") for magic in ("gpumem", "time"))
     assert [line.replace("%gpumem", "%time") for line in ours] == theirs
-    assert "x = some_long_name" in completions(loaded.shell, "x = some_lo")
+    assert "x = some_long_name" in completions(cpu_notebook.shell, "x = some_lo")
 
 
 @pytest.mark.skipif(version_info >= (8, 6), reason="this IPython has matchers")
-def test_ipython_without_matchers(loaded):
+def test_ipython_without_matchers(cpu_notebook):
     assert matcher() is None
-    assert completions(loaded.shell, "impo")
+    assert completions(cpu_notebook.shell, "impo")
 
 
-def test_magic_names_are_completed(loaded):
-    assert "%gpumem" in completions(loaded.shell, "%gpum")
-    assert "%%gpumem" in completions(loaded.shell, "%%gpum")
-    assert "%%_gpumem_begin" not in completions(loaded.shell, "%_gpum")
+def test_magic_names_are_completed(cpu_notebook):
+    assert "%gpumem" in completions(cpu_notebook.shell, "%gpum")
+    assert "%%gpumem" in completions(cpu_notebook.shell, "%%gpum")
+    assert "%%_gpumem_begin" not in completions(cpu_notebook.shell, "%_gpum")

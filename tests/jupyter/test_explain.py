@@ -216,9 +216,9 @@ def test_before_cuda_is_initialized(fake_gpu, make_notebook):
     assert not fake_gpu[0].context
 
 
-def test_host_memory_is_shown_without_gpu(loaded):
-    loaded.run("import torch\nx = torch.ones(16 << 20)")
-    ran = loaded.run("%gpumem explain")
+def test_host_memory_is_shown_without_gpu(cpu_notebook):
+    cpu_notebook.run("import torch\nx = torch.ones(16 << 20)")
+    ran = cpu_notebook.run("%gpumem explain")
     lines = ran.texts[0].splitlines()
     assert lines[0] == f"no GPU ({NO_GPU}); this is main memory"
     assert lines[2] == "host, main memory"

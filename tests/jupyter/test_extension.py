@@ -68,9 +68,9 @@ def test_unload_restores_everything(fake_gpu, notebook):
     notebook.load()
     notebook.run(ALLOCATE)
     notebook.run("%%gpumem\n1 + 1")
-    loaded = footprint(notebook.shell)
+    after_load = footprint(notebook.shell)
     for name in ("events", "cleanup", "line", "cell", "registry", "configurables", "formatters", "torch"):
-        assert loaded[name] != before[name], name
+        assert after_load[name] != before[name], name
     notebook.run("del kept", store_history=False)
     ran = notebook.run("%unload_ext ipygpumem", store_history=False)
     assert (ran.stdout, ran.stderr, ran.displays) == ("", "", [])
@@ -188,10 +188,10 @@ def test_unload_while_recording(fake_gpu, notebook):
 def test_unload_does_not_change_user_peaks(gpu_notebook):
     gpu_notebook.run(f"{ALLOCATE}\ndel kept")
     gpu_notebook.run("1 + 1")
-    read = "torch.cuda.max_memory_allocated()"
-    peak = gpu_notebook.run(read).value
+    read_peak = "torch.cuda.max_memory_allocated()"
+    peak = gpu_notebook.run(read_peak).value
     gpu_notebook.run("%unload_ext ipygpumem")
-    assert gpu_notebook.run(read).value == peak
+    assert gpu_notebook.run(read_peak).value == peak
     assert peak >= 100 * MIB
 
 
@@ -242,15 +242,15 @@ def test_two_consecutive_shells(make_notebook):
 
 
 @pytest.mark.parametrize("name", ["last", "reports", "reading"])
-def test_names_available_in_notebooks(loaded, name):
-    loaded.run("import ipygpumem\n1 + 1")
-    loaded.run("x = 1")
+def test_names_available_in_notebooks(cpu_notebook, name):
+    cpu_notebook.run("import ipygpumem\n1 + 1")
+    cpu_notebook.run("x = 1")
     values = {
         "last": "ipygpumem.last.cell",
         "reports": "len(ipygpumem.reports)",
         "reading": "ipygpumem.reading().host.rss",
     }
-    assert loaded.run(values[name]).value
+    assert cpu_notebook.run(values[name]).value
 
 
 def test_report_as_value_of_cell(gpu_notebook):

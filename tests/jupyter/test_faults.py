@@ -144,14 +144,14 @@ def test_torch_import_error(notebook, monkeypatch):
 
 def test_late_import_of_torch(fake_gpu, make_notebook, monkeypatch):
     """A reading happens while a cell imports torch, and another one after the import."""
-    whole = sys.modules["torch"]
+    torch_module = sys.modules["torch"]
     notebook = make_notebook(GPUMem={"preload": "off", "report": "always"})
     monkeypatch.delitem(sys.modules, "torch")
     notebook.load()
     assert "host memory" in notebook.run("1 + 1").text
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as during its import
     assert "host memory" in notebook.run("1 + 1").text
-    monkeypatch.setitem(sys.modules, "torch", whole)
+    monkeypatch.setitem(sys.modules, "torch", torch_module)
     ran = notebook.run(f"import torch\n{take(64)}")
     assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB · CUDA context and first kernels +612.0 MiB")
 
@@ -188,8 +188,8 @@ def test_nvml_fails_during_a_session(gpu_notebook, fake_gpu):
     ran = gpu_notebook.run("6 * 7")
     assert ran.value == 42
     reason = "the GPU has fallen off the bus (NVML: GPU is lost)"
-    (said,) = ran.text.splitlines()[1:]
-    assert said == f"cuda:0: memory outside PyTorch is known for the whole device only from now on ({reason})"
+    (message,) = ran.text.splitlines()[1:]
+    assert message == f"cuda:0: memory outside PyTorch is known for the whole device only from now on ({reason})"
     assert gpu_notebook.run("1 + 1").texts == []  # reported once
     ran = gpu_notebook.run(take(64, "more"))
     assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB")
@@ -363,5 +363,5 @@ def test_memory_of_three_hundred_cells(gpu_notebook, make_notebook):
     tracemalloc.stop()
     count = len(gpu_notebook.reports) - before
     assert count == 300
-    held = sum(line.size for line in ours.statistics("filename"))
-    assert held / count <= 2048, "\n".join(map(str, ours.statistics("lineno")[:12]))
+    allocated_bytes = sum(line.size for line in ours.statistics("filename"))
+    assert allocated_bytes / count <= 2048, "\n".join(map(str, ours.statistics("lineno")[:12]))

@@ -159,13 +159,13 @@ def test_log(gpu_notebook, tmp_path):
         "import ipygpumem\nwith ipygpumem.measure():\n    y = torch.ones(5 << 20, dtype=torch.uint8, device='cuda')"
     )
     gpu_notebook.run("%gpumem z = 1")
-    loaded = load_reports(path)
-    assert list(loaded) == list(gpu_notebook.reports)[-len(loaded) :]
-    assert [report.code for report in loaded][-4:] == [take(100), "In [3]:2", "import ipygpumem", "z = 1"]
+    reports = load_reports(path)
+    assert list(reports) == list(gpu_notebook.reports)[-len(reports) :]
+    assert [report.code for report in reports][-4:] == [take(100), "In [3]:2", "import ipygpumem", "z = 1"]
     assert labels(gpu_notebook.run(f"%gpumem history {path}"))[:2] == ["In [2]", "In [3]"]
     gpu_notebook.run("%config GPUMem.log = None")
     gpu_notebook.run(take(7))
-    assert len(load_reports(path)) == len(loaded)
+    assert len(load_reports(path)) == len(reports)
 
 
 def test_configured_log_ends_with_the_extension(fake_gpu, make_notebook, tmp_path):
@@ -213,9 +213,9 @@ def test_last_run_is_shown(gpu_notebook):
 def test_equal_run_is_mentioned_only_on_request(gpu_notebook):
     code = "kept.append(torch.ones(5 << 20, dtype=torch.uint8, device='cuda'))"
     gpu_notebook.run("kept = []")
-    shown = [gpu_notebook.run(code, cell_id="one").text for _ in range(3)]
-    assert all("+5.0 MiB held" in text for text in shown)
-    assert not any("last run" in text for text in shown)
+    texts = [gpu_notebook.run(code, cell_id="one").text for _ in range(3)]
+    assert all("+5.0 MiB held" in text for text in texts)
+    assert not any("last run" in text for text in texts)
     assert "last run" not in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
     assert ": the same, " in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
 
@@ -252,8 +252,8 @@ def test_comparison_of_two_runs(worked, tmp_path):
         "%gpumem compare: the following arguments are required: B"
     )
     assert "earlier run" not in ran.text
-    (again,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
-    logs[1].write_text(f"{logs[1].read_text()}{again}\n")
+    (rerun,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
+    logs[1].write_text(f"{logs[1].read_text()}{rerun}\n")
     remark = "b.jsonl: 1 earlier run of repeated cells not compared, only the last"
     assert remark in worked.run(f"%gpumem compare {logs[0]} {logs[1]}").text
     with logs[0].open("a") as file:

@@ -229,20 +229,20 @@ def test_free_collects_unreachable_cycles(gpu_notebook):
         gpu_notebook.run("gc.enable()")
 
 
-def test_tensors_in_host_memory_are_listed_without_gpu(loaded):
-    loaded.run("import torch\nx = torch.ones(3 << 20)")
-    text = loaded.run("%gpumem who x").texts[0]
+def test_tensors_in_host_memory_are_listed_without_gpu(cpu_notebook):
+    cpu_notebook.run("import torch\nx = torch.ones(3 << 20)")
+    text = cpu_notebook.run("%gpumem who x").texts[0]
     assert text.startswith("cpu, who holds the memory")
     assert re.search(r"\n  x +12\.0 MiB", text)
-    assert "this process (RSS)" in loaded.run("%gpumem free").texts[0]
+    assert "this process (RSS)" in cpu_notebook.run("%gpumem free").texts[0]
 
 
 def test_stored_result_keeps_no_tensor_alive(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
-    gone = weakref.ref(gpu_notebook.shell.user_ns["x"])
+    tensor_ref = weakref.ref(gpu_notebook.shell.user_ns["x"])
     gpu_notebook.run("%gpumem who -v new_holders")
     gpu_notebook.run("del x")
-    assert gone() is None
+    assert tensor_ref() is None
 
 
 def test_unload_restores_roots(gpu_notebook):

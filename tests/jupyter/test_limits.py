@@ -32,8 +32,8 @@ def test_peak_over_limit_ends_cell_and_keeps_its_value(gpu_notebook):
     assert ran.value == 7
     assert nb.run("_").value == 7, "the value is in Out"
     assert "over the limit of 10.0 MiB" in ran.text, "the report contains it"
-    shown = [line for line in ran.stdout.splitlines() + ran.stderr.splitlines() if "GPUMemLimitExceeded" in line]
-    assert len(shown) == 1, "one line, no traceback"
+    error_lines = [line for line in ran.stdout.splitlines() + ran.stderr.splitlines() if "GPUMemLimitExceeded" in line]
+    assert len(error_lines) == 1, "one line, no traceback"
     assert "Traceback" not in ran.stdout + ran.stderr
     assert nb.run("1 + 1").success
 
@@ -51,21 +51,21 @@ def test_outside(gpu_notebook, fake_gpu):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark can be reset on Linux")
-def test_host(loaded):
-    loaded.run("%config GPUMem.host_peak = 'reset'")
+def test_host(cpu_notebook):
+    cpu_notebook.run("%config GPUMem.host_peak = 'reset'")
     gc.collect()  # objects of earlier tests must not be freed during the cell
-    ran = loaded.run("%%gpumem --limit-host 20MiB\nx = b'x' * (64 << 20)\n5")
+    ran = cpu_notebook.run("%%gpumem --limit-host 20MiB\nx = b'x' * (64 << 20)\n5")
     assert "host peak +6" in error_message(ran)
     assert "over the limit of 20.0 MiB" in error_message(ran)
     assert ran.value == 5
 
 
-def test_gpu_limit_is_met_without_gpu(loaded):
-    ran = loaded.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
+def test_gpu_limit_is_met_without_gpu(cpu_notebook):
+    ran = cpu_notebook.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
     assert ran.success
     (note,) = [line for line in ran.text.splitlines() if "was not checked" in line]
     assert "the limit on GPUs (peak 1.0 MiB, held 0) was not checked, no GPU was measured: " in note
-    assert "not checked" not in loaded.run("%%gpumem --limit-host 10GiB\nx = b'x' * (64 << 20)").text
+    assert "not checked" not in cpu_notebook.run("%%gpumem --limit-host 10GiB\nx = b'x' * (64 << 20)").text
 
 
 def test_limit_is_met_before_cuda_is_initialized(fake_gpu):

@@ -188,8 +188,8 @@ def test_code_of_named_objects_is_not_run(nb):
     assert isinstance(ran.error, UsageError)
 
 
-def test_without_gpu(loaded):
-    ran = loaded.run("%%gpumem --lines\nran = True")
+def test_without_gpu(cpu_notebook):
+    ran = cpu_notebook.run("%%gpumem --lines\nran = True")
     assert isinstance(ran.error, UsageError)
     assert "GPU memory only" in str(ran.error)
 

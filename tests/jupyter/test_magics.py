@@ -64,9 +64,9 @@ def test_breakdown(gpu_notebook):
     assert ran.displays[0]["text/html"].startswith("<div")
 
 
-def test_breakdown_without_a_gpu(loaded):
-    loaded.run("%config GPUMem.report = 'changed'")
-    text = loaded.run("%gpumem").text
+def test_breakdown_without_a_gpu(cpu_notebook):
+    cpu_notebook.run("%config GPUMem.report = 'changed'")
+    text = cpu_notebook.run("%gpumem").text
     assert text.startswith("host memory\n")
     assert re.search(r"this process \(RSS\) +\d+\.\d [MG]iB", text)
     assert "no GPU: torch" in text
@@ -98,15 +98,15 @@ def test_on_and_off(gpu_notebook):
     assert len(gpu_notebook.run(take(10, "more")).texts) == 1
 
 
-def test_on_restores_the_setting(loaded):
-    loaded.run("%gpumem off")
-    loaded.run("%gpumem on")
-    assert loaded.run("%config GPUMem.report", store_history=False).value == "always"
-    loaded.run("%gpumem on")
-    assert loaded.run("%config GPUMem.report", store_history=False).value == "always"
-    loaded.run("%config GPUMem.report = 'off'")
-    loaded.run("%gpumem on")
-    assert loaded.run("%config GPUMem.report", store_history=False).value != "off"
+def test_on_restores_the_setting(cpu_notebook):
+    cpu_notebook.run("%gpumem off")
+    cpu_notebook.run("%gpumem on")
+    assert cpu_notebook.run("%config GPUMem.report", store_history=False).value == "always"
+    cpu_notebook.run("%gpumem on")
+    assert cpu_notebook.run("%config GPUMem.report", store_history=False).value == "always"
+    cpu_notebook.run("%config GPUMem.report = 'off'")
+    cpu_notebook.run("%gpumem on")
+    assert cpu_notebook.run("%config GPUMem.report", store_history=False).value != "off"
 
 
 @pytest.mark.parametrize("line", ["%gpumem on now", "%gpumem off -q", "%gpumem on --nothing"])
@@ -132,8 +132,8 @@ def test_help(gpu_notebook, line):
 
 
 @pytest.mark.parametrize("question", ["%gpumem?", "%%gpumem?", "?%gpumem", "%gpumem??"])
-def test_question_mark_has_the_same_text(loaded, question):
-    text = re.sub(r"\x1b\[[0-9;]*m", "", loaded.run(question).stdout)
+def test_question_mark_has_the_same_text(cpu_notebook, question):
+    text = re.sub(r"\x1b\[[0-9;]*m", "", cpu_notebook.run(question).stdout)
     squeezed = re.sub(r"\s+", " ", text)
     for line in help_text().splitlines():
         assert re.sub(r"\s+", " ", line).strip() in squeezed or question.endswith("??")
@@ -175,12 +175,12 @@ def test_statement_has_value_and_report(gpu_notebook):
         ("%gpumem -v facts x = 42", "x", 42),
     ],
 )
-def test_statements(loaded, line, name, value):
-    loaded.shell.register_magic_function(int, magic_name="sql_like")
-    ran = loaded.run(line)
+def test_statements(cpu_notebook, line, name, value):
+    cpu_notebook.shell.register_magic_function(int, magic_name="sql_like")
+    ran = cpu_notebook.run(line)
     assert ran.success, ran
     assert ran.value is None
-    result = loaded.shell.user_ns[name]
+    result = cpu_notebook.shell.user_ns[name]
     assert (list(result) if isinstance(value, list) else result) == value
     assert len(ran.texts) == (0 if "-q" in line else 1)
 
@@ -221,40 +221,42 @@ def test_values(fake_gpu, make_notebook, line, value):
     assert len(notebook.reports) == 1
 
 
-def test_statement_within_function_sees_local_names(loaded):
-    ran = loaded.run("def f(n):\n    get_ipython().run_line_magic('gpumem', '-q -v facts n + 1')\n    return n\nf(3)")
+def test_statement_within_function_sees_local_names(cpu_notebook):
+    ran = cpu_notebook.run(
+        "def f(n):\n    get_ipython().run_line_magic('gpumem', '-q -v facts n + 1')\n    return n\nf(3)"
+    )
     assert ran.value == 3
-    ran = loaded.run("for i in range(3):\n    %gpumem -q i + 1")
+    ran = cpu_notebook.run("for i in range(3):\n    %gpumem -q i + 1")
     assert ran.success
 
 
-def test_cell_of_statements_reports_each_and_itself(loaded):
-    ran = loaded.run("%gpumem x = 1\n%gpumem y = 2\nz = b'x' * (128 << 20)")
+def test_cell_of_statements_reports_each_and_itself(cpu_notebook):
+    ran = cpu_notebook.run("%gpumem x = 1\n%gpumem y = 2\nz = b'x' * (128 << 20)")
     assert len(ran.texts) == 3
-    assert loaded.last.host.held > 100 * MIB  # the report of the cell
-    ran = loaded.run("# one statement\n\n%gpumem x = 1\n")
+    assert cpu_notebook.last.host.held > 100 * MIB  # the report of the cell
+    ran = cpu_notebook.run("# one statement\n\n%gpumem x = 1\n")
     assert len(ran.texts) == 1
 
 
-def test_statement_that_raises(loaded):
-    loaded.run("def f():\n    1/0")
-    number = loaded.shell.execution_count
-    ran = loaded.run("%gpumem f()")
+def test_statement_that_raises(cpu_notebook):
+    cpu_notebook.run("def f():\n    1/0")
+    number = cpu_notebook.shell.execution_count
+    ran = cpu_notebook.run("%gpumem f()")
     assert isinstance(ran.error, ZeroDivisionError)
     assert "In [%d], " % number in ran.text and ran.text.endswith("failed")  # noqa: UP031 (brackets)
-    assert loaded.last.success is False
+    assert cpu_notebook.last.success is False
     assert "ipygpumem" not in ran.stdout
     frames = traceback.extract_tb(ran.error.__traceback__)
     assert (frames[-1].name, frames[-1].line) == ("f", "1/0")
     assert frames[-2].line == "f()"
-    assert len(loaded.run("1 + 1").texts) == 1
+    assert len(cpu_notebook.run("1 + 1").texts) == 1
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "MemoryError", "SystemExit"])
 @pytest.mark.filterwarnings("ignore:To exit")
-def test_interrupted_statement(loaded, error):
-    loaded.run("def f(): raise " + error)
-    ran = loaded.run("%gpumem f()")
+def test_interrupted_statement(cpu_notebook, error):
+    cpu_notebook.run("def f(): raise " + error)
+    ran = cpu_notebook.run("%gpumem f()")
     assert type(ran.error).__name__ == error
     assert len(ran.texts) == 1
     from ipygpumem.measurement.runtime import current
@@ -262,17 +264,17 @@ def test_interrupted_statement(loaded, error):
     assert current().peaks._scopes == []
 
 
-def test_statement_with_a_syntax_error(loaded):
-    assert usage_line(loaded.run("%gpumem x +")) == "%gpumem: invalid syntax: 'x +'"
-    assert usage_line(loaded.run("%gpumem record sart")) == "%gpumem record: name one of start, save, stop"
-    assert len(loaded.run("1 + 1").texts) == 1
+def test_statement_with_a_syntax_error(cpu_notebook):
+    assert usage_line(cpu_notebook.run("%gpumem x +")) == "%gpumem: invalid syntax: 'x +'"
+    assert usage_line(cpu_notebook.run("%gpumem record sart")) == "%gpumem record: name one of start, save, stop"
+    assert len(cpu_notebook.run("1 + 1").texts) == 1
 
 
-def test_statement_that_awaits(loaded):
-    loaded.run("async def f(): pass")
-    line = usage_line(loaded.run("%gpumem await f()"))
+def test_statement_that_awaits(cpu_notebook):
+    cpu_notebook.run("async def f(): pass")
+    line = usage_line(cpu_notebook.run("%gpumem await f()"))
     assert line == "%gpumem cannot measure a statement with await: use %%gpumem for the cell"
-    assert usage_line(loaded.run("%gpumem await f(); 1")).endswith("use %%gpumem for the cell")
+    assert usage_line(cpu_notebook.run("%gpumem await f(); 1")).endswith("use %%gpumem for the cell")
 
 
 def usage_line(ran):
@@ -280,8 +282,8 @@ def usage_line(ran):
     return ran.stderr.strip().removeprefix("UsageError: ")
 
 
-def test_magic_in_failing_statement(loaded):
-    assert isinstance(loaded.run("%gpumem %no_such_magic x").error, UsageError)
+def test_magic_in_failing_statement(cpu_notebook):
+    assert isinstance(cpu_notebook.run("%gpumem %no_such_magic x").error, UsageError)
 
 
 def test_long_statement_with_snapshot(gpu_notebook, tmp_path):
@@ -320,7 +322,7 @@ def test_device(two_gpus, make_notebook):
     assert list(notebook.last.devices) == ["cuda:0", "cuda:1"]
 
 
-BAD = {
+INVALID_OPTIONS = {
     "--snapshot": "%%gpumem: argument --snapshot: expected one argument",
     "--snapshot ''": "%%gpumem: the path of the snapshot is empty",
     "--snapshot .": "%%gpumem: . is a folder: name a file in it, such as snapshot.pickle",
@@ -353,11 +355,16 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("words", BAD)
+@pytest.mark.parametrize("words", INVALID_OPTIONS)
 def test_invalid_options_are_one_line_and_nothing_runs(gpu_notebook, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     line = usage(gpu_notebook.run(f"%%gpumem {words}\nran = True"))
-    assert re.fullmatch(BAD[words] if "\\" in BAD[words] or ".*" in BAD[words] else re.escape(BAD[words]), line), line
+    assert re.fullmatch(
+        INVALID_OPTIONS[words]
+        if "\\" in INVALID_OPTIONS[words] or ".*" in INVALID_OPTIONS[words]
+        else re.escape(INVALID_OPTIONS[words]),
+        line,
+    ), line
     assert "ran" not in gpu_notebook.shell.user_ns
     assert list(tmp_path.iterdir()) == []
     assert torch._C._cuda_isHistoryEnabled() is False
@@ -397,8 +404,8 @@ def test_snapshot(gpu_notebook, tmp_path):
     ]
     assert set(lines) == {2}  # as written in the cell
     assert torch._C._cuda_isHistoryEnabled() is False
-    again = gpu_notebook.run(cell.replace(take(30), take(20)))  # a re-run overwrites
-    assert again.success
+    rerun = gpu_notebook.run(cell.replace(take(30), take(20)))  # a re-run overwrites
+    assert rerun.success
     assert pickle.loads(path.read_bytes())["ipygpumem"]["cells"][0]["number"] == number + 1
     assert [path.name for path in tmp_path.iterdir()] == ["run.pickle"]
 
@@ -479,40 +486,42 @@ def test_no_recording_with_another_allocator(make_gpu, make_notebook, tmp_path, 
 # no user objects are kept alive
 
 
-class Thing:
+class Tracked:
     pass
 
 
 @pytest.mark.parametrize("head", ["", "%%gpumem\n", "%%gpumem -v facts\n", "%%time\n%%gpumem\n"])
-def test_values_and_errors_are_released(loaded, head):
-    shell = loaded.shell
-    shell.user_ns["Thing"] = Thing
-    loaded.run(head + "import weakref\nthing = Thing()\nalive = weakref.ref(thing)\nthing")
+def test_values_and_errors_are_released(cpu_notebook, head):
+    shell = cpu_notebook.shell
+    shell.user_ns["Thing"] = Tracked
+    cpu_notebook.run(head + "import weakref\nthing = Thing()\nalive = weakref.ref(thing)\nthing")
     alive = shell.user_ns["alive"]
     assert isinstance(alive, weakref.ref)
-    loaded.run("%xdel thing")
+    cpu_notebook.run("%xdel thing")
     forget(shell)
     assert alive() is None
 
-    loaded.run(head + "def f():\n    local = Thing()\n    global alive\n    alive = weakref.ref(local)\n    1/0\nf()")
+    cpu_notebook.run(
+        head + "def f():\n    local = Thing()\n    global alive\n    alive = weakref.ref(local)\n    1/0\nf()"
+    )
     alive = shell.user_ns["alive"]
     assert alive() is not None
     forget(shell)
     assert alive() is None
 
 
-def test_failed_statement_is_released(loaded):
-    shell = loaded.shell
-    shell.user_ns["Thing"] = Thing
-    loaded.run(
+def test_failed_statement_is_released(cpu_notebook):
+    shell = cpu_notebook.shell
+    shell.user_ns["Thing"] = Tracked
+    cpu_notebook.run(
         "import weakref\ndef f():\n    local = Thing()\n    global alive\n    alive = weakref.ref(local)\n    1/0"
     )
-    loaded.run("%gpumem f()")
+    cpu_notebook.run("%gpumem f()")
     alive = shell.user_ns["alive"]
     forget(shell)
     assert alive() is None
-    loaded.run("%gpumem -o Thing()")
-    loaded.run("%gpumem -v facts Thing()")
+    cpu_notebook.run("%gpumem -o Thing()")
+    cpu_notebook.run("%gpumem -v facts Thing()")
 
 
 def forget(shell):

@@ -20,7 +20,7 @@ pytest.importorskip("anywidget")
 
 
 @pytest.fixture
-def shown(monkeypatch):
+def displayed(monkeypatch):
     displays = []
     monkeypatch.setattr(
         module, "shell_target", lambda shell: DisplayTarget("live", lambda *bundle: displays.append(bundle))
@@ -29,7 +29,7 @@ def shown(monkeypatch):
 
 
 @pytest.fixture
-def sent(monkeypatch):
+def sent_messages(monkeypatch):
     from ipygpumem.features.live.widget import MonitorWidget
 
     messages = []
@@ -40,7 +40,7 @@ def sent(monkeypatch):
 
 
 @pytest.fixture
-def monitoring(fake_gpu, shown, sent):
+def monitoring(fake_gpu, displayed, sent_messages):
     ipygpumem.preload_pytorch()
     cells = []
     monitor = Monitor(None, current(), lambda: cells[0] if cells else None)
@@ -60,38 +60,38 @@ def until(condition, seconds=5):
         time.sleep(0.01)
 
 
-def test_updates_are_sent_while_a_page_is_visible(monitoring, shown, sent, fake_gpu):
+def test_updates_are_sent_while_a_page_is_visible(monitoring, displayed, sent_messages, fake_gpu):
     monitoring.open(0.25)
-    assert shown[0][0]["text/plain"] == "(run this cell to monitor memory)"
-    until(lambda: len(sent) >= 2)
+    assert displayed[0][0]["text/plain"] == "(run this cell to monitor memory)"
+    until(lambda: len(sent_messages) >= 2)
     fake_gpu.outside(64 << 20)
-    until(lambda: len(sent) >= 5)
-    points = [content["now"] for content, _ in sent]
+    until(lambda: len(sent_messages) >= 5)
+    points = [content["now"] for content, _ in sent_messages]
     assert points[-1]["devices"]["cuda:0"]["outside"] - points[0]["devices"]["cuda:0"]["outside"] == 64 << 20
     monitoring._widget._receive(monitoring._widget, {"id": "a", "get": "past"}, None)
-    past = next(content for content, _ in sent if content.get("id") == "a")
+    past = next(content for content, _ in sent_messages if content.get("id") == "a")
     assert len(past["time"]) >= 5
     assert past["labels"] == {"cuda:0": "NVIDIA H200"}
 
 
-def test_monitor_pauses_without_pages(monitoring, sent):
+def test_monitor_pauses_without_pages(monitoring, sent_messages):
     monitoring.open(0.25)
     widget = monitoring._widget
     widget._receive(widget, {"here": "a"}, None)
     widget._receive(widget, {"here": "b"}, None)
     widget._receive(widget, {"bye": "a"}, None)
-    count = len(sent)
-    until(lambda: len(sent) > count + 1)
+    count = len(sent_messages)
+    until(lambda: len(sent_messages) > count + 1)
     widget._receive(widget, {"bye": "b"}, None)
     time.sleep(0.1)
-    count = len(sent)
+    count = len(sent_messages)
     time.sleep(0.6)
-    assert len(sent) == count
+    assert len(sent_messages) == count
     widget._receive(widget, {"here": "c"}, None)
-    until(lambda: len(sent) > count)
+    until(lambda: len(sent_messages) > count)
 
 
-def test_page_without_messages_times_out(monitoring, sent, monkeypatch):
+def test_page_without_messages_times_out(monitoring, sent_messages, monkeypatch):
     monkeypatch.setattr(module, "_VIEW_TIMEOUT", 0.3)
     monitoring.open(0.25)
     monitoring._widget._receive(monitoring._widget, {"here": "a"}, None)
@@ -99,12 +99,12 @@ def test_page_without_messages_times_out(monitoring, sent, monkeypatch):
     time.sleep(0.9)
     assert monitoring._active, "a busy kernel receives no messages"
     assert "a" in monitoring._last_seen
-    assert sent[-1][0]["now"]["running"][0] == 7
+    assert sent_messages[-1][0]["now"]["running"][0] == 7
     monitoring.cells.clear()
     until(lambda: not monitoring._active)
 
 
-def test_reopening_moves_monitor(monitoring, shown, sent, monkeypatch):
+def test_reopening_moves_monitor(monitoring, displayed, sent_messages, monkeypatch):
     monitoring.open(0.25)
     first = monitoring._widget
     closed = []
@@ -114,10 +114,10 @@ def test_reopening_moves_monitor(monitoring, shown, sent, monkeypatch):
         closed.append(widget)
 
     monkeypatch.setattr("ipygpumem.features.live.widget.MonitorWidget.close", close)
-    until(lambda: len(sent) >= 2)
+    until(lambda: len(sent_messages) >= 2)
     monitoring.open()
     assert closed == [first]
-    assert len(shown) == 2
+    assert len(displayed) == 2
     assert len(monitoring._data()["time"]) >= 2, "the history is moved as well"
     assert threads() == ["ipygpumem-monitor"]
     monitoring.close()
@@ -125,15 +125,15 @@ def test_reopening_moves_monitor(monitoring, shown, sent, monkeypatch):
     assert len(closed) == 2
 
 
-def test_invalid_requests(monitoring, sent):
+def test_invalid_requests(monitoring, sent_messages):
     monitoring.open(60)
     widget = monitoring._widget
     for content in (None, 5, {}, {"id": 1, "get": "key"}, {"id": 2, "get": "script", "from": -1}):
         widget._receive(widget, content, None)
-    errors = [content for content, _ in sent if "error" in content]
+    errors = [content for content, _ in sent_messages if "error" in content]
     assert [message["error"].split(" ")[0] for message in errors] == ["unknown", "'script'"]
     widget._receive(widget, {"id": 3, "get": "script", "from": 0}, None)
-    content, (part,) = sent[-1]
+    content, (part,) = sent_messages[-1]
     assert content["size"] == len(part) <= 30_000
 
 

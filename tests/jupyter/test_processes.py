@@ -25,11 +25,11 @@ def child(monkeypatch):
 
 @pytest.fixture
 def notebook(gpu_notebook, fake_gpu, child):
-    def others(**amounts):
+    def other_processes(**amounts):
         fake_gpu.nvml_device.others.clear()
         fake_gpu.nvml_device.others.update({int(name[1:]): size for name, size in amounts.items()})
 
-    gpu_notebook.shell.user_ns.update(others=others, child=f"p{child.pid}", GIB=GIB)
+    gpu_notebook.shell.user_ns.update(others=other_processes, child=f"p{child.pid}", GIB=GIB)
     return gpu_notebook
 
 

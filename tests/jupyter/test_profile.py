@@ -14,7 +14,7 @@ CUPTI = (
     "time. Measure them one after the other"
 )
 BODY = "y = torch.ones(1000, 200).mul(2)\n"
-NOTHING = "the timeline was not written: nothing was allocated or freed"
+NO_TIMELINE = "the timeline was not written: nothing was allocated or freed"
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def test_time_to_stop_profiler_is_not_in_cell_time(notebook, monkeypatch, end):
 
 
 def test_replaced_showtraceback(notebook):
-    shown = []
-    notebook.shell.showtraceback = lambda *_, **__: shown.append(1)
+    tracebacks = []
+    notebook.shell.showtraceback = lambda *_, **__: tracebacks.append(1)
     replacement = notebook.shell.showtraceback
     notebook.run("%%gpumem --trace {folder}/t.json\n1 / 0")
-    assert shown == [1]
+    assert tracebacks == [1]
     assert notebook.shell.showtraceback is replacement
     notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY)
     assert notebook.shell.showtraceback is replacement
@@ -156,7 +156,7 @@ def test_quiet(notebook, tmp_path):
     assert (ran.displays, ran.stdout) == ([], "")
     ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n1;")
     assert ran.displays == []
-    assert ran.stdout == f"ipygpumem: {NOTHING} by the profiled thread\n"
+    assert ran.stdout == f"ipygpumem: {NO_TIMELINE} by the profiled thread\n"
 
 
 def test_timeline_without_allocations_is_not_written(notebook):
@@ -165,12 +165,12 @@ def test_timeline_without_allocations_is_not_written(notebook):
         "import threading, torch\n"
         "one = threading.Thread(target=lambda: globals().update(kept=torch.ones(9 << 20)))\none.start(); one.join()"
     )
-    assert f"{NOTHING} by the profiled thread" in str(notebook.run(line + thread))
+    assert f"{NO_TIMELINE} by the profiled thread" in str(notebook.run(line + thread))
     own = (
         "import torch\nwith torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):\n"
         "    kept = torch.ones(9 << 20)"
     )
-    assert f"{NOTHING} before the code started its profiler" in str(notebook.run(line + own))
+    assert f"{NO_TIMELINE} before the code started its profiler" in str(notebook.run(line + own))
 
 
 def test_without_matplotlib(notebook, monkeypatch):

@@ -82,18 +82,18 @@ def test_body_is_transformed_as_without_the_magic(body, end, words):
     if not first.strip() or first.lstrip().startswith("%%gpumem"):
         return
     try:
-        plain = TransformerManager().transform_cell(body)
+        transformed = TransformerManager().transform_cell(body)
     except SyntaxError:
         return
-    assert through_ipython(f"%%gpumem {words}{end}{body}") == CALL.format(words) + plain
+    assert through_ipython(f"%%gpumem {words}{end}{body}") == CALL.format(words) + transformed
 
 
 @settings(deadline=None)
 @given(body=BODIES, end=ENDS)
 def test_rewriting_twice_changes_nothing(body, end):
     lines = "".join(f"{line}{end}" for line in ["%%gpumem -q", *body]).splitlines(keepends=True)
-    once = rewrite(lines)
-    assert rewrite(list(once)) == once
+    rewritten = rewrite(lines)
+    assert rewrite(list(rewritten)) == rewritten
 
 
 @settings(deadline=None)
@@ -117,5 +117,5 @@ def test_lines_keep_their_numbers(body):
         ("for i in x:", "incomplete"),
     ],
 )
-def test_terminal_prompt_waits_for_the_body(loaded, text, status):
-    assert loaded.shell.input_transformer_manager.check_complete(text)[0] == status
+def test_terminal_prompt_waits_for_the_body(cpu_notebook, text, status):
+    assert cpu_notebook.shell.input_transformer_manager.check_complete(text)[0] == status

@@ -53,10 +53,10 @@ def test_peaks_of_several_cells(gpu_notebook, fake_gpu, tmp_path):
     gpu_notebook.run("passing()")
     gpu_notebook.run(f"%gpumem record save {tmp_path / 'x.pickle'}")
     gpu_notebook.run("%gpumem record stop")
-    own = Snapshot.load(tmp_path / "x.pickle").own
-    curve = own.curves["outside PyTorch"]
+    metadata = Snapshot.load(tmp_path / "x.pickle").own
+    curve = metadata.curves["outside PyTorch"]
     assert max(curve["bytes"]) - min(curve["bytes"]) == 1200 << 20
-    long = [cell for cell in own.cells if cell.end_us - cell.start_us > 80_000]
+    long = [cell for cell in metadata.cells if cell.end_us - cell.start_us > 80_000]
     assert len(long) == 2
     for cell in long:
         assert any(cell.start_us <= time_us <= cell.end_us for time_us in curve["time_us"])

@@ -61,7 +61,7 @@ def test_config_reads_a_trait(gpu_notebook):
     assert gpu_notebook.run("%config GPUMem.min_change").value == MIB
 
 
-BAD = {
+INVALID = {
     "report": "sometimes",
     "preload": "everything",
     "style": "ascii",
@@ -78,15 +78,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", INVALID)
 def test_invalid_value_by_config_is_one_line(gpu_notebook, caplog, name):
     before = gpu_notebook.run(f"%config GPUMem.{name}").value
     with caplog.at_level(logging.ERROR):
-        ran = gpu_notebook.run(f"%config GPUMem.{name} = {BAD[name]!r}")
+        ran = gpu_notebook.run(f"%config GPUMem.{name} = {INVALID[name]!r}")
     assert ran.success  # IPython logs one line
     (record,) = caplog.records
     assert "\n" not in record.getMessage()
-    assert repr(BAD[name]) in record.getMessage() or str(BAD[name]) in record.getMessage()
+    assert repr(INVALID[name]) in record.getMessage() or str(INVALID[name]) in record.getMessage()
     assert gpu_notebook.run(f"%config GPUMem.{name}").value == before
     caplog.clear()
     gpu_notebook.run("%config GPUMem.report = 'always'")  # the next setting does not restore it
@@ -94,12 +94,12 @@ def test_invalid_value_by_config_is_one_line(gpu_notebook, caplog, name):
     assert len(gpu_notebook.run("1 + 1").texts) == 1
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", INVALID)
 def test_invalid_value_in_configuration_does_not_break_load(fake_gpu, configured, name):
-    notebook = configured(**{name: BAD[name], "style": BAD[name] if name == "style" else "table"})
+    notebook = configured(**{name: INVALID[name], "style": INVALID[name] if name == "style" else "table"})
     first, fault = notebook.said.stdout.splitlines()
     assert first.startswith("ipygpumem: cuda:0 NVIDIA H200")
-    assert fault.startswith(f"ipygpumem: c.GPUMem.{name} = {BAD[name]!r} is ignored: ")
+    assert fault.startswith(f"ipygpumem: c.GPUMem.{name} = {INVALID[name]!r} is ignored: ")
     assert notebook.said.stderr == ""
     assert notebook.said.success
     ran = notebook.run(take(64))
@@ -145,12 +145,12 @@ def test_load_mentions_that_reports_are_off(fake_gpu, configured):
 
 
 @pytest.mark.parametrize(
-    ("least", "reports"), [(0, [1, 1, 1]), (MIB, [0, 1, 1]), ("4 MiB", [0, 0, 1]), ("1 GiB", [0, 0, 0])]
+    ("minimum", "reports"), [(0, [1, 1, 1]), (MIB, [0, 1, 1]), ("4 MiB", [0, 0, 1]), ("1 GiB", [0, 0, 0])]
 )
-def test_min_change(fake_gpu, setting, least, reports):
+def test_min_change(fake_gpu, setting, minimum, reports):
     notebook = setting(min_change="2 GiB")
     notebook.run("x = torch.ones(1, device='cuda')")  # a segment to cut small blocks from
-    notebook = setting(min_change=least)
+    notebook = setting(min_change=minimum)
     cells = ("y = torch.ones(1, device='cuda')", "z = torch.ones(1 << 20, dtype=torch.uint8, device='cuda')", take(64))
     assert [len(notebook.run(cell).texts) for cell in cells] == reports
 
@@ -272,7 +272,7 @@ def test_host_peak(make_notebook):
 
 
 def test_every_trait_is_tested():
-    assert set(Settings.class_traits(config=True)) == set(BAD)
+    assert set(Settings.class_traits(config=True)) == set(INVALID)
 
 
 def test_configuration_from_the_command_line():

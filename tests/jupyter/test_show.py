@@ -62,9 +62,9 @@ def test_line_in_a_terminal(terminal, monkeypatch):
     )
 
 
-def test_notebook_is_not_a_terminal(loaded):
-    assert not is_terminal(loaded.shell)
-    assert not uses_color(loaded.shell)
+def test_notebook_is_not_a_terminal(cpu_notebook):
+    assert not is_terminal(cpu_notebook.shell)
+    assert not uses_color(cpu_notebook.shell)
 
 
 @pytest.mark.parametrize(("cell", "limit"), [(TAKE, 4096), (f"%%gpumem\n{TAKE}", 16384), ("%gpumem", 16384)])
@@ -100,6 +100,6 @@ def test_text_of_the_caller_is_not_markup(gpu_notebook, tmp_path):
 
 
 @pytest.mark.parametrize("cell", ["%gpumem", "%gpumem 6 * 7", "%%gpumem\n6 * 7", "6 * 7"])
-def test_one_display_per_cell(loaded, cell):
+def test_one_display_per_cell(cpu_notebook, cell):
     """Only the breakdown is shown, without a report about the statement itself."""
-    assert len(loaded.run(cell).texts) == 1
+    assert len(cpu_notebook.run(cell).texts) == 1

@@ -49,8 +49,8 @@ def quiet(make_notebook):
     return notebook
 
 
-def test_file_in_a_terminal(loaded, gpt):
-    ran = loaded.run(f"%gpumem view '{gpt}'")
+def test_file_in_a_terminal(cpu_notebook, gpt):
+    ran = cpu_notebook.run(f"%gpumem view '{gpt}'")
     assert ran.success
     assert ran.texts == [f"{Snapshot.load(gpt).summary()}\n{HINT}"], "the cell has no separate report"
     assert ran.value is None
@@ -124,7 +124,7 @@ def test_statement(gpu_notebook, tmp_path):
 
 
 def test_failing_view_is_one_line(gpu_notebook, tmp_path, monkeypatch):
-    def broken(self, where):
+    def broken(self, target):
         raise RuntimeError("no canvas\nand more")
 
     monkeypatch.setattr(View, "publish", broken)

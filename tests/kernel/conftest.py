@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if Path(item.fspath).is_relative_to(HERE):
+        if Path(item.fspath).is_relative_to(FOLDER):
             item.add_marker(pytest.mark.kernel)
 
 

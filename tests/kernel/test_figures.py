@@ -38,10 +38,10 @@ def test_notebook_and_log_have_the_same_figures(executed):
         "%gpumem 6 * 7",
         "1/0",
     ]
-    for carried, written in zip(notebook.rows, log.rows, strict=True):
+    for carried, logged in zip(notebook.rows, log.rows, strict=True):
         for name in ("cell", "device", "held", "peak", "peak_trust", "success"):
-            assert getattr(carried, name) == getattr(written, name)
-        assert carried.seconds == pytest.approx(written.seconds, abs=1e-4)
+            assert getattr(carried, name) == getattr(logged, name)
+        assert carried.seconds == pytest.approx(logged.seconds, abs=1e-4)
     assert notebook.rows[0].held >= 64 << 20
     assert [row.success for row in notebook.rows] == [True, True, True, False]
 
@@ -82,9 +82,9 @@ def test_rerun_cell_is_compared_with_its_last_run(kernel):
     first = run_cell(kernel, "x = b'x' * (64 << 20)", "one")
     assert "last run" not in first.reports[0]
     run_cell(kernel, "y = 1", "two")
-    again = run_cell(kernel, "x = b'x' * (200 << 20)", "one")
+    rerun = run_cell(kernel, "x = b'x' * (200 << 20)", "one")
     number = first.reply["execution_count"]
-    assert f"last run, In [{number}]: +64." in again.reports[0]
+    assert f"last run, In [{number}]: +64." in rerun.reports[0]
 
 
 def test_log_outlives_kernel(tmp_path):

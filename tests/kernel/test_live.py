@@ -23,14 +23,14 @@ class Displays:
 
     def take(self, message):
         kind, content = message["msg_type"], message["content"]
-        shown = self.by_request.setdefault(message["parent_header"].get("msg_id"), [])
+        request_displays = self.by_request.setdefault(message["parent_header"].get("msg_id"), [])
         if kind == "clear_output":
-            shown.clear()
+            request_displays.clear()
         if kind not in {"display_data", "update_display_data"}:
             return
         name = content["transient"].get("display_id")
         if kind == "display_data":
-            shown.append(content)
+            request_displays.append(content)
             self.places[name] = content
         else:
             self.updates.setdefault(name, []).append(time.monotonic())
@@ -137,9 +137,9 @@ def test_incomplete_line_is_not_split(run):
     displays = run("print('bar 3%', end='', flush=True)\ntime.sleep(1.3)\nprint('\\rbar 100%')")
     assert displays.printed == "bar 3%\rbar 100%\n"
     assert displays.kinds == ["stream", "stream", "display_data"]
-    later = run("print('bar 3%', end='')\ntime.sleep(0.3)\nprint('\\rbar 100%')\ntime.sleep(0.7)")
-    assert later.kinds[-1] == "update_display_data"
-    assert len(later.texts[0]) == 1
+    second_answer = run("print('bar 3%', end='')\ntime.sleep(0.3)\nprint('\\rbar 100%')\ntime.sleep(0.7)")
+    assert second_answer.kinds[-1] == "update_display_data"
+    assert len(second_answer.texts[0]) == 1
 
 
 def test_cleared_output_stays_cleared(run):
@@ -202,10 +202,10 @@ def test_output_widget_gets_no_live_display(run):
     assert displays.updates == {}
     assert displays.kinds[-2:] == ["stream", "display_data"]
     assert [LIVE in text for text in text_outputs(displays)] == [False]
-    later = run(WIDGETS + "time.sleep(0.8)\nwith o:\n    time.sleep(1.4)\ntime.sleep(0.1)")
-    kinds = [kind for kind in later.kinds if not kind.startswith("comm")]
+    second_answer = run(WIDGETS + "time.sleep(0.8)\nwith o:\n    time.sleep(1.4)\ntime.sleep(0.1)")
+    kinds = [kind for kind in second_answer.kinds if not kind.startswith("comm")]
     assert kinds == ["display_data", "update_display_data"], "no updates while the widget captures, then the report"
-    assert [LIVE in text for text in text_outputs(later)] == [False]
+    assert [LIVE in text for text in text_outputs(second_answer)] == [False]
 
 
 def test_output_widget_that_stays_active_gets_the_report(run):

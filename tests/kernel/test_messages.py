@@ -138,7 +138,7 @@ def test_cell_id_of_front_end(kernel):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected_matches"),
     [
         ("%%gpumem --s", ["--snapshot", "--stacks"]),
         ("%%gpumem --stacks n", ["none"]),
@@ -147,12 +147,12 @@ def test_cell_id_of_front_end(kernel):
         ("%gpumem -", ["-d", "--device"]),
     ],
 )
-def test_completion(kernel, text, found):
+def test_completion(kernel, text, expected_matches):
     major = int(kernel.run("import IPython; IPython.version_info[0]").value)
     reply = kernel.request(kernel.client.complete(text))
     matches = [match.strip() for match in reply["matches"]]
     if major >= 8:
-        assert set(found) <= set(matches), reply
+        assert set(expected_matches) <= set(matches), reply
         assert text[: reply["cursor_start"]] + matches[0] != text
     else:
         assert reply["status"] == "ok"

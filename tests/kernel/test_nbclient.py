@@ -141,10 +141,10 @@ def test_limit_stops_notebook(wait):
         pytest.skip("the high-water mark can be reset on Linux")
     assert error.ename == "GPUMemLimitExceeded"
     assert "In [3]: host peak +6" in error.evalue
-    within, over, never = notebook.cells[1:]
-    assert [out.output_type for out in within.outputs] == ["execute_result", "display_data"]
-    assert [out.output_type for out in over.outputs] == ["execute_result", "display_data", "error"]
-    assert over.outputs[0]["data"]["text/plain"] == str(64 << 20)
-    (line,) = over.outputs[2]["traceback"]
+    within_limit, over_limit, not_run = notebook.cells[1:]
+    assert [out.output_type for out in within_limit.outputs] == ["execute_result", "display_data"]
+    assert [out.output_type for out in over_limit.outputs] == ["execute_result", "display_data", "error"]
+    assert over_limit.outputs[0]["data"]["text/plain"] == str(64 << 20)
+    (line,) = over_limit.outputs[2]["traceback"]
     assert line.startswith("GPUMemLimitExceeded: In [3]: host peak")
-    assert never.outputs == []
+    assert not_run.outputs == []

@@ -39,12 +39,12 @@ def test_kernel_and_its_child(kernel):
         "kernel of train.ipynb",
     )
     assert "-m ipykernel" in process.name
-    printed = []
+    outputs = []
     code = "import subprocess; child = subprocess.Popen(['/bin/sleep', '60']); print(child.pid)"
     client.execute_interactive(
-        code, timeout=60, output_hook=lambda message: printed.append(message["content"].get("text", ""))
+        code, timeout=60, output_hook=lambda message: outputs.append(message["content"].get("text", ""))
     )
-    child_pid = int("".join(printed))
+    child_pid = int("".join(outputs))
     child = ProcessDirectory().lookup(child_pid, trusted=True)
     assert (child.role, child.name) == ("", "sleep"), "the child of a kernel is not a kernel"
     assert processes._is_descendant(psutil.Process(child_pid)), "a grandchild is a descendant"

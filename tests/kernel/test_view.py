@@ -75,8 +75,8 @@ def test_widget_in_an_interactive_notebook(kernel, answering):
     answer = answering(f"{SAMPLE}snapshot.view()")
     assert answer.reply["status"] == "ok"
     opened = {content["comm_id"]: content["data"]["state"] for kind, content in answer.outputs if kind == "comm_open"}
-    shown = [content["data"] for kind, content in answer.outputs if kind == "display_data"]
-    picture, viewer = shown[0], shown[1]
+    displays = [content["data"] for kind, content in answer.outputs if kind == "display_data"]
+    picture, viewer = displays[0], displays[1]
     assert set(picture) == {"image/png", "text/plain"}
     comm = viewer[WIDGET]["model_id"]
     assert len(str(opened[comm])) < 4096
@@ -93,8 +93,8 @@ def test_closed_view_sends_no_messages(kernel, answering):
     answering(f"{SAMPLE}view = snapshot.view()\nview")
     closed = answering("view.close()")
     assert [kind for kind, _ in closed.outputs if kind.startswith("comm")].count("comm_close") >= 1
-    again = answering("view")
-    assert WIDGET in [content["data"] for kind, content in again.outputs if kind == "display_data"][1]
+    restored = answering("view")
+    assert WIDGET in [content["data"] for kind, content in restored.outputs if kind == "display_data"][1]
 
 
 def test_snapshot_notebook_runs_without_gpu(tmp_path):

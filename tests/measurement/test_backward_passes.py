@@ -70,11 +70,11 @@ def test_wrapper_of_another_library_on_top(original):
     run_backward()
     assert passes.passes == []
     torch.autograd._engine_run_backward = ours
-    again = BackwardPasses()
-    again.start()
+    new_observer = BackwardPasses()
+    new_observer.start()
     run_backward()
-    assert len(again.passes) == 1
-    again.stop()
+    assert len(new_observer.passes) == 1
+    new_observer.stop()
     assert torch.autograd._engine_run_backward is original
 
 
@@ -96,7 +96,7 @@ def test_failing_observer_and_failing_pass(original):
 
 
 def test_nested_passes_and_passes_in_threads(original):
-    class Twice(torch.autograd.Function):
+    class Nested(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
             return x * 1
@@ -109,7 +109,7 @@ def test_nested_passes_and_passes_in_threads(original):
 
     passes = BackwardPasses()
     passes.start()
-    Twice.apply(torch.ones(3, requires_grad=True)).sum().backward()
+    Nested.apply(torch.ones(3, requires_grad=True)).sum().backward()
     thread = threading.Thread(target=run_backward)
     thread.start()
     thread.join()

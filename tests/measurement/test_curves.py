@@ -69,11 +69,11 @@ def test_recorded_segments_make_the_bound_exact(gpu, tmp_path):
         gpu.free(block)
         gpu[0].allocator.empty_cache()
 
-    with ipygpumem.measure() as plain:
+    with ipygpumem.measure() as unrecorded:
         work()
     with ipygpumem.measure(snapshot=tmp_path / "x.pickle") as recorded:
         work()
-    assert plain.report.devices["cuda:0"].sampled is None
+    assert unrecorded.report.devices["cuda:0"].sampled is None
     assert recorded.report.devices["cuda:0"].outside_peak == 300 * MIB
     gpu.free(small)
 

@@ -14,13 +14,13 @@ class Interrupted:
 
     def __init__(self, monkeypatch, at, error=KeyboardInterrupt):
         self.calls_left = at
-        read = DeviceMonitor.read
+        original_read = DeviceMonitor.read
 
         def interrupted(monitor, **options):
             self.calls_left -= 1
             if self.calls_left == 0:
                 raise error("now")
-            return read(monitor, **options)
+            return original_read(monitor, **options)
 
         monkeypatch.setattr(DeviceMonitor, "read", interrupted)
 
@@ -42,8 +42,11 @@ def test_interrupt_restores_everything(fake_gpu, monkeypatch, tmp_path, at):
 def test_our_error_does_not_replace_the_users_error(fake_gpu, monkeypatch):
     fake_gpu.free(fake_gpu.alloc(MIB))
     Interrupted(monkeypatch, 2, RuntimeError)
-    warned, raised = pytest.warns(RuntimeWarning, match="no report: now"), pytest.raises(ValueError, match="mine")
-    with warned, raised, ipygpumem.measure():
+    expect_warning, expect_error = (
+        pytest.warns(RuntimeWarning, match="no report: now"),
+        pytest.raises(ValueError, match="mine"),
+    )
+    with expect_warning, expect_error, ipygpumem.measure():
         raise ValueError("mine")
 
 

@@ -69,6 +69,6 @@ def test_note_of_blocks_in_two_threads():
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(lambda _: task(), range(2)))
     assert any(NOTE in report.notes for report in reports)
-    with measure() as alone:
+    with measure() as separate:
         pass
-    assert NOTE not in alone.report.notes
+    assert NOTE not in separate.report.notes

@@ -69,9 +69,9 @@ class TwoMachines:
         pool = (0, 1) if pool else (0, 0)
         self.live.append((self.here.alloc(size, stream, pool), self.there.alloc(size, stream, pool)))
 
-    def free(self, which, used_by):
+    def free(self, number, used_by):
         if self.live:
-            block, twin_block = self.live.pop(which % len(self.live))
+            block, twin_block = self.live.pop(number % len(self.live))
             self.here.free(block, used_by=used_by)
             self.there.free(twin_block, used_by=used_by)
 
@@ -80,7 +80,7 @@ class TwoMachines:
         self.update_model()
         self.free(-1, None)
 
-    def done(self, stream):
+    def finish_stream(self, stream):
         self.here.stream_done(stream)
         self.there.stream_done(stream)
 
@@ -92,9 +92,9 @@ class TwoMachines:
         current().peaks.install()
         self.scopes.append({"scope": opened([0], reset=True), "peak": levels(self.here)})
 
-    def close(self, which):
+    def close(self, number):
         if self.scopes:
-            entry = self.scopes.pop(which % len(self.scopes))
+            entry = self.scopes.pop(number % len(self.scopes))
             peak = closed(entry["scope"], [0])[0]
             assert dataclasses.asdict(peak) == {**dataclasses.asdict(entry["peak"]), "exact": True}
 
@@ -155,7 +155,7 @@ step = st.one_of(
     st.tuples(st.just("close"), st.integers(0, 3)),
     st.tuples(st.just("alloc"), size, st.integers(0, 1), st.booleans()),
     st.tuples(st.just("free"), st.integers(0, 20), st.just(1)),
-    st.tuples(st.just("done"), st.just(1)),
+    st.tuples(st.just("finish_stream"), st.just(1)),
     st.tuples(st.just("empty_cache")),
     st.tuples(st.just("reset"), st.booleans()),
     st.tuples(st.just("reset_accumulated")),
@@ -202,9 +202,9 @@ def test_scopes_without_reset(steps):
                 machines.free(*arguments, None)
             elif name == "open":
                 current().peaks.install()
-                earlier = machines.there.stats["allocated_bytes"]["all"].peak
+                earlier_peak = machines.there.stats["allocated_bytes"]["all"].peak
                 scope = opened([0], reset=False)
-                machines.scopes.append({"scope": scope, "peak": levels(machines.here), "earlier": earlier})
+                machines.scopes.append({"scope": scope, "peak": levels(machines.here), "earlier": earlier_peak})
             elif name == "reset":
                 machines.reset(False)
             elif machines.scopes:
@@ -348,13 +348,13 @@ def test_device_that_is_first_used_during_the_scope(two_gpus):
 
 def test_invalid_reset_by_the_program(fake_gpu):
     fake_gpu.alloc(MIB)
-    with pytest.raises(RuntimeError) as plain:
+    with pytest.raises(RuntimeError) as torch_error:
         torch.cuda.reset_peak_memory_stats(7)
     current().peaks.install()
     scope = opened([0], reset=True)
     with pytest.raises(RuntimeError) as wrapped:
         torch.cuda.reset_peak_memory_stats(7)
-    assert str(wrapped.value) == str(plain.value)
+    assert str(wrapped.value) == str(torch_error.value)
     with pytest.raises(TypeError):
         torch._C._cuda_resetPeakMemoryStats()
     current().peaks.drop(scope)

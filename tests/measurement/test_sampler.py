@@ -265,8 +265,8 @@ def test_single_error_is_reported(gpu):
     device = block.report.devices["cuda:0"]
     assert device.outside_peak == 900 * MIB
     assert "1 sample failed: " in device.grades["outside_peak"].reason
-    loaded = Report.from_dict(block.report.to_dict()).devices["cuda:0"]
-    assert loaded.grades["outside_peak"] == device.grades["outside_peak"]
+    restored = Report.from_dict(block.report.to_dict()).devices["cuda:0"]
+    assert restored.grades["outside_peak"] == device.grades["outside_peak"]
 
 
 def test_device_that_keeps_failing_is_not_sampled_any_more(gpu):

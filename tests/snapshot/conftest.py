@@ -10,7 +10,7 @@ from snapshot.entries import block, event, frame, free_events, segment
 
 MIB = 1 << 20
 CELL = "/tmp/ipykernel_7/99.py"
-OTHER = "/tmp/ipykernel_7/55.py"
+OTHER_CELL = "/tmp/ipykernel_7/55.py"
 TORCH = {"filename": "/usr/lib/python3.12/site-packages/torch/nn/functional.py", "line": 7, "name": "linear"}
 
 
@@ -27,7 +27,7 @@ def two_runs():
         *free_events(0x10000, 4 * MIB, 103),
         event("snapshot", 0, 0, 150),
         event("alloc", 0x10000, 3 * MIB, 201, model, pool_id=(0, 1)),
-        event("alloc", 0x10000 + 8 * MIB, 500, 202, [frame(OTHER, 1, "<module>")]),
+        event("alloc", 0x10000 + 8 * MIB, 500, 202, [frame(OTHER_CELL, 1, "<module>")]),
         *free_events(0x10000 + 8 * MIB, 500, 203),
         event("alloc", 0x10000 + 9 * MIB, 100, 204),
     ]

@@ -1,7 +1,7 @@
 """Builders for the entries of a snapshot file."""
 
 
-def event(action, address, size, time, frames=(), **more):
+def event(action, address, size, time, frames=(), **fields):
     return {
         "action": action,
         "addr": address,
@@ -9,15 +9,15 @@ def event(action, address, size, time, frames=(), **more):
         "stream": 0,
         "time_us": time,
         "frames": list(frames),
-    } | more
+    } | fields
 
 
 def block(address, size, requested, state="active_allocated", frames=()):
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": list(frames)}
 
 
-def segment(address, size, blocks, **more):
-    return {"device": 0, "address": address, "total_size": size, "stream": 0, "blocks": blocks, **more}
+def segment(address, size, blocks, **fields):
+    return {"device": 0, "address": address, "total_size": size, "stream": 0, "blocks": blocks, **fields}
 
 
 def frame(file, line, name):

@@ -146,14 +146,17 @@ class Device:
             first = -(-(block.address - home.address) // PAGE) * PAGE + home.address
             last = (block.address + block.size - home.address) // PAGE * PAGE + home.address
             if block.state == "inactive" and last > first:
-                left, right = home.blocks[:at], home.blocks[at + 1 :]
+                left_blocks, right_blocks = home.blocks[:at], home.blocks[at + 1 :]
                 if first > block.address:
-                    left.append(Block(block.address, first - block.address))
+                    left_blocks.append(Block(block.address, first - block.address))
                 if block.address + block.size > last:
-                    right.insert(0, Block(last, block.address + block.size - last))
+                    right_blocks.insert(0, Block(last, block.address + block.size - last))
                 self.ranges.remove(home)
                 end = home.address + home.size
-                for address, size, blocks in ((home.address, first - home.address, left), (last, end - last, right)):
+                for address, size, blocks in (
+                    (home.address, first - home.address, left_blocks),
+                    (last, end - last, right_blocks),
+                ):
                     if size:
                         self.ranges.append(Range(address, size, home.stream, home.pool, True, blocks))
                 self.log("segment_unmap", first, last - first, home.stream, home.pool, frames)
@@ -172,13 +175,13 @@ class Simulator:
         self.frames = [[{"filename": f"/home/user/train{n % 2}.py", "line": n + 1, "name": f"f{n}"}] for n in range(4)]
 
     def run(self, operations):
-        for code, where, size, tick in operations:
+        for code, position, size, tick in operations:
             self.ticks = lambda tick=tick: tick
-            device = self.devices[where % len(self.devices)]
+            device = self.devices[position % len(self.devices)]
             frames = self.frames[size % len(self.frames)]
             if code < 5:
-                pool = (0, 1) if where & 4 else (0, 0)
-                device.alloc(size, 0x1000 * (where & 1), pool, bool(where & 8), frames)
+                pool = (0, 1) if position & 4 else (0, 0)
+                device.alloc(size, 0x1000 * (position & 1), pool, bool(position & 8), frames)
             elif code < 9:
                 live = [(r, b) for r in device.ranges for b in r.blocks if b.state == "active_allocated"]
                 if live:

@@ -31,9 +31,9 @@ def test_program_and_script(arguments, name):
 
 def test_secrets_in_a_command_line():
     words = ["app", "--api-key", "abc", "--token=def", "HF_TOKEN=ghi", "--lr=1", "https://me:pass@host/x", "-n", "5"]
-    shown = "app --api-key *** --token=*** HF_TOKEN=*** --lr=1 https://***@host/x -n 5"
-    assert redact_command(words) == shown
-    assert redact_command([" ".join(words)]) == shown, "a process title"
+    expected = "app --api-key *** --token=*** HF_TOKEN=*** --lr=1 https://***@host/x -n 5"
+    assert redact_command(words) == expected
+    assert redact_command([" ".join(words)]) == expected, "a process title"
     assert redact_command(["app", "x" * 500]) == f"app {'x' * 195}…"
 
 
@@ -81,15 +81,15 @@ def test_secrets_in_a_command_line():
     ],
 )
 def test_possible_secrets_are_not_shown(words):
-    for shown in (
+    for expected in (
         redact_command([*PY, *words]),
         redact_command([" ".join([*PY, *words])]),
         redact_command(["app", *words]),
     ):
-        assert "SECRET" not in shown
-        assert "RET" not in shown
-        assert "12345" not in shown
-        assert shown.startswith(("python t.py", "app"))
+        assert "SECRET" not in expected
+        assert "RET" not in expected
+        assert "12345" not in expected
+        assert expected.startswith(("python t.py", "app"))
 
 
 def test_code_is_not_shown():

@@ -32,7 +32,7 @@ def start(gpu, size=100 * MIB):
     return gpu.alloc(size), DeviceMonitor()
 
 
-def read(monitor, name="cuda:0"):
+def read_device(monitor, name="cuda:0"):
     device = monitor.read().devices[name]
     assert imbalance(device) in {0, None}
     return device
@@ -42,7 +42,7 @@ def read(monitor, name="cuda:0"):
 def test_own_entry_is_identified(make_gpu, regime):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     _, monitor = start(gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert (device.mode, device.why) == ("process", "NVML entry verified by a test allocation")
     assert device.process == CONTEXT + 100 * MIB
     assert device.outside == CONTEXT
@@ -56,7 +56,7 @@ def test_own_entry_is_identified(make_gpu, regime):
 def test_another_process_with_own_pid(make_gpu):
     nvml_device = FakeNvmlDevice(regime="A", others={os.getpid() - 3_000_000: 50 * MIB})
     _, monitor = start(make_gpu(nvml_devices=[nvml_device]))
-    device = read(monitor)
+    device = read_device(monitor)
     assert (device.process, device.others) == (CONTEXT + 100 * MIB, 50 * MIB)
 
 
@@ -72,7 +72,7 @@ def test_another_process_with_own_pid(make_gpu):
 def test_own_entry_cannot_be_identified(make_gpu, regime, reason):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     _, monitor = start(gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert device.mode == "device"
     assert reason in device.why
     assert (device.process, device.others, device.unattributed) == (None, None, None)
@@ -85,13 +85,13 @@ def test_this_process_is_not_listed(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden", drawing={5: 3 * MIB})])
     gpu.nvml_device.processes = lambda: [(9000001, 300 * MIB)]
     _, monitor = start(gpu)
-    assert "this process is not in NVML's list" in read(monitor).why
+    assert "this process is not in NVML's list" in read_device(monitor).why
 
 
 def test_pid_is_used_without_free_memory(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(total=1500 * MIB)])
     _, monitor = start(gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert gpu.calls["cudaMalloc"] == 0
     assert device.mode == "process"
     assert device.why == "NVML entry found by process id (too little free memory for a test allocation)"
@@ -99,7 +99,7 @@ def test_pid_is_used_without_free_memory(make_gpu):
 
 def test_host_pids_without_free_memory(make_gpu):
     _, monitor = start(make_gpu(nvml_devices=[FakeNvmlDevice(total=1500 * MIB, regime="A")]))
-    device = read(monitor)
+    device = read_device(monitor)
     assert (device.mode, device.process) == ("device", None)
     assert "too little free memory" in device.why
 
@@ -107,7 +107,7 @@ def test_host_pids_without_free_memory(make_gpu):
 def test_pid_is_used_without_cuda_runtime(fake_gpu, monkeypatch):
     monkeypatch.setattr(cuda, "_runtime", lambda: None)
     _, monitor = start(fake_gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert device.why == "NVML entry found by process id (the test allocation outside PyTorch failed)"
 
 
@@ -118,7 +118,7 @@ def test_unchanged_device_is_not_our_entry(make_gpu):
     gpu.properties = None
     torch.cuda._get_device_properties = lambda index: _properties("ab"[index])
     _, monitor = start(gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert device.why == "NVML's device with this UUID did not change with a test allocation"
     assert device.source == "cudaMemGetInfo"
     assert device.mode == "device"
@@ -136,21 +136,21 @@ def test_devices_are_matched_by_uuid(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a"), FakeNvmlDevice(uuid="GPU-b", others={1: 77 * MIB})])
     gpu.nvml.devices.reverse()
     gpu.alloc(MIB, 1)
-    assert read(DeviceMonitor(), "cuda:1").others == 77 * MIB
+    assert read_device(DeviceMonitor(), "cuda:1").others == 77 * MIB
 
 
 def test_mig_instance_is_read_by_its_own_handle(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="MIG-a", total=10_000 * MIB)])
     gpu.nvml.devices.append(FakeNvmlDevice(uuid="GPU-parent", mig=True))
     _, monitor = start(gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert (device.mode, device.total) == ("process", 10_000 * MIB)
 
 
 def test_whole_gpu_of_mig_instance_is_not_used(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a", mig=True)])
     _, monitor = start(gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert device.mode == "device"
     assert "whole GPU of this MIG instance" in device.why
     assert device.source == "cudaMemGetInfo"
@@ -158,29 +158,29 @@ def test_whole_gpu_of_mig_instance_is_not_used(make_gpu):
 
 def test_entry_smaller_than_pytorch_memory_is_not_used(fake_gpu):
     _, monitor = start(fake_gpu)
-    assert read(monitor).mode == "process"
+    assert read_device(monitor).mode == "process"
     fake_gpu.nvml_device.own = 99 * MIB
-    device = read(monitor)
+    device = read_device(monitor)
     assert (device.mode, device.process, device.others) == ("device", None, None)
     assert device.why == "NVML's entry is smaller than what PyTorch has reserved"
 
 
 def test_entry_that_disappears_or_becomes_zero(fake_gpu):
     _, monitor = start(fake_gpu)
-    read(monitor)
+    read_device(monitor)
     for regime in ("hidden", "B"):
         fake_gpu.nvml_device.regime = regime
-        device = read(monitor)
+        device = read_device(monitor)
         assert (device.mode, device.process) == ("device", None)
         assert device.why == "this process's entry is missing from NVML's list"
     fake_gpu.nvml_device.regime = "bare"
-    assert read(monitor).mode == "process", "the entry is present again"
+    assert read_device(monitor).mode == "process", "the entry is present again"
 
 
 def test_graphics_processes_are_counted_once(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(drawing={9: 40 * MIB})])
     _, monitor = start(gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert (device.others, imbalance(device)) == (40 * MIB, 0)
 
 
@@ -193,7 +193,7 @@ def test_nvml_errors_at_start(make_gpu, functions, code):
     if functions == ("nvmlDeviceGetHandleByUUID",):
         gpu.nvml.fail("nvmlDeviceGetHandleByPciBusId_v2", code)
     _, monitor = start(gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert device.allocated == 100 * MIB
     assert device.used is not None or functions == MEMORY
     assert device.why
@@ -208,17 +208,17 @@ def test_nvml_errors_at_start(make_gpu, functions, code):
 @pytest.mark.parametrize("functions", [LISTS, MEMORY, LISTS + MEMORY])
 def test_nvml_errors_later(fake_gpu, functions, code):
     _, monitor = start(fake_gpu)
-    assert read(monitor).mode == "process"
+    assert read_device(monitor).mode == "process"
     for name in functions:
         fake_gpu.nvml.fail(name, code)
-    device = read(monitor)
+    device = read_device(monitor)
     assert device.allocated == 100 * MIB
     assert device.why != "NVML entry verified by a test allocation"
     assert (device.process is None) == (functions != MEMORY)
     if functions == LISTS + MEMORY:
         assert (device.mode, device.source) == ("device", "cudaMemGetInfo")
     fake_gpu.nvml.heal()
-    assert read(monitor).mode == "process"
+    assert read_device(monitor).mode == "process"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_cuda_is_queried_without_nvml(make_gpu, present, code, reason):
     if code:
         gpu.nvml.fail("nvmlInitWithFlags", code)
     _, monitor = start(gpu)
-    device = read(monitor)
+    device = read_device(monitor)
     assert (device.mode, device.source) == ("device", "cudaMemGetInfo")
     assert reason in device.why
     assert device.driver_reserved is None
@@ -246,7 +246,7 @@ def test_no_cuda_call_on_device_without_context(two_gpus):
     two_gpus.nvml.present = False
     _, monitor = start(two_gpus)
     for _ in range(3):
-        device = read(monitor, "cuda:1")
+        device = read_device(monitor, "cuda:1")
     assert not two_gpus[1].context
     assert (device.context, device.process, device.used, device.mode) == (False, 0, None, "torch-only")
     assert device.total is not None, "from its properties"
@@ -255,7 +255,7 @@ def test_no_cuda_call_on_device_without_context(two_gpus):
 def test_device_without_context_is_read_with_nvml(two_gpus):
     two_gpus[1].nvml_device.others[5] = 50 * MIB
     _, monitor = start(two_gpus)
-    device = read(monitor, "cuda:1")
+    device = read_device(monitor, "cuda:1")
     assert (device.used, device.process, device.mode) == (665 * MIB, 0, "device")
     assert not two_gpus[1].context
 
@@ -266,31 +266,31 @@ def test_no_forbidden_call_during_capture(two_gpus, stream):
     two_gpus.alloc(MIB, 1)
     monitor = DeviceMonitor()
     with two_gpus.capture(stream):
-        first = read(monitor)
+        first = read_device(monitor)
     assert two_gpus.violations == []
     assert first.allocated == MIB
-    device = read(monitor)
+    device = read_device(monitor)
     assert device.mode == "process", "the test allocation waited for the end of the capture"
     two_gpus.nvml.present = False
     for name in LISTS + MEMORY:
         two_gpus.nvml.fail(name, pynvml.NVML_ERROR_GPU_IS_LOST)
     with two_gpus.capture(stream):
-        read(monitor)
+        read_device(monitor)
     assert two_gpus.violations == []
 
 
 def test_values_readable_after_failed_kernel(fake_gpu):
     _, monitor = start(fake_gpu)
-    read(monitor)
+    read_device(monitor)
     fake_gpu.break_device()
-    device = read(monitor)
+    device = read_device(monitor)
     assert (device.allocated, device.process, device.busy) == (100 * MIB, CONTEXT + 100 * MIB, None)
 
 
 def test_failed_kernel_before_first_reading(fake_gpu):
     _, monitor = start(fake_gpu)
     fake_gpu.break_device()
-    device = read(monitor)
+    device = read_device(monitor)
     assert device.allocated == 100 * MIB
     assert device.why
 
@@ -319,7 +319,7 @@ def test_another_process_changes_once_by_the_same_amount(make_gpu, monkeypatch):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={7: 100 * MIB, 8: 100 * MIB})])
     _accompany(gpu, monkeypatch, 7, 8)
     _, monitor = start(gpu)
-    assert read(monitor).others == 200 * MIB
+    assert read_device(monitor).others == 200 * MIB
 
 
 def test_another_process_changes_by_the_same_amount_while_own_entry_is_hidden(make_gpu, monkeypatch):
@@ -327,4 +327,4 @@ def test_another_process_changes_by_the_same_amount_while_own_entry_is_hidden(ma
     gpu.nvml_device.processes = lambda: list(gpu.nvml_device.others.items())
     _accompany(gpu, monkeypatch, 7)
     _, monitor = start(gpu)
-    assert read(monitor).process is None
+    assert read_device(monitor).process is None

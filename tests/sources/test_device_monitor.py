@@ -43,9 +43,9 @@ def test_cuda_without_index_is_first_device(two_gpus):
 
 @pytest.mark.parametrize("name", ["cuda:2", "7", "cpu", "-1", "cuda:-1", "", "cuda:a", "xcuda:0", "1.0"])
 def test_invalid_devices(two_gpus, name):
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(DeviceError) as exc_info:
         DeviceMonitor().parse_devices([name])
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(exc_info.value)
 
 
 def test_reading_is_repeated_if_segments_change(fake_gpu, monkeypatch):

@@ -133,9 +133,9 @@ def test_errors_have_readable_reasons(fake_nvml, code, reason):
     nvml, handle = opened(fake_nvml)
     fake_nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", code)
     fake_nvml.fail("nvmlDeviceGetComputeRunningProcesses_v2", code)
-    with pytest.raises(NvmlError, match=reason) as caught:
+    with pytest.raises(NvmlError, match=reason) as exc_info:
         nvml.processes(handle)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(exc_info.value)
 
 
 def test_no_library_and_no_driver(fake_nvml):

@@ -24,18 +24,18 @@ SLEEP = "import time; time.sleep(60)"
 @pytest.fixture
 def start(monkeypatch):
     """Start real processes without Jupyter's environment variables."""
-    started = []
+    processes = []
     for name in ("JPY_SESSION_NAME", "JPY_PARENT_PID", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*words, **variables):
         words = words or (sys.executable, "-c", SLEEP)
-        started.append(subprocess.Popen(words, env={**os.environ, **variables}))
-        _running(started[-1].pid, words[0])
-        return started[-1]
+        processes.append(subprocess.Popen(words, env={**os.environ, **variables}))
+        _running(processes[-1].pid, words[0])
+        return processes[-1]
 
     yield run
-    for process in started:
+    for process in processes:
         process.kill()
         process.wait()
 
@@ -89,12 +89,12 @@ def test_child(start, outermost):
 def test_grandchild_is_a_child(start, outermost):
     shell = start("/bin/sh", "-c", "sleep 60 & wait")
     for _ in range(200):
-        below = psutil.Process(shell.pid).children()
-        if below:
+        children = psutil.Process(shell.pid).children()
+        if children:
             break
         time.sleep(0.01)
-    assert ProcessDirectory().lookup(below[0].pid, trusted=True).relation == "child"
-    below[0].kill()
+    assert ProcessDirectory().lookup(children[0].pid, trusted=True).relation == "child"
+    children[0].kill()
 
 
 def test_hidden_parent(start, outermost, monkeypatch):
@@ -119,8 +119,8 @@ def unrelated(monkeypatch):
 
 
 def test_kernel_is_named_by_its_notebook(start, outermost, unrelated):
-    here = str(os.getpid())
-    kernel = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID=here)
+    this_pid = str(os.getpid())
+    kernel = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID=this_pid)
     process = ProcessDirectory().lookup(kernel.pid, trusted=True)
     assert (process.relation, process.role, process.notebook) == ("own", "kernel", "/home/me/train.ipynb")
     assert process.label == "kernel of train.ipynb"
@@ -134,8 +134,8 @@ def test_child_of_kernel_is_not_a_kernel(start, outermost, unrelated):
 
 
 def test_long_names_are_shortened(start, outermost, unrelated):
-    here = str(os.getpid())
-    kernel = start(JPY_SESSION_NAME=f"/a/{'x' * 4000}\t1.ipynb", JPY_PARENT_PID=here)
+    this_pid = str(os.getpid())
+    kernel = start(JPY_SESSION_NAME=f"/a/{'x' * 4000}\t1.ipynb", JPY_PARENT_PID=this_pid)
     process = ProcessDirectory().lookup(kernel.pid, trusted=True)
     assert len(process.notebook) == 100
     assert process.notebook.endswith("xxx 1.ipynb")
@@ -145,25 +145,25 @@ def test_long_names_are_shortened(start, outermost, unrelated):
 
 
 def test_only_program_of_another_user_is_shown(start, outermost, other_user, monkeypatch):
-    started = start("/bin/sleep", "60", JPY_SESSION_NAME="secret.ipynb")
+    other_process = start("/bin/sleep", "60", JPY_SESSION_NAME="secret.ipynb")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: pytest.fail("another user's command line"))
     monkeypatch.setattr(psutil.Process, "environ", lambda self: pytest.fail("another user's environment"))
-    process = ProcessDirectory().lookup(started.pid, trusted=True)
+    process = ProcessDirectory().lookup(other_process.pid, trusted=True)
     assert (process.name, process.relation, process.notebook, process.command) == ("sleep", "other", "", "")
     assert process.label == f"sleep, user {process.user}"
 
 
 def test_long_program_name_of_another_user(start, outermost, other_user, monkeypatch):
-    started = start()
+    other_process = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "trainer-of-my-secret-model --token 5")
-    assert ProcessDirectory().lookup(started.pid, trusted=True).name == "trainer-of-my-s"
+    assert ProcessDirectory().lookup(other_process.pid, trusted=True).name == "trainer-of-my-s"
 
 
 def test_control_characters_are_removed(start, outermost, monkeypatch):
-    started = start()
+    other_process = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "py\x1b[2Jthon\n")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["py\x1b[2J", "a\nb", "c\td"])
-    process = ProcessDirectory().lookup(started.pid, trusted=True)
+    process = ProcessDirectory().lookup(other_process.pid, trusted=True)
     assert "\x1b" not in repr(process) and "\\x1b" not in repr(process)
     assert process.command == "py?[2J *** ***"
 
@@ -202,9 +202,9 @@ def test_ended_process_keeps_its_name(start, outermost):
     child.wait()
     process, running = directory.lookup_ended(child.pid, trusted=True)
     assert (process.relation, running) == ("child", False)
-    again, running = directory.lookup_ended(child.pid, trusted=True)
-    assert (again.name, again.relation, running) == ("", "unknown", False)
-    assert again.why == "the process has ended or is hidden by the system"
+    same_process, running = directory.lookup_ended(child.pid, trusted=True)
+    assert (same_process.name, same_process.relation, running) == ("", "unknown", False)
+    assert same_process.why == "the process has ended or is hidden by the system"
 
 
 def test_reused_pid_is_another_process(start, outermost):
@@ -212,8 +212,8 @@ def test_reused_pid_is_another_process(start, outermost):
     first = start("/bin/sleep", "60")
     directory.record(((first.pid, MIB),), trusted=True)
     process = directory._processes[first.pid, True]
-    earlier = process_names.replace(process, name="the process before", began=process.began - 100)
-    directory._processes[first.pid, True] = earlier
+    previous_process = process_names.replace(process, name="the process before", began=process.began - 100)
+    directory._processes[first.pid, True] = previous_process
     assert directory.lookup(first.pid, trusted=True).name == "sleep"
 
 
@@ -232,7 +232,7 @@ def test_number_of_known_processes_is_limited(start, outermost):
 
 
 @pytest.mark.parametrize(
-    ("error", "why"),
+    ("error", "reason"),
     [
         (psutil.AccessDenied(), "the system gives no information about this process"),
         (OSError("no"), "the system gives no information about this process"),
@@ -240,14 +240,14 @@ def test_number_of_known_processes_is_limited(start, outermost):
         (psutil.ZombieProcess(5), "the process has ended or is hidden by the system"),
     ],
 )
-def test_unreadable_process(start, outermost, monkeypatch, error, why):
+def test_unreadable_process(start, outermost, monkeypatch, error, reason):
     child = start()
 
     def refuse(self):
         raise error
 
     monkeypatch.setattr(psutil.Process, "create_time", refuse)
-    assert ProcessDirectory().lookup(child.pid, trusted=True).why == why
+    assert ProcessDirectory().lookup(child.pid, trusted=True).why == reason
 
 
 def test_process_with_hidden_environment(start, outermost, monkeypatch):

@@ -31,9 +31,9 @@ def test_columns_that_represent_events(events, width):
         expected = [column for column in range(width) if point in ranges[column]]
         assert chosen.span(point - 1, point - 1) == (expected[0], expected[-1] + 1)
         assert chosen.edges[expected[0]] < chosen.center(point - 1) < chosen.edges[expected[-1] + 1]
-        for later in range(point, points):
-            last = max(column for column in range(width) if later in ranges[column])
-            assert chosen.span(point - 1, later - 1) == (expected[0], last + 1)
+        for next_point in range(point, points):
+            last = max(column for column in range(width) if next_point in ranges[column])
+            assert chosen.span(point - 1, next_point - 1) == (expected[0], last + 1)
 
 
 @pytest.mark.parametrize("width", [1, 7, 500, 100_000])

@@ -21,10 +21,10 @@ def node():
     installed = VIEWER / "node_modules" / ".package-lock.json"
     lock = VIEWER / "package-lock.json"
     if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:
-        done = run("npm", "ci", "--no-audit", "--no-fund")
-        if done.returncode and os.environ.get("CI") != "true":
-            pytest.skip(f"npm ci failed: {done.stdout[-300:]}")
-        assert done.returncode == 0, done.stdout
+        completed = run("npm", "ci", "--no-audit", "--no-fund")
+        if completed.returncode and os.environ.get("CI") != "true":
+            pytest.skip(f"npm ci failed: {completed.stdout[-300:]}")
+        assert completed.returncode == 0, completed.stdout
         installed.touch()
     return run
 
@@ -44,25 +44,25 @@ def run(*command):
 
 def test_unit_tests(node):
     tests = sorted(str(path) for path in TESTS.glob("*.test.mjs"))
-    done = node("node", "--test", *tests)
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert "\n# fail 0" in done.stdout
-    assert "\n# pass 0" not in done.stdout
+    completed = node("node", "--test", *tests)
+    assert completed.returncode == 0, completed.stdout[-4000:]
+    assert "\n# fail 0" in completed.stdout
+    assert "\n# pass 0" not in completed.stdout
 
 
 def test_types(node):
-    done = node("npx", "--no-install", "tsc", "-p", ".")
-    assert done.returncode == 0, done.stdout
+    completed = node("npx", "--no-install", "tsc", "-p", ".")
+    assert completed.returncode == 0, completed.stdout
 
 
 def test_style(node):
-    done = node("npx", "--no-install", "biome", "check", "js", "build.mjs", str(TESTS))
-    assert done.returncode == 0, done.stdout
+    completed = node("npx", "--no-install", "biome", "check", "js", "build.mjs", str(TESTS))
+    assert completed.returncode == 0, completed.stdout
 
 
 def test_bundles_match_the_sources(node, tmp_path):
-    done = node("node", "build.mjs", "--out", str(tmp_path))
-    assert done.returncode == 0, done.stdout
+    completed = node("node", "build.mjs", "--out", str(tmp_path))
+    assert completed.returncode == 0, completed.stdout
     built = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in (VIEWER / "static").iterdir()}
     assert sorted(built) == sorted(committed)

@@ -40,9 +40,9 @@ def test_single_file_with_policy_without_network(data):
 def test_names_are_escaped(data):
     name = "</script><script>alert(1)</script>\"'&\ud800"
     text = page([PageData(name, data.data)])
-    outside = text.replace(script("page.js"), "")
-    assert "<script>alert" not in outside
-    assert "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;?" in outside
+    markup = text.replace(script("page.js"), "")
+    assert "<script>alert" not in markup
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;?" in markup
     text.encode("utf-8")
 
 

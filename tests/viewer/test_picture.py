@@ -23,8 +23,8 @@ from snapshot import files
 FRAME = {"filename": "/x/a.py", "line": 1, "name": "f"}
 
 
-def event(action="alloc", addr=4096, size=1 << 20, **more):
-    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": 5, "frames": [FRAME], **more}
+def event(action="alloc", addr=4096, size=1 << 20, **fields):
+    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": 5, "frames": [FRAME], **fields}
 
 
 def opened(still):
@@ -139,12 +139,12 @@ MIB = 1 << 20
 START = 1_700_000_000_000_000
 
 
-def numbered(number, action="alloc", size=MIB, **more):
-    return event(action, 4096 + MIB * number, size, **{"time_us": START + number, **more})
+def numbered(number, action="alloc", size=MIB, **fields):
+    return event(action, 4096 + MIB * number, size, **{"time_us": START + number, **fields})
 
 
-def loaded(events, own=None):
-    return Snapshot.load({"segments": [], "device_traces": [events], **({"ipygpumem": own} if own else {})})
+def load_events(events, metadata=None):
+    return Snapshot.load({"segments": [], "device_traces": [events], **({"ipygpumem": metadata} if metadata else {})})
 
 
 def cell(number, start, end, filename=""):
@@ -154,30 +154,30 @@ def cell(number, start, end, filename=""):
 @pytest.fixture
 def texts(monkeypatch):
     """Return every text of a picture, with its center in CSS pixels."""
-    drawn = {}
+    positions = {}
     pixels = Sheet.pixels
 
     def spy(sheet):
         image = pixels(sheet)
-        drawn.clear()
+        positions.clear()
         for text in sheet.figure.findobj(Text):
             if text.get_text() and text.get_visible():
                 extent = text.get_window_extent()
-                drawn[text.get_text()] = (extent.x0 + extent.x1) / 2 / sheet.scale
+                positions[text.get_text()] = (extent.x0 + extent.x1) / 2 / sheet.scale
         return image
 
     monkeypatch.setattr(Sheet, "pixels", spy)
 
     def texts_of(snapshot):
         picture(snapshot)
-        return drawn
+        return positions
 
     return texts_of
 
 
 def test_every_cell_has_a_band():
     cells = [cell(number + 1, number, number + 1) for number in range(300)]
-    still = picture(loaded([numbered(number) for number in range(300)], {"cells": cells}))
+    still = picture(load_events([numbered(number) for number in range(300)], {"cells": cells}))
     pixels = np.asarray(opened(still).convert("RGB")).astype(int)
     scale = pixels.shape[1] / WIDTH
     band = pixels[round(70 * scale), round(72 * scale) : round(862 * scale)]
@@ -186,54 +186,56 @@ def test_every_cell_has_a_band():
 
 
 def test_cell_without_number_has_the_name_of_its_file(texts):
-    own = {"cells": [cell(None, 0, 90, "/home/user/with/a/long/path/run.py")]}
-    assert "run.py" in texts(loaded([numbered(number) for number in range(100)], own))
+    metadata = {"cells": [cell(None, 0, 90, "/home/user/with/a/long/path/run.py")]}
+    assert "run.py" in texts(load_events([numbered(number) for number in range(100)], metadata))
 
 
 def test_tick_labels_are_at_their_events(texts):
-    ticks = {text: x for text, x in texts(loaded([numbered(number) for number in range(90)])).items() if text.isdigit()}
+    ticks = {
+        text: x for text, x in texts(load_events([numbered(number) for number in range(90)])).items() if text.isdigit()
+    }
     step = ticks["20"] - ticks["10"]
     assert step == pytest.approx(794 / 91 * 10, abs=1)
     assert ticks["80"] - ticks["70"] == pytest.approx(step, abs=1)
 
 
 def test_single_byte_is_not_rounded_to_zero(texts):
-    drawn = texts(loaded([numbered(0, size=1)]))
-    assert "peak 1 B at event 0" in drawn
-    assert "requested, at the end 1 B" in drawn
-    assert not any("0.0 MiB" in text for text in drawn)
+    positions = texts(load_events([numbered(0, size=1)]))
+    assert "peak 1 B at event 0" in positions
+    assert "requested, at the end 1 B" in positions
+    assert not any("0.0 MiB" in text for text in positions)
 
 
 def test_legend_mentions_lines_freed_before_peak():
     other_frames = [{"filename": "/x/b.py", "line": 9, "name": "g"}]
     events = [numbered(0, frames=other_frames), numbered(0, "free_completed"), numbered(1, size=5 * MIB)]
-    snapshot = loaded(events)
+    snapshot = load_events(events)
     legend = [(entry.label, entry.bytes) for entry in line_colors(snapshot, snapshot.timeline()).legend]
     assert legend == [("x/a.py:1 f", 5 * MIB), ("1 line not alive at the peak", 0)]
 
 
 def test_sampled_curves_are_drawn_and_named(texts):
     curve = {"device": 0, "time_us": [START, START + 50, START + 99], "bytes": [80 * MIB, 90 * MIB, 85 * MIB]}
-    outside = {**curve, "bytes": [30 * MIB] * 3}
+    constant_curve = {**curve, "bytes": [30 * MIB] * 3}
     events = [numbered(number) for number in range(100)]
-    snapshot = loaded(events, {"curves": {"device used": curve, "outside PyTorch": outside}})
+    snapshot = load_events(events, {"curves": {"device used": curve, "outside PyTorch": constant_curve}})
     pixels = np.asarray(opened(picture(snapshot)).convert("RGB")).astype(int)
     assert (np.abs(pixels - [107, 74, 160]).sum(axis=2) < 60).sum() > 500
     assert {"device used, at most 90.0 MiB (sampled)", "outside PyTorch, at most 30.0 MiB (sampled)"} <= {
         *texts(snapshot)
     }
     far = {"curves": {"device used": {**curve, "bytes": [900 * MIB] * 3}}}
-    assert "device used, at most 900.0 MiB (sampled), above the picture" in texts(loaded(events, far))
+    assert "device used, at most 900.0 MiB (sampled), above the picture" in texts(load_events(events, far))
 
 
 def test_negative_reserved_bytes_are_not_drawn():
     events = [numbered(0, "segment_alloc", size=20 * MIB), numbered(1)]
-    assert columns(loaded(events).timeline(), 50).reserved is None
+    assert columns(load_events(events).timeline(), 50).reserved is None
 
 
 def test_peak_label_is_readable_over_other_lines():
     """The label's background hides the lines of out-of-memory events."""
-    still = picture(loaded([numbered(0), *(numbered(number, "oom") for number in range(1, 40))]))
+    still = picture(load_events([numbered(0), *(numbered(number, "oom") for number in range(1, 40))]))
     pixels = np.asarray(opened(still).convert("RGB")).astype(int)
     scale = pixels.shape[1] / WIDTH
     red = (pixels[:, :, 0] > 150) & (pixels[:, :, 1] < 90)
@@ -246,14 +248,14 @@ def test_peak_label_is_readable_over_other_lines():
 
 
 def test_duration_is_formatted_as_in_the_viewer(texts):
-    assert any("2 events in 326 ms" in text for text in texts(loaded([numbered(0), numbered(326_000)])))
+    assert any("2 events in 326 ms" in text for text in texts(load_events([numbered(0), numbered(326_000)])))
 
 
-@pytest.mark.parametrize(("size", "above"), [(20, ""), (10, ", above the picture")])
-def test_device_full_of_other_processes_does_not_flatten_the_picture(texts, size, above):
+@pytest.mark.parametrize(("size", "reaches_above"), [(20, ""), (10, ", above the picture")])
+def test_device_full_of_other_processes_does_not_flatten_the_picture(texts, size, reaches_above):
     curve = {"device": 0, "time_us": [START], "bytes": [50 * MIB]}
-    snapshot = loaded([numbered(0, size=size * MIB)], {"curves": {"device used": curve}})
-    assert f"device used, at most 50.0 MiB (sampled){above}" in texts(snapshot)
+    snapshot = load_events([numbered(0, size=size * MIB)], {"curves": {"device used": curve}})
+    assert f"device used, at most 50.0 MiB (sampled){reaches_above}" in texts(snapshot)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_device_full_of_other_processes_does_not_flatten_the_picture(texts, size
     ],
 )
 def test_malformed_curves_are_ignored(curve):
-    own = {"curves": {"device used": curve, "outside PyTorch": {"device": 0, "time_us": [4, 6], "bytes": [1, 2]}}}
-    snapshot = loaded([event()], own)
+    metadata = {"curves": {"device used": curve, "outside PyTorch": {"device": 0, "time_us": [4, 6], "bytes": [1, 2]}}}
+    snapshot = load_events([event()], metadata)
     (sampled,) = sampled_curves(snapshot, snapshot.timeline())
     assert (sampled.name, sampled.event.tolist(), sampled.bytes.tolist()) == ("outside PyTorch", [-1, 0], [1, 2])

@@ -28,13 +28,13 @@ def snapshot():
 
 
 @pytest.fixture
-def shown():
+def displayed():
     return []
 
 
 @pytest.fixture
-def live(shown):
-    return DisplayTarget("live", lambda data, metadata: shown.append((data, metadata)))
+def live(displayed):
+    return DisplayTarget("live", lambda data, metadata: displayed.append((data, metadata)))
 
 
 draw_once = functools.cache(view.picture)
@@ -51,9 +51,9 @@ def no_displayed_views(monkeypatch):
     monkeypatch.setattr(view, "_displayed", {})
 
 
-def test_live_front_end(snapshot, live, shown):
+def test_live_front_end(snapshot, live, displayed):
     snapshot.view().publish(live)
-    (picture, size), (viewer, _) = shown
+    (picture, size), (viewer, _) = displayed
     assert picture["text/plain"] == snapshot.summary()
     assert base64.b64decode(picture["image/png"]).startswith(b"\x89PNG")
     assert size["image/png"]["width"] == 880
@@ -63,38 +63,38 @@ def test_live_front_end(snapshot, live, shown):
     assert len(viewer[WIDGET]["model_id"]) == 32
 
 
-def test_unattended_notebook(snapshot, shown):
+def test_unattended_notebook(snapshot, displayed):
     batch = snapshot.view()
-    batch.publish(DisplayTarget("batch", lambda data, metadata: shown.append((data, metadata))))
-    ((picture, _),) = shown
+    batch.publish(DisplayTarget("batch", lambda data, metadata: displayed.append((data, metadata))))
+    ((picture, _),) = displayed
     assert set(picture) == {"text/plain", "image/png"}
     assert batch._widget is None
 
 
 @pytest.mark.parametrize("kind", ["text", "none"])
-def test_terminal(snapshot, kind, monkeypatch, shown):
+def test_terminal(snapshot, kind, monkeypatch, displayed):
     monkeypatch.setattr(view, "picture", None)
-    snapshot.view().publish(DisplayTarget(kind, lambda data, metadata: shown.append((data, metadata))))
-    ((data, _),) = shown
+    snapshot.view().publish(DisplayTarget(kind, lambda data, metadata: displayed.append((data, metadata))))
+    ((data, _),) = displayed
     assert data == {
         "text/plain": f"{snapshot.summary()}\n(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
     }
 
 
-def test_two_snapshots(snapshot, live, shown):
+def test_two_snapshots(snapshot, live, displayed):
     second = Snapshot.load(files.path("resnet50"))
-    both = snapshot.view(second)
-    both.publish(live)
-    pictures = [data for data, _ in shown if "image/png" in data]
+    combined = snapshot.view(second)
+    combined.publish(live)
+    pictures = [data for data, _ in displayed if "image/png" in data]
     assert [data["text/plain"] for data in pictures] == [f"{snapshot.summary()}\n\n{second.summary()}", ""]
-    assert repr(both) == "<View of gpt_small.pickle.xz and resnet50.pickle.xz>"
-    assert len(both.widget._stills) == 2
+    assert repr(combined) == "<View of gpt_small.pickle.xz and resnet50.pickle.xz>"
+    assert len(combined.widget._stills) == 2
 
 
-def test_many_snapshots_keep_a_notebook_small(snapshot, live, shown):
+def test_many_snapshots_keep_a_notebook_small(snapshot, live, displayed):
     shown_view = snapshot.view(*[snapshot] * 7)
     shown_view.publish(live)
-    (text, _) = [data["text/plain"] for data, _ in shown if "image/png" in data]
+    (text, _) = [data["text/plain"] for data, _ in displayed if "image/png" in data]
     assert text == f"{snapshot.summary()}\n\n{snapshot.summary()}\n\n(6 more in the viewer)"
     assert repr(shown_view) == "<View of gpt_small.pickle.xz, gpt_small.pickle.xz and 6 more>"
     assert (len(shown_view.widget._stills), len(shown_view.widget._names)) == (2, 8)
@@ -102,11 +102,11 @@ def test_many_snapshots_keep_a_notebook_small(snapshot, live, shown):
         snapshot.view(*[snapshot] * 8)
 
 
-def test_without_anywidget(snapshot, live, shown, monkeypatch):
+def test_without_anywidget(snapshot, live, displayed, monkeypatch):
     monkeypatch.delitem(sys.modules, "ipygpumem.viewer.widget")
     monkeypatch.setitem(sys.modules, "anywidget", None)
     snapshot.view().publish(live)
-    (picture, _), (note, _) = shown
+    (picture, _), (note, _) = displayed
     assert "image/png" in picture
     assert list(note) == ["text/plain"]
     assert note["text/plain"].startswith(
@@ -114,22 +114,22 @@ def test_without_anywidget(snapshot, live, shown, monkeypatch):
     )
 
 
-def test_widget_error_is_displayed_as_one_line(snapshot, live, shown, monkeypatch):
+def test_widget_error_is_displayed_as_one_line(snapshot, live, displayed, monkeypatch):
     def broken(self, *arguments):
         raise AttributeError("no comm_manager\nand more")
 
     monkeypatch.setattr(widget.Widget, "__init__", broken)
     snapshot.view().publish(live)
-    (picture, _), (note, _) = shown
+    (picture, _), (note, _) = displayed
     assert "image/png" in picture
     assert note == {"text/plain": "ipygpumem: the live viewer cannot be displayed: AttributeError: no comm_manager"}
 
 
-def test_without_matplotlib(snapshot, live, shown, monkeypatch):
+def test_without_matplotlib(snapshot, live, displayed, monkeypatch):
     monkeypatch.setattr(view, "picture", draw_once.__wrapped__)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     snapshot.view().publish(live)
-    (text, _), (viewer, _), (note, _) = shown
+    (text, _), (viewer, _), (note, _) = displayed
     assert text == {"text/plain": snapshot.summary()}
     assert WIDGET in viewer
     assert note["text/plain"].startswith(
@@ -142,7 +142,7 @@ def test_unknown_device(snapshot):
         snapshot.view(device=3)
 
 
-def test_close_and_show_again(snapshot, live, shown):
+def test_close_and_show_again(snapshot, live, displayed):
     shown_view = snapshot.view()
     shown_view.publish(live)
     first = shown_view.widget
@@ -151,13 +151,13 @@ def test_close_and_show_again(snapshot, live, shown):
     shown_view.close()
     shown_view.publish(live)
     assert shown_view.widget is not first
-    assert shown[1][0][WIDGET] != shown[3][0][WIDGET]
+    assert displayed[1][0][WIDGET] != displayed[3][0][WIDGET]
 
 
 def test_repeated_cell_closes_its_previous_views(snapshot):
     def run(cell, request, *views):
-        for shown in views:
-            shown.publish(DisplayTarget("live", lambda data, metadata: None, cell, request))
+        for displayed in views:
+            displayed.publish(DisplayTarget("live", lambda data, metadata: None, cell, request))
 
     first, second, third, shared = (snapshot.view() for _ in range(4))
     run("a", "1", first, second)
@@ -242,17 +242,17 @@ def test_about_request(ask, snapshot):
 
 def test_data_is_sent_in_parts(ask, snapshot, monkeypatch):
     monkeypatch.setattr(widget, "MAX_BYTES", 10_000)
-    whole = b""
+    received = b""
     while True:
-        content, (part,) = ask({"id": 7, "get": "0", "from": len(whole)})
+        content, (part,) = ask({"id": 7, "get": "0", "from": len(received)})
         assert len(part) <= 10_000
-        whole += bytes(part)
-        if len(whole) == content["size"]:
+        received += bytes(part)
+        if len(received) == content["size"]:
             break
-    assert whole == snapshot.encode()
-    assert decode(whole)[0]["name"] == "gpt_small.pickle.xz"
-    content, (part,) = ask({"id": 8, "get": "0", "from": len(whole)})
-    assert (content["size"], len(part)) == (len(whole), 0)
+    assert received == snapshot.encode()
+    assert decode(received)[0]["name"] == "gpt_small.pickle.xz"
+    content, (part,) = ask({"id": 8, "get": "0", "from": len(received)})
+    assert (content["size"], len(part)) == (len(received), 0)
     content, (part,) = ask({"id": 9, "get": "script"})
     assert content["size"] == len(script("widget.js").encode())
 

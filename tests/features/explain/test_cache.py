@@ -74,9 +74,9 @@ def test_whole_pages_of_expandable_segments_are_returnable():
         max_size=6,
     )
 )
-def test_every_free_byte_is_counted(made):
-    segments = [segment(*blocks, expandable=expandable, pool=pool) for blocks, expandable, pool in made]
-    free = sum(size for blocks, _, _ in made for size, is_free in blocks if is_free)
+def test_every_free_byte_is_counted(descriptions):
+    segments = [segment(*blocks, expandable=expandable, pool=pool) for blocks, expandable, pool in descriptions]
+    free = sum(size for blocks, _, _ in descriptions for size, is_free in blocks if is_free)
     cache = cache_of(segments, 0)
     assert cache.total == free * MIB
     assert min(cache.returnable, cache.pinned, cache.private) >= 0

@@ -73,8 +73,8 @@ def test_all_steps():
 
 
 def test_without_own_entry_remainder_may_belong_to_other_processes():
-    hidden = before(process=None, others=None, mode="device", why="hidden by its container")
-    fall = device_waterfall(hidden, baseline=baseline())
+    no_attribution = before(process=None, others=None, mode="device", why="hidden by its container")
+    fall = device_waterfall(no_attribution, baseline=baseline())
     assert lines(fall)[2:] == [
         ("nvidia-smi shows", 885, "exact"),
         ("CUDA context", 400, "derived"),
@@ -133,8 +133,8 @@ def test_allocator_without_counters():
 
 def test_memory_counted_twice_is_negative():
     fall = device_waterfall(before(), baseline=baseline(), named=[NamedMemory("CuPy's pool", 300 * MIB, EXACT)])
-    (twice,) = [step for step in fall.steps if step.label == "counted twice"]
-    assert (twice.amount, twice.grade.trust) == (-74 * MIB, "unknown")
+    (overlap,) = [step for step in fall.steps if step.label == "counted twice"]
+    assert (overlap.amount, overlap.grade.trust) == (-74 * MIB, "unknown")
     assert waterfall_imbalance(fall) == 0
 
 

@@ -56,8 +56,8 @@ def test_measurements_outside_cells_match_by_position():
     after = [cell(None, held=5, cell_id=None), cell(None, held=7, cell_id=None)]
     assert [change for _, _, change in changes(before, after)] == [4 * MIB, 5 * MIB]
     statements = [cell(3, held=1, cell_id="a", code="s"), cell(3, held=2, cell_id="a")]
-    later = [cell(5, held=2, cell_id="a", code="s"), cell(5, held=9, cell_id="a")]
-    assert changes(statements, later) == [("s", "s", MIB), ("step(3)", "step(5)", 7 * MIB)]
+    second_run = [cell(5, held=2, cell_id="a", code="s"), cell(5, held=9, cell_id="a")]
+    assert changes(statements, second_run) == [("s", "s", MIB), ("step(3)", "step(5)", 7 * MIB)]
 
 
 def test_devices_are_compared_separately():
@@ -77,11 +77,11 @@ def test_last_kernel_in_a_log_is_compared():
     def kernel(held):
         return [cell(1, held=held, cell_id="a"), cell(2, held=held + 1, cell_id="b", code="s"), cell(2, cell_id="b")]
 
-    once, twice = kernel(5), [*kernel(9), *kernel(7)]
-    assert [change for _, _, change in changes(once, twice)] == [2 * MIB, 2 * MIB, 0]
-    bare = [cell(row.cell, held=7, cell_id=None) for row in once[:2]]
+    one_kernel, two_kernels = kernel(5), [*kernel(9), *kernel(7)]
+    assert [change for _, _, change in changes(one_kernel, two_kernels)] == [2 * MIB, 2 * MIB, 0]
+    bare = [cell(row.cell, held=7, cell_id=None) for row in one_kernel[:2]]
     assert [change for _, _, change in changes(bare, [*bare, *bare])] == [0, 0]
-    blocks = [cell(None, held=3, cell_id=None), *once]
+    blocks = [cell(None, held=3, cell_id=None), *one_kernel]
     assert [change for _, _, change in changes(blocks, [*blocks, *blocks])] == [0] * 4
 
 

@@ -23,9 +23,9 @@ def path(tmp_path):
 
 
 def error_message(path):
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(ReportError) as exc_info:
         load_reports(path)
-    text = str(caught.value)
+    text = str(exc_info.value)
     assert len(text.splitlines()) == 1
     return text.replace(f"{path}", "s.jsonl")
 
@@ -60,18 +60,18 @@ def error_message(path):
 )
 def test_invalid_line_is_reported_with_its_number(path, line, reason):
     path.write_text(LINES[0] + line)
-    loaded = error_message(path)
-    assert loaded.startswith(f"s.jsonl: line 2: {reason}")
+    message = error_message(path)
+    assert message.startswith(f"s.jsonl: line 2: {reason}")
     lenient = load_reports(path, strict=False)
     assert [loaded_report.cell for loaded_report in lenient] == [1]
-    assert [fault.replace(str(path), "s.jsonl") for fault in lenient.faults] == [loaded]
+    assert [fault.replace(str(path), "s.jsonl") for fault in lenient.faults] == [message]
 
 
 def test_valid_lines_are_read_besides_invalid_ones(path):
     path.write_text(LINES[0] + "half\n" + LINES[1] + "\n  \n" + LINES[2].rstrip())
-    loaded = load_reports(path, strict=False)
-    assert [loaded_report.cell for loaded_report in loaded] == [1, 2, 3]
-    assert [fault.partition(": ")[2] for fault in loaded.faults] == ["line 2: invalid JSON: Expecting value"]
+    log = load_reports(path, strict=False)
+    assert [loaded_report.cell for loaded_report in log] == [1, 2, 3]
+    assert [fault.partition(": ")[2] for fault in log.faults] == ["line 2: invalid JSON: Expecting value"]
 
 
 def test_binary_file(path):
@@ -140,10 +140,10 @@ def test_damaged_files_are_read_or_reported(path, data):
     else:
         text[at] = data.draw(st.integers(0, 255))
     path.write_bytes(bytes(text))
-    loaded = load_reports(path, strict=False)
-    assert len(loaded) >= 0
-    assert len(loaded) + len(loaded.faults) <= 4
-    for fault in loaded.faults:
+    log = load_reports(path, strict=False)
+    assert len(log) >= 0
+    assert len(log) + len(log.faults) <= 4
+    for fault in log.faults:
         assert len(fault.splitlines()) == 1
-    for loaded_report in loaded:
+    for loaded_report in log:
         json.loads(loaded_report.to_json())

@@ -107,9 +107,9 @@ def test_report_after_an_incomplete_line_starts_a_new_line(tmp_path):
     with path.open("ab") as file:
         file.write(b'{"schema": 1, "code": "half')
     reports.append(cell(2))
-    loaded = load_reports(path, strict=False)
-    assert [report.cell for report in loaded] == [1, 2]
-    assert loaded.faults == (f"{path}: line 2: incomplete JSON",)
+    reports_read = load_reports(path, strict=False)
+    assert [report.cell for report in reports_read] == [1, 2]
+    assert reports_read.faults == (f"{path}: line 2: incomplete JSON",)
 
 
 def test_two_processes_write_one_log(tmp_path):

@@ -12,8 +12,19 @@ from ipygpumem import ReportError
 from ipygpumem.features.history.model import LIMIT, MIME, report_rows, rows_from_summary, summary
 from ipygpumem.features.history.reports import COLUMNS
 
-KEPT = ("cell", "seconds", "success", "device", "held", "peak", "peak_trust", "cached", "outside", "outside_trust")
-KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "ooms", "started", "peak_level")
+SUMMARY_FIELDS = (
+    "cell",
+    "seconds",
+    "success",
+    "device",
+    "held",
+    "peak",
+    "peak_trust",
+    "cached",
+    "outside",
+    "outside_trust",
+)
+SUMMARY_FIELDS += ("allocated", "cache", "outside_level", "others_level", "capacity", "ooms", "started", "peak_level")
 
 
 @pytest.mark.parametrize(
@@ -30,10 +41,12 @@ KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "oom
 def test_round_trip(measured):
     rows = rows_from_summary(json.loads(json.dumps(summary(measured))))
     for row, original in zip(rows, report_rows(measured), strict=True):
-        assert {name: getattr(row, name) for name in KEPT} == {name: getattr(original, name) for name in KEPT}
+        assert {name: getattr(row, name) for name in SUMMARY_FIELDS} == {
+            name: getattr(original, name) for name in SUMMARY_FIELDS
+        }
 
 
-def many(count):
+def devices_report(count):
     reports = [
         report(
             before(f"cuda:{n}", used=150_000_000_000 - n, allocated=n * MIB),
@@ -59,7 +72,7 @@ def many(count):
 
 @pytest.mark.parametrize("count", [1, 8, 9, 16, 200])
 def test_summary_is_at_most_2_kb(count):
-    data = summary(many(count))
+    data = summary(devices_report(count))
     assert len(json.dumps(data).encode()) <= LIMIT
     assert len(data["devices"]) + data.get("left_out", 0) == count
     assert "cuda:0" in data["devices"] or count > 8
@@ -67,9 +80,9 @@ def test_summary_is_at_most_2_kb(count):
 
 
 def test_devices_with_the_smallest_changes_are_left_out():
-    whole = many(20)
-    still = report(before("cuda:99"), before("cuda:99"), peak=100 * MIB).devices["cuda:99"]
-    data = summary(dataclasses.replace(whole, devices={"cuda:99": still, **whole.devices}))
+    full_report = devices_report(20)
+    unchanged = report(before("cuda:99"), before("cuda:99"), peak=100 * MIB).devices["cuda:99"]
+    data = summary(dataclasses.replace(full_report, devices={"cuda:99": unchanged, **full_report.devices}))
     assert "cuda:99" not in data["devices"]
 
 
@@ -93,18 +106,22 @@ def test_mime_type():
     ],
 )
 def test_invalid_summaries(data, message):
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(ReportError) as exc_info:
         rows_from_summary(data)
-    assert str(caught.value) == message
+    assert str(exc_info.value) == message
 
 
 def test_keys_are_documented():
     text = (Path(ipygpumem.__file__).parent / "core" / "FORMAT.md").read_text(encoding="utf-8")
-    whole = dataclasses.replace(many(40), success=False)
-    started = report(
+    full_report = dataclasses.replace(devices_report(40), success=False)
+    cuda_start = report(
         before(context=False, allocated=0, active=0, reserved=0), after(process=None, mode="device", ooms=1)
     )
-    keys = {*summary(whole), *summary(started)["devices"]["cuda:0"], *summary(whole)["devices"]["cuda:0"]}
+    keys = {
+        *summary(full_report),
+        *summary(cuda_start)["devices"]["cuda:0"],
+        *summary(full_report)["devices"]["cuda:0"],
+    }
     assert [key for key in keys if f"`{key}`" not in text.partition("## In a notebook")[2]] == []
     assert [name for name in COLUMNS if f"`{name}`" not in text.partition("## A table")[2]] == []
     report_keys = {*report().to_dict(), *report().to_dict()["devices"]["cuda:0"]}

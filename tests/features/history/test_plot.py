@@ -40,13 +40,13 @@ class Plot:
         bars = max(len(rows), PLOT_WIDTH / module._MAX_BAR)
         self.centers = ((np.arange(len(rows)) + 0.5) * PLOT_WIDTH * SCALE / bars).astype(int)
 
-    def where(self, color):
+    def mask(self, color):
         """Pixels of a color."""
         return (self.pixels == [int(color[at : at + 2], 16) for at in (1, 3, 5)]).all(axis=2)
 
     def mib(self, color, column):
         """MiB between the lowest and the highest pixel of a color."""
-        return float(self.where(color)[:, column].sum()) * self.panel.limit / HEIGHT / MIB
+        return float(self.mask(color)[:, column].sum()) * self.panel.limit / HEIGHT / MIB
 
 
 def test_each_bar_has_the_height_of_its_levels():
@@ -57,7 +57,7 @@ def test_each_bar_has_the_height_of_its_levels():
             level = getattr(row, name) / MIB
             # the line at the peak is two pixels thick
             assert level - 2.5 * SCALE * tolerance / MIB < plot.mib(color, column) < level + tolerance / MIB, name
-        (line,) = np.nonzero(plot.where(INK)[:, column])
+        (line,) = np.nonzero(plot.mask(INK)[:, column])
         peak = (HEIGHT - line[line < HEIGHT - SCALE].mean() - 0.5) / HEIGHT * plot.panel.limit
         assert peak == pytest.approx(row.peak_level + row.outside_level + row.others_level, abs=tolerance)
 
@@ -65,19 +65,19 @@ def test_each_bar_has_the_height_of_its_levels():
 def test_bars_narrower_than_a_pixel_show_the_highest():
     spikes = [1234, 4321, 7777]
     plot = Plot([cell(number, held=2500 if number in spikes else 0) for number in range(10_000)])
-    (columns,) = np.nonzero(plot.where(plot.panel.colors["allocated"][0]).sum(axis=0) > HEIGHT / 3)
+    (columns,) = np.nonzero(plot.mask(plot.panel.colors["allocated"][0]).sum(axis=0) > HEIGHT / 3)
     assert columns.tolist() == pytest.approx(plot.centers[spikes].tolist(), abs=2)
 
 
 @pytest.mark.parametrize("count", [1, 2, 30, 200, 760])
 def test_every_bar_is_visible_while_there_is_space(count):
     plot = Plot([cell(number, success=number % 2 == 1) for number in range(count)])
-    assert plot.where(module._FAILED)[0, plot.centers].tolist() == [number % 2 == 0 for number in range(count)]
+    assert plot.mask(module._FAILED)[0, plot.centers].tolist() == [number % 2 == 0 for number in range(count)]
 
 
 def test_failed_cells_are_marked():
     plot = Plot([cell(1), cell(2, success=False), cell(3, end={"ooms": 1})])
-    assert plot.where(module._FAILED)[0, plot.centers].tolist() == [False, True, True]
+    assert plot.mask(module._FAILED)[0, plot.centers].tolist() == [False, True, True]
 
 
 def test_capacity_is_visible_if_usage_is_near():
@@ -109,7 +109,7 @@ def test_unknown_levels_are_not_drawn():
     levels = {name: plot.mib(color, column) for name, (color, _) in plot.panel.colors.items()}
     assert levels["outside_level"] == levels["others_level"] == 0
     assert levels["allocated"] > 0
-    assert not plot.where(INK).any(), "the peak is unknown"
+    assert not plot.mask(INK).any(), "the peak is unknown"
 
 
 def test_without_matplotlib(monkeypatch):

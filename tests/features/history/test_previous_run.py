@@ -11,8 +11,8 @@ from ipygpumem.features.history.reports import Reports
 
 
 def test_differences_are_described():
-    earlier, now = cell(5, held=300, peak=900, seconds=1.5), cell(7, held=300, peak=1200)
-    assert last_run(now, earlier, MIB) == "last run, In [5]: +300.0 MiB held · peak +900.0 MiB, 1.50 s"
+    previous, current = cell(5, held=300, peak=900, seconds=1.5), cell(7, held=300, peak=1200)
+    assert last_run(current, previous, MIB) == "last run, In [5]: +300.0 MiB held · peak +900.0 MiB, 1.50 s"
     assert last_run(cell(9), cell(5, outside=66, held=-3), MIB) == (
         "last run, In [5]: -3.0 MiB held · outside PyTorch +66.0 MiB, 2.31 s"
     )
@@ -20,10 +20,10 @@ def test_differences_are_described():
 
 
 def test_equal_runs_are_described_on_request():
-    earlier, now = cell(5, held=300), cell(7, held=300)
-    assert last_run(now, earlier, MIB) is None
-    assert last_run(now, earlier, MIB, always=True) == "last run, In [5]: the same, 2.31 s"
-    assert last_run(cell(7, held=301), earlier, 4 * MIB) is None
+    previous, current = cell(5, held=300), cell(7, held=300)
+    assert last_run(current, previous, MIB) is None
+    assert last_run(current, previous, MIB, always=True) == "last run, In [5]: the same, 2.31 s"
+    assert last_run(cell(7, held=301), previous, 4 * MIB) is None
 
 
 def test_only_exact_figures_are_compared():
@@ -39,11 +39,11 @@ def test_only_exact_figures_are_compared():
 
 
 def test_devices_that_differ():
-    def both(number, one, other):
-        first, second = cell(number, held=one), cell(number, held=other, name="cuda:1")
+    def two_devices(number, first_held, second_held):
+        first, second = cell(number, held=first_held), cell(number, held=second_held, name="cuda:1")
         return dataclasses.replace(first, devices={**first.devices, **second.devices})
 
-    assert last_run(both(7, 1, 2), both(5, 1, 9), MIB) == (
+    assert last_run(two_devices(7, 1, 2), two_devices(5, 1, 9), MIB) == (
         "last run, In [5]: cuda:1 +9.0 MiB held · peak +9.0 MiB, 2.31 s"
     )
     assert last_run(cell(7, name="cuda:1"), cell(5), MIB, always=True) is None, "the runs have no device in common"
@@ -69,9 +69,9 @@ def test_previous_run_of_a_cell():
 def test_measurements_of_a_run_match_by_order():
     reports = Reports()
     first_run = [cell(1, cell_id="a", code=code) for code in ("s", "t", "whole")]
-    for earlier in first_run:
-        assert reports.earlier(earlier) is None, "reports of the same run are not compared"
-        reports.append(earlier)
+    for first_report in first_run:
+        assert reports.earlier(first_report) is None, "reports of the same run are not compared"
+        reports.append(first_report)
     previous = []
     for code in ("s", "t", "whole", "more"):
         report = cell(2, cell_id="a", code=code)
@@ -84,9 +84,9 @@ def test_reports_per_run_are_limited():
     reports = Reports()
     for _ in range(1000):
         reports.append(cell(1, cell_id="a"))
-    later = cell(2, cell_id="a")
+    second_run = cell(2, cell_id="a")
     previous = []
     for _ in range(60):
-        previous.append(reports.earlier(later))
-        reports.append(later)
+        previous.append(reports.earlier(second_run))
+        reports.append(second_run)
     assert [report is not None for report in previous] == [True] * 50 + [False] * 10

@@ -79,9 +79,9 @@ def test_log_and_unrelated_file(tmp_path):
 )
 def test_invalid_notebooks(path, text, message):
     path.write_text(text)
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(ReportError) as exc_info:
         read_notebook(path)
-    assert str(caught.value) == f"{path}: {message}"
+    assert str(exc_info.value) == f"{path}: {message}"
 
 
 def test_invalid_outputs_are_skipped(path):

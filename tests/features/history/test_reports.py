@@ -22,14 +22,14 @@ from ipygpumem.features.lines.model import DeviceLines
 
 def test_lookup_by_cell():
     reports = Reports()
-    first, second, again = report(cell=1, cell_id="a"), report(cell=2, cell_id="b"), report(cell=2, cell_id="a")
-    for item in (first, second, again):
+    first, second, second_rerun = report(cell=1, cell_id="a"), report(cell=2, cell_id="b"), report(cell=2, cell_id="a")
+    for item in (first, second, second_rerun):
         reports.append(item)
-    assert list(reports) == [first, second, again]
-    assert (len(reports), reports[-1], reports[:2]) == (3, again, [first, second])
+    assert list(reports) == [first, second, second_rerun]
+    assert (len(reports), reports[-1], reports[:2]) == (3, second_rerun, [first, second])
     assert reports.cell(1) is first
-    assert reports.cell(2) is again, "the newest"
-    assert reports.cell("a") is again
+    assert reports.cell(2) is second_rerun, "the newest"
+    assert reports.cell("a") is second_rerun
     assert reports.cell("b") is second
     for key in (7, "z"):
         with pytest.raises(KeyError):
@@ -66,13 +66,13 @@ def test_memory_of_ten_thousand_reports_is_limited():
     try:
         session_reports = Reports(limit=1000)
         start = tracemalloc.get_traced_memory()[0]
-        whole = pickle.dumps(cell(1))
+        pickled = pickle.dumps(cell(1))
         for _ in range(1000):
-            session_reports.append(pickle.loads(whole))
+            session_reports.append(pickle.loads(pickled))
         gc.collect()
         full = tracemalloc.get_traced_memory()[0] - start
         for _ in range(300):
-            session_reports.append(pickle.loads(whole))
+            session_reports.append(pickle.loads(pickled))
         gc.collect()
         after = tracemalloc.get_traced_memory()[0] - start
     finally:
@@ -92,8 +92,8 @@ def test_only_the_newest_keep_lines_and_modules():
         session_reports.append(dataclasses.replace(item, lines=(lines(),)))
     assert [bool(item.lines) for item in session_reports] == [False] * 50 + [True] * 100
     assert [item.cell for item in session_reports] == list(range(1, 151))
-    loaded = Reports((dataclasses.replace(item, lines=(lines(),)) for item in session(150)), limit=None)
-    assert all(item.lines for item in loaded), "reports from a file keep their lines"
+    with_lines = Reports((dataclasses.replace(item, lines=(lines(),)) for item in session(150)), limit=None)
+    assert all(item.lines for item in with_lines), "reports from a file keep their lines"
 
 
 def test_csv():

@@ -14,7 +14,7 @@ def text(reports, page=None, **options):
     return text_tables(history_tables(changed_rows(reports), page or Page(), **options))
 
 
-FEW = [
+REPORTS = [
     cell(1, held=400, peak=1200, outside=66, code="x = torch.ones(100 << 20)", seconds=2.31),
     cell(None, held=10, peak=10, code="In [1]:2", cell_id=None, seconds=0.0021),
     cell(
@@ -30,7 +30,7 @@ FEW = [
 
 
 def test_table():
-    assert text(FEW).splitlines() == [
+    assert text(REPORTS).splitlines() == [
         "this session: 4 measurements",
         "                                                         held       peak    outside        time",
         "  In [1]   x = torch.ones(100 << 20)               +400.0 MiB   +1.2 GiB  +66.0 MiB      2.31 s  ██████████",
@@ -92,15 +92,15 @@ def test_page_of_ten_thousand_rows():
 def test_one_row_per_device():
     first, second = cell(1, held=5), cell(1, held=7, name="cuda:1")
     two_devices = dataclasses.replace(first, devices={**first.devices, **second.devices})
-    shown = text([two_devices]).splitlines()
-    assert shown[0] == "this session: 1 measurement, one row per device that changed"
-    assert [line.split()[3] for line in shown[2:]] == ["cuda:0", "cuda:1"]
+    lines = text([two_devices]).splitlines()
+    assert lines[0] == "this session: 1 measurement, one row per device that changed"
+    assert [line.split()[3] for line in lines[2:]] == ["cuda:0", "cuda:1"]
 
 
 def test_host_rows_and_empty_session():
-    shown = text([dataclasses.replace(cell(3), devices={})])
-    assert "at most +100.0 MiB" in shown
-    assert shown.endswith("without a GPU: held and peak are this process's resident memory")
+    table_text = text([dataclasses.replace(cell(3), devices={})])
+    assert "at most +100.0 MiB" in table_text
+    assert table_text.endswith("without a GPU: held and peak are this process's resident memory")
     assert text([]) == "this session: no measurements yet"
 
 
@@ -111,20 +111,20 @@ def test_figures_of_the_whole_device_are_marked():
 
 def test_discarded_reports_are_mentioned():
     remark = "1,234 older reports have been discarded: set GPUMem.log to keep all reports in a file"
-    assert text(FEW, dropped=1234).endswith(remark)
+    assert text(REPORTS, dropped=1234).endswith(remark)
 
 
 def test_code_is_escaped_in_html():
     hostile = cell(1, held=5, code="<script>alert(1)</script>")
-    shown = html_tables(history_tables(changed_rows([hostile]), Page(), title="<b>"))
-    assert "<script" not in shown
-    assert "&lt;script&gt;" in shown
-    assert "&lt;b&gt;" in shown
+    page = html_tables(history_tables(changed_rows([hostile]), Page(), title="<b>"))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "&lt;b&gt;" in page
 
 
 def compared(before, after, by="in"):
-    pairs, earlier = pair_rows(changed_rows(before), changed_rows(after))
-    return text_tables(comparison_tables(pairs, by, ("a.jsonl", "b.jsonl"), earlier)).splitlines()
+    pairs, earlier_runs = pair_rows(changed_rows(before), changed_rows(after))
+    return text_tables(comparison_tables(pairs, by, ("a.jsonl", "b.jsonl"), earlier_runs)).splitlines()
 
 
 BEFORE = [cell(1, held=400, peak=1200), cell(2, held=5), cell(3, held=7, success=False), cell(4, held=1, outside=66)]

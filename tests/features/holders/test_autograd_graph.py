@@ -99,7 +99,7 @@ def test_torch_without_hook_introspection_gives_incomplete_results():
 
 
 def test_tensors_saved_by_custom_functions(search):
-    class Twice(torch.autograd.Function):
+    class Double(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
             ctx.extra = search.tensor(1)
@@ -110,6 +110,6 @@ def test_tensors_saved_by_custom_functions(search):
         def backward(ctx, grad):
             return grad
 
-    variables = {"y": Twice.apply(search.parameter())}
+    variables = {"y": Double.apply(search.parameter())}
     assert search.storage(variables, extra=1).holder == "y"
     assert {storage.holder for storage in search.storages(variables)} == {"y"}

@@ -124,6 +124,6 @@ def test_storage_referenced_only_by_graph_at_baseline_is_old(cpu_tensors_on_fake
     x = torch.ones(70_000, requires_grad=True)
     loss = (x.exp() * 2).sum()
     baseline = baseline_of_search()
-    saved = loss.grad_fn.next_functions[0][0].next_functions[0][0]._saved_result  # creates its Python object
-    variables = {"x": x, "loss": loss, "saved": saved, "new": torch.ones(1000)}
+    saved_tensor = loss.grad_fn.next_functions[0][0].next_functions[0][0]._saved_result  # creates its Python object
+    variables = {"x": x, "loss": loss, "saved": saved_tensor, "new": torch.ones(1000)}
     assert names(variables, since=baseline) == ["new"]

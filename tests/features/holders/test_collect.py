@@ -31,7 +31,7 @@ def names(variables, **options):
     return [holder.name for holder in find(variables, **options).holders]
 
 
-def rest(result):
+def remainders(result):
     return {part.label: part.amount for part in result.total("cuda:0").rest}
 
 
@@ -54,7 +54,7 @@ def test_memory_without_a_python_object_is_listed_by_cause(fake_gpu):
     fake_gpu.alloc(7 * MIB, pool=(1, 0))
     variables = {"x": ones(3 * MIB)}
     result = find(variables)
-    assert rest(result) == {
+    assert remainders(result) == {
         "cuBLAS workspace, since the preload": 32 * MIB,
         "private pools, as of CUDA graphs": 7 * MIB,
         "not reachable from Python: autograd graph, C++, in flight": 5 * MIB,
@@ -80,12 +80,12 @@ def test_sums_per_device(two_gpus):
 
 def test_memory_outside_pytorch_allocator_is_reported_separately(fake_gpu):
     """For example a tensor shared by another process, or a tensor in memory of another library."""
-    own, shared = ones(3 * MIB), ones(4 * MIB)
-    storage = shared.untyped_storage()
+    pytorch_tensor, external_tensor = ones(3 * MIB), ones(4 * MIB)
+    storage = external_tensor.untyped_storage()
     _, block = fake_gpu.storages[storage._cdata]
     fake_gpu.storages[storage._cdata] = (0, type(block)(0x7E00_0000_0000, 4 * MIB, None, 4 * MIB))
     try:
-        result = find({"own": own, "shared": shared})
+        result = find({"own": pytorch_tensor, "shared": external_tensor})
         assert [holder.name for holder in result.holders] == ["own"]
         assert "4.0 MiB of tensors are not in PyTorch's allocator" in result.notes[0]
         assert_adds_up(result)
@@ -180,7 +180,7 @@ def test_concurrent_allocations_during_search(fake_gpu, monkeypatch):
     result = find(variables)
     assert result.notes == ()
     assert [holder.name for holder in result.holders] == ["x"]
-    assert rest(result) == {
+    assert remainders(result) == {
         "not reachable from Python: autograd graph, C++, in flight": 12 * MIB,
         "allocated meanwhile by other threads": 7 * MIB,
     }
@@ -204,9 +204,9 @@ def test_notes_on_autograd_graphs():
         return {holder.name: holder.note for holder in result.holders if holder.name in variables and holder.note}
 
     x = torch.ones(MIB, requires_grad=True)
-    shared = x.exp().sin()
-    variables = {"x": x, "a": shared.sum(), "b": shared.mean()}
-    del shared
+    external_tensor = x.exp().sin()
+    variables = {"x": x, "a": external_tensor.sum(), "b": external_tensor.mean()}
+    del external_tensor
     assert notes() == {"a": "a and b share 4.0 MiB of activations kept by their autograd graphs"}
     variables["c"] = variables["b"] * 2
     assert notes() == {"a": "a, b and c share 4.0 MiB of activations kept by their autograd graphs"}

@@ -18,7 +18,7 @@ class Value:
 def test_every_kind_of_variable():
     outer = Value()
 
-    def function(inner, first=1, *rest, key=2, **more):
+    def function(inner, first=1, *args, key=2, **kwargs):
         late = [inner]
 
         def user():
@@ -31,10 +31,10 @@ def test_every_kind_of_variable():
     variables.pop("user")
     if sys.version_info[:2] == (3, 12):
         variables["outer"] = outer  # variables of enclosing functions are not read
-    assert variables.keys() == {"inner", "rest", "key", "more", "late", "outer"}
+    assert variables.keys() == {"inner", "args", "key", "kwargs", "late", "outer"}
     assert variables["outer"] is outer
     assert variables["late"] == [variables["inner"]]
-    assert (variables["rest"], variables["key"], variables["more"]) == ((7,), 3, {"other": 4})
+    assert (variables["args"], variables["key"], variables["kwargs"]) == ((7,), 3, {"other": 4})
 
 
 def test_dict_returned_by_locals_is_unchanged():
@@ -70,17 +70,17 @@ def test_values_are_not_kept_alive():
 
 def test_running_and_finished_generators():
     def lazy(value):
-        inside = [value]
-        yield inside
+        values = [value]
+        yield values
         yield None
 
     generator = lazy(3)
     next(generator)
     frame = generator.gi_frame
-    assert dict(frame_locals(frame)) == {"value": 3, "inside": [3]}
+    assert dict(frame_locals(frame)) == {"value": 3, "values": [3]}
     del generator
     gc.collect()
-    assert dict(frame_locals(frame)) in ({}, {"value": 3, "inside": [3]}), "this depends on the version of Python"
+    assert dict(frame_locals(frame)) in ({}, {"value": 3, "values": [3]}), "this depends on the version of Python"
 
 
 def test_cleared_frame_has_no_variables():
@@ -138,16 +138,16 @@ def test_thread_whose_name_raises():
         def name(self):
             raise RuntimeError
 
-    started, stop = threading.Event(), threading.Event()
+    running, stop = threading.Event(), threading.Event()
 
     def work():
-        started.set()
+        running.set()
         stop.wait()
 
     thread = UnnamedThread(target=work)
     thread._name = "quiet"
     thread.start()
-    started.wait()
+    running.wait()
     try:
         names = {name for name, _ in running_frames()}
     finally:

@@ -87,17 +87,17 @@ STEPS = {
 @pytest.mark.parametrize("step", STEPS)
 def test_search_may_stop_at_any_step(search, monkeypatch, step):
     """The result is incomplete, but has no incorrect names and no unreachable tensors."""
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     chain = {"value": search.tensor()}
     for _ in range(3000):
         chain = {"next": chain}
     original = getattr(STEPS[step], step)
 
     def late(*arguments, **options):
-        now[0] = now[0] if step == "get_objects" else 100.0
+        clock[0] = clock[0] if step == "get_objects" else 100.0
         result = original(*arguments, **options)
-        now[0] = 100.0
+        clock[0] = 100.0
         return result
 
     monkeypatch.setattr(STEPS[step], step, late)

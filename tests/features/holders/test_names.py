@@ -17,7 +17,7 @@ import torch
 from ipygpumem.features.holders.search import NO_NAME
 
 
-class Plain:
+class Box:
     def __init__(self, value):
         self.value = value
 
@@ -52,7 +52,7 @@ def generator(value):
     yield value
 
 
-def started(lazy):
+def started_generator(lazy):
     lazy.send(None)
     return lazy
 
@@ -100,14 +100,14 @@ MAKERS = {
     "x[0][0]": lambda tensor: ((tensor,),),
     'x["image"]': lambda tensor: {"image": tensor},
     "x[(1, 'a')]": lambda tensor: {(1, "a"): tensor},
-    "x[<Plain>]": lambda tensor: {Plain(0): tensor},
+    "x[<Box>]": lambda tensor: {Box(0): tensor},
     "x (key)": lambda tensor: {tensor: 1},
-    "x.value": Plain,
-    "x.value.value[2]": lambda tensor: Plain(Slots([0, 0, tensor])),
+    "x.value": Box,
+    "x.value.value[2]": lambda tensor: Box(Slots([0, 0, tensor])),
     "x.second": lambda tensor: Pair(0, tensor),
     "x[0].value": lambda tensor: collections.deque([Data(tensor)]),
     "x{...}": lambda tensor: {tensor},
-    "x (local value)": lambda tensor: started(generator(tensor)),
+    "x (local value)": lambda tensor: started_generator(generator(tensor)),
     "x (closure value)": closure,
     "x (default parameter)": default,
     "x (partial)[0]": lambda tensor: functools.partial(print, tensor),
@@ -278,7 +278,7 @@ class OverridingArray(np.ndarray):
         (lambda value: object_array([value], (2, 3), (1, 0)), "x[1, 0][0]"),
         (lambda value: [object_array({"a": value}, (), ())], 'x[0][()]["a"]'),
         (structured, 'x[2]["loss"]'),
-        (lambda value: object_array(object_array(Plain(value), 2, 1), 3, 0), "x[0][1].value"),
+        (lambda value: object_array(object_array(Box(value), 2, 1), 3, 0), "x[0][1].value"),
         (lambda value: object_array(value, 4, 2)[3:], "x.base[2]"),
         (lambda value: object_array(value, 4, 2).view(OverridingArray), "x[2]"),
     ],

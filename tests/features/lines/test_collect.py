@@ -34,23 +34,23 @@ def lines_of(report, title):
 def test_each_line_of_block_and_function(gpu):
     before = gpu.alloc(5 * MIB + 100)
     with ipygpumem.measure(lines=allocate) as m:
-        kept = []
+        tensors = []
         for _ in range(3):
-            kept.append(allocate(gpu, 10))  # noqa: PERF401 (a line in a loop is tested)
-        gpu.free(kept.pop())
+            tensors.append(allocate(gpu, 10))  # noqa: PERF401 (a line in a loop is tested)
+        gpu.free(tensors.pop())
     (device,) = m.report.lines
     block = lines_of(m.report, "measure()")
-    use = block["kept.append(allocate(gpu, 10))  # noqa: PERF401 (a line in a loop is tested)"]
+    use = block["tensors.append(allocate(gpu, 10))  # noqa: PERF401 (a line in a loop is tested)"]
     assert (use.allocated, use.allocations) == (60 * MIB, 6)
     assert (use.freed, use.frees) == (30 * MIB, 3)
     assert (use.after, use.peak) == (35 * MIB + 100, 45 * MIB + 100)
     assert use.kept == 20 * MIB, "the next line frees one of the three"
-    use = block["gpu.free(kept.pop())"]
+    use = block["gpu.free(tensors.pop())"]
     assert (use.freed, use.frees, use.peak) == (10 * MIB, 1, None), "no peak for a line that does not allocate"
-    assert block["kept = []"] is None
-    inside = lines_of(m.report, "allocate, ")
-    assert inside["block = gpu.alloc(mib * MIB)"].kept == 20 * MIB
-    use = inside["gpu.free(gpu.alloc(mib * MIB))"]
+    assert block["tensors = []"] is None
+    inner_lines = lines_of(m.report, "allocate, ")
+    assert inner_lines["block = gpu.alloc(mib * MIB)"].kept == 20 * MIB
+    use = inner_lines["gpu.free(gpu.alloc(mib * MIB))"]
     assert (use.allocated, use.freed, use.kept, use.peak) == (30 * MIB, 30 * MIB, 0, 45 * MIB + 100)
     assert device.before == 5 * MIB + 100
     assert device.elsewhere is None

@@ -39,7 +39,7 @@ y = lambda: 3
 TEXTS = SourceTexts({"cell": CELL})
 
 
-def plain():
+def multiline_function():
     """Return a number from several lines."""
     return (
         1
@@ -107,7 +107,7 @@ class Lazy:
     ],
 )
 def test_code_inside_caches_and_wrappers(wrap):
-    assert code_object(wrap(plain)) is plain.__code__
+    assert code_object(wrap(multiline_function)) is multiline_function.__code__
 
 
 def test_code_inside_descriptors_of_functools():
@@ -117,13 +117,13 @@ def test_code_inside_descriptors_of_functools():
 
 def test_code_of_named_objects():
     model = Model()
-    assert code_object(plain) is plain.__code__
-    assert code_object(decorate(decorate(plain))) is plain.__code__
-    assert code_object(functools.partial(plain)) is plain.__code__
+    assert code_object(multiline_function) is multiline_function.__code__
+    assert code_object(decorate(decorate(multiline_function))) is multiline_function.__code__
+    assert code_object(functools.partial(multiline_function)) is multiline_function.__code__
     assert code_object(Model.forward) is code_object(model.forward) is code_object(model) is Model.forward.__code__
     assert code_object(vars(Model)["static"]) is Model.static.__code__
     assert code_object(vars(Model)["of_class"]).co_name == "of_class"
-    for value in (len, 3, Model, "plain", None, Hostile(), [plain].append):
+    for value in (len, 3, Model, "plain", None, Hostile(), [multiline_function].append):
         assert code_object(value) is None
 
 
@@ -136,8 +136,8 @@ def test_self_wrapping_function_has_no_code():
 
 
 def test_regions():
-    first = plain.__code__.co_firstlineno
-    region = function_region(plain.__code__, SourceTexts({}))
+    first = multiline_function.__code__.co_firstlineno
+    region = function_region(multiline_function.__code__, SourceTexts({}))
     assert (region.file, region.first, region.last) == (__file__, first, first + 4), (
         "the region ends at the closing bracket"
     )

@@ -93,7 +93,7 @@ def test_short_listing_is_complete():
 def test_long_listing_shows_context_of_lines_that_use_memory():
     rows = listing_of(100, [20, 28, 40])
     sources = [" ".join(row.split()[-2:]) for row in rows]
-    shown = [*range(1, 5), *range(17, 32), *range(37, 44)]
-    assert [source for source in sources if "line" in source] == [f"line {number}" for number in shown]
+    line_numbers = [*range(1, 5), *range(17, 32), *range(37, 44)]
+    assert [source for source in sources if "line" in source] == [f"line {number}" for number in line_numbers]
     gaps = [row.split("… ")[1] for row in rows if "…" in row]
     assert gaps == [f"{count} lines that neither allocate nor free" for count in (12, 5, 57)]

@@ -46,9 +46,9 @@ def test_host_and_many_devices():
     assert live_bundle([levels(1.0)], 3, 2)["text/plain"] == (
         "host memory (RSS)  0.3 of 24.0 GiB resident   In [2], running for 3 s"
     )
-    many = live_bundle([levels(1.0, *(level(1, f"cuda:{i}") for i in range(8)))], 3, 2)
-    assert many["text/plain"].splitlines()[1:][-1] == "4 more devices"
-    assert many["text/html"].count("<svg") == 4
+    eight_devices = live_bundle([levels(1.0, *(level(1, f"cuda:{i}") for i in range(8)))], 3, 2)
+    assert eight_devices["text/plain"].splitlines()[1:][-1] == "4 more devices"
+    assert eight_devices["text/html"].count("<svg") == 4
 
 
 def test_chart_is_valid_svg():

@@ -141,10 +141,10 @@ def test_phases_add_up_to_run_time(traffic, monkeypatch):
 
     def delayed(function):
         def wrapper(self, **options):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             time.sleep(0.1)
             result = function(self, **options)
-            scanning.append(time.perf_counter() - begun)
+            scanning.append(time.perf_counter() - start)
             return result
 
         return wrapper
@@ -153,12 +153,12 @@ def test_phases_add_up_to_run_time(traffic, monkeypatch):
     monkeypatch.setattr(ModelStorages, "find_optimizers", delayed(find_optimizers))
     model = make()
     optimizer = torch.optim.SGD(model.parameters())
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with ipygpumem.measure(modules=model) as m:
         for _ in range(3):
             step(model, optimizer, torch.randn(16, 32))
         time.sleep(0.2)
-    elapsed = time.perf_counter() - begun
+    elapsed = time.perf_counter() - start
     seconds = sum(phase.seconds for phase in tree_of(m).phases)
     assert 0.2 <= seconds == pytest.approx(m.report.seconds, abs=0.2)
     assert len(scanning) >= 9
@@ -428,10 +428,10 @@ def test_ring_buffer_overflow(traffic):
     assert m.report.notes[0].startswith("no modules: the ring buffer dropped ")
 
 
-@pytest.mark.parametrize("wrong", [3, "model", torch.ones(1), nn.Linear, [nn.Linear(1, 1)]])
-def test_object_that_is_not_a_module(fake_gpu, wrong):
+@pytest.mark.parametrize("value", [3, "model", torch.ones(1), nn.Linear, [nn.Linear(1, 1)]])
+def test_object_that_is_not_a_module(fake_gpu, value):
     with pytest.raises(OptionError, match=r"modules must be a torch\.nn\.Module, not"):
-        ipygpumem.measure(modules=wrong)
+        ipygpumem.measure(modules=value)
 
 
 class Hostile(nn.Module):
@@ -481,9 +481,9 @@ def test_tensors_and_modules_replaced_by_step_are_freed(traffic):
     with ipygpumem.measure(modules=model) as m:
         run(model)
     tree = check_sums(m)
-    device, without = m.report.devices["cuda:0"], bare.report.devices["cuda:0"]
+    device, bare_device = m.report.devices["cuda:0"], bare.report.devices["cuda:0"]
     model_size = 50_000 * 4 + 32 * 1000 * 4  # the first measurement includes the model itself
-    assert abs(device.high.allocated - device.before.allocated - (without.peak - model_size)) < 4 * KIB
+    assert abs(device.high.allocated - device.before.allocated - (bare_device.peak - model_size)) < 4 * KIB
     assert tree.row("").buffers == 2 * 50_000 * 4, "the old and the new module exist at the same time"
     assert tree.row("head").parameters == 32 * 1000 * 4, "only one module exists at a time"
     assert tree.row("head").calls == 3
@@ -515,8 +515,8 @@ def test_model_dropped_by_step_is_freed(traffic):
     check_sums(m)
 
 
-@pytest.mark.parametrize("how", ["model", "part", "function"])
-def test_code_compiled_during_measurement_is_not_recompiled(how):
+@pytest.mark.parametrize("compiled_part", ["model", "part", "function"])
+def test_code_compiled_during_measurement_is_not_recompiled(compiled_part):
     from ipygpumem.features.modules.tracker import ModuleTracker
 
     torch._dynamo.reset()
@@ -527,9 +527,9 @@ def test_code_compiled_during_measurement_is_not_recompiled(how):
         return graph.forward
 
     call = model
-    if how == "model":
+    if compiled_part == "model":
         call = model = torch.compile(model, backend=backend)
-    elif how == "part":
+    elif compiled_part == "part":
         model[0] = torch.compile(model[0], backend=backend)
     else:
 
@@ -545,7 +545,7 @@ def test_code_compiled_during_measurement_is_not_recompiled(how):
     tracker.stop()
     call(x)
     assert during == len(graphs) == 1
-    assert len(tracker.calls) == (0 if how == "function" else 4 if how == "model" else 2 * 2 * 6)
+    assert len(tracker.calls) == (0 if compiled_part == "function" else 4 if compiled_part == "model" else 2 * 2 * 6)
     check_nothing_is_patched()
     callbacks = torch._dynamo.callback.callback_handler
     assert not callbacks.start_callbacks
@@ -614,9 +614,9 @@ def test_distributed_data_parallel(process_group, traffic):
 def test_fully_sharded_data_parallel(process_group, traffic, original):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    plain = make()
-    size = sum(parameter.numel() * 4 for parameter in plain.parameters())
-    model = FullyShardedDataParallel(plain, device_id=torch.device("cpu"), use_orig_params=original)
+    unsharded = make()
+    size = sum(parameter.numel() * 4 for parameter in unsharded.parameters())
+    model = FullyShardedDataParallel(unsharded, device_id=torch.device("cpu"), use_orig_params=original)
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
     with ipygpumem.measure(modules=model) as m:
         for _ in range(2):

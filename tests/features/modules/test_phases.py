@@ -46,7 +46,7 @@ def test_sums(gpu):
 
 
 @pytest.mark.parametrize(
-    ("entered", "shown"),
+    ("entered", "expected"),
     [
         (["forward"], "forward"),
         (["backward"], "backward"),
@@ -59,7 +59,7 @@ def test_sums(gpu):
         (["backward", "optimizer"], "optimizer"),  # an optimizer step in a backward hook
     ],
 )
-def test_innermost_phase_is_counted(gpu, entered, shown):
+def test_innermost_phase_is_counted(gpu, entered, expected):
     phases = PhaseTracker(reset=True)
     phases.begin()
     for name in entered:
@@ -68,7 +68,7 @@ def test_innermost_phase_is_counted(gpu, entered, shown):
     phases.leave(entered[0])
     phases.leave("forward")
     phases.end()
-    assert [phase.name for phase in phases.of_device(0) if phase.change == 7 * MIB] == [shown]
+    assert [phase.name for phase in phases.of_device(0) if phase.change == 7 * MIB] == [expected]
 
 
 def test_peak_counters_without_reset(gpu):

@@ -14,9 +14,9 @@ from ipygpumem.features.modules.table import module_tables
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def row(path, class_name, depth, peak, own, **facts):
+def row(path, class_name, depth, peak, own_bytes, **facts):
     sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "activations", "temporary"), 0)
-    return ModuleRow(path, class_name, depth, 1, **{**sizes, "peak": peak, "own": own, **facts})
+    return ModuleRow(path, class_name, depth, 1, **{**sizes, "peak": peak, "own": own_bytes, **facts})
 
 
 TREE = ModuleTree(

@@ -90,32 +90,32 @@ def test_address_reused_before_record_of_its_free():
 
 def test_allocation_record_arriving_after_free_record():
     """The buffer of another thread arrives late, and other libraries reuse the address afterwards."""
-    live, interval, later = LiveAllocations(), RecordingInterval(0), RecordingInterval(6)
+    live, interval, later_interval = LiveAllocations(), RecordingInterval(0), RecordingInterval(6)
     live.apply(table(live, (2, 7, 0xB, NCCL), (3, -100, 0xA, "")), [interval])
     live.apply(table(live, (1, 100, 0xA, NCCL), (4, 40, 0xA, CUPY), (5, -40, 0xA, "")), [interval])
-    live.apply(table(live, (6, 1, 0xA, CUBLAS)), [interval, later])
+    live.apply(table(live, (6, 1, 0xA, CUBLAS)), [interval, later_interval])
     assert figures(interval.owners[owner()])[::2] == (7, 107, 2)
     assert figures(interval.owners[owner(CUPY)]) == (0, 40, 40, 40, 1)
     assert figures(interval.owners[owner("")])[::2] == (0, 0, 0)
     assert interval.owners[owner(CUBLAS)].level == 1
     assert (interval.devices[0].level, interval.devices[0].freed) == (8, 140)
-    assert owner() not in later.owners
+    assert owner() not in later_interval.owners
     assert live.by_owner() == {owner(): 7, owner(CUBLAS): 1}
 
 
 def test_listed_segments_are_moved_to_pytorch():
-    live, interval, later = LiveAllocations(), RecordingInterval(0), RecordingInterval(10)
+    live, interval, later_interval = LiveAllocations(), RecordingInterval(0), RecordingInterval(10)
     live.apply(table(live, (1, 100, 0xA, NCCL), (2, 30, 0xB, NCCL)), [interval])
     for _ in range(2):
-        live.move_to_pytorch(0, 0xA, [interval, later])
+        live.move_to_pytorch(0, 0xA, [interval, later_interval])
     live.move_to_pytorch(0, 0xDEAD, [interval])
     assert figures(interval.owners[owner()]) == (30, 30, 30, 0, 1)
     assert figures(interval.owners[Owner.allocator(0)])[:1] == (100,)
     assert figures(interval.devices[0]) == (30, 30, 30, 0, 1)
-    assert later.owners == {}
-    live.apply(table(live, (11, -100, 0xA, "")), [interval, later])
+    assert later_interval.owners == {}
+    live.apply(table(live, (11, -100, 0xA, "")), [interval, later_interval])
     assert interval.owners[owner()].level == 30
-    assert later.owners[Owner.allocator(0)].level == -100
+    assert later_interval.owners[Owner.allocator(0)].level == -100
 
 
 def test_several_devices():

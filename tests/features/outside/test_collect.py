@@ -85,12 +85,12 @@ def test_managed_memory_and_kernel_variables(gpu, cupti):
 
 
 def test_unused_memory_in_cuda_pool(gpu, cupti, monkeypatch):
-    held = CudaPool(0, 0, 0)
-    monkeypatch.setattr(pools.cuda, "pool", lambda index, kind: held if kind == "stream" else None)
+    cuda_pool = CudaPool(0, 0, 0)
+    monkeypatch.setattr(pools.cuda, "pool", lambda index, kind: cuda_pool if kind == "stream" else None)
     with measure(outside=True) as m:
         cupti.alloc(0x1000, 40 * MIB, CUBLAS, pooled=True)
         gpu.outside(64 * MIB)
-        held = CudaPool(64 * MIB, 40 * MIB, 96 * MIB)
+        cuda_pool = CudaPool(64 * MIB, 40 * MIB, 96 * MIB)
     memory = outside_memory(m)
     assert (memory.named, memory.idle, memory.rest) == (40 * MIB, 24 * MIB, 0)
     (pool,) = memory.pools

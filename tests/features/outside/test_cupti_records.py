@@ -126,14 +126,14 @@ def test_buffers_of_several_threads_are_sorted_by_time(records, cupti):
 def test_buffers_are_read_during_an_interval(records, cupti):
     records.acquire()
     interval = records.open_interval()
-    lost = Buffers.pool().lost
+    lost_count = Buffers.pool().lost
     for i in range(150_000):  # the buffers hold 262,144 records
         cupti.alloc(0x1000, 512)
         cupti.free(0x1000)
         if i % 20_000 == 0:
             time.sleep(0.15)
     records.close_interval(interval)
-    assert Buffers.pool().lost == lost
+    assert Buffers.pool().lost == lost_count
     assert figures(interval) == {"ctypes": (0, 512, 150_000)}
     assert len(records._pending) == 0
 
@@ -147,11 +147,11 @@ def test_records_without_buffer_are_counted(records, cupti, monkeypatch):
         cupti.free(0x1000)
     records.close_interval(interval)
     assert cupti.dropped == interval.lost > 0
-    again = records.open_interval()
+    second_interval = records.open_interval()
     cupti.alloc(0x9000, 512)
-    records.close_interval(again)
-    assert again.lost == 0
-    assert again.owners[Owner.of(0, "device", CTYPES, pooled=False)].allocations == 1
+    records.close_interval(second_interval)
+    assert second_interval.lost == 0
+    assert second_interval.owners[Owner.of(0, "device", CTYPES, pooled=False)].allocations == 1
 
 
 def test_recording_pauses_for_profiler(records, cupti):
@@ -186,13 +186,13 @@ def test_profiler_already_running(records, cupti):
         interval = records.open_interval()
         assert not cupti.enabled
         time.sleep(0.01)
-        inside = records.open_interval()
-        records.close_interval(inside)
+        nested_interval = records.open_interval()
+        records.close_interval(nested_interval)
     assert cupti.enabled
     cupti.alloc(0x1000, 5)
     records.close_interval(interval)
     records.release()
-    assert interval.seconds >= 0.01 > inside.seconds >= 0
+    assert interval.seconds >= 0.01 > nested_interval.seconds >= 0
     assert figures(interval) == {"ctypes": (5, 5, 1)}
 
 
@@ -342,8 +342,8 @@ def test_live_allocations_by_owner(records, cupti):
     assert records.live_by_owner() is None
     cupti.free(0x1000)
     records.resume()
-    later, owners = records.live_by_owner()
-    assert later >= since
+    second_time, owners = records.live_by_owner()
+    assert second_time >= since
     assert owners == {}, "memory from before the pause may have been freed"
     records.release()
     assert records.live_by_owner() is None

@@ -73,9 +73,9 @@ def test_changes_add_up_to_device_change(old, new):
 
 
 def test_no_changes_unless_listed_at_both_ends():
-    whole = device((), ((1, 10),))
-    unknown = dataclasses.replace(whole.before, process=None, others=None, listed=())
-    assert other_process_changes(dataclasses.replace(whole, before=unknown), identify, unchanged=True) == ()
+    changed = device((), ((1, 10),))
+    unknown = dataclasses.replace(changed.before, process=None, others=None, listed=())
+    assert other_process_changes(dataclasses.replace(changed, before=unknown), identify, unchanged=True) == ()
     # before CUDA is initialized, the memory of this process is 0 and the list is not read
-    idle = dataclasses.replace(whole.before, context=False, process=0, others=None, listed=())
-    assert other_process_changes(dataclasses.replace(whole, before=idle), identify) == ()
+    idle = dataclasses.replace(changed.before, context=False, process=0, others=None, listed=())
+    assert other_process_changes(dataclasses.replace(changed, before=idle), identify) == ()

@@ -89,21 +89,21 @@ class UnknownEvent:
 
 def test_event_of_unknown_type():
     capture = captured(PROGRAMS["adam"]())
-    whole = build_timelines(read_flow(capture.result))[0]
+    full_timeline = build_timelines(read_flow(capture.result))[0]
 
     class Result:
         @staticmethod
         def experimental_event_tree():
             return [UnknownEvent([]), UnknownEvent(capture.result.experimental_event_tree())]
 
-    assert (build_timelines(read_flow(Result))[0].levels == whole.levels).all()
+    assert (build_timelines(read_flow(Result))[0].levels == full_timeline.levels).all()
 
 
 def test_total_is_the_same_without_operators(tmp_path):
     capture = captured(PROGRAMS["adam"]())
     without_operators = build_timelines(read_allocations(capture.result))
-    whole = build_timelines(read_flow(capture.result))
-    (ours,), (full,) = without_operators, whole
+    full_timeline = build_timelines(read_flow(capture.result))
+    (ours,), (full,) = without_operators, full_timeline
     assert not ours.levels[:, :UNKNOWN].any()
     assert full.levels[:, :UNKNOWN].any()
     # apart from memory that was allocated before and stays allocated, the totals are equal

@@ -141,14 +141,14 @@ def test_capture_in_another_thread(capture):
 def test_profiler_in_another_thread_raises(capture):
     errors = []
 
-    def other():
+    def run_profiler():
         try:
             with profile(activities=CPU):
                 pass
         except RecordingError as error:
             errors.append(str(error))
 
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=run_profiler)
     thread.start()
     thread.join()
     assert "PyTorch aborts the process when two threads profile" in errors[0]

@@ -134,11 +134,11 @@ def break_functions(monkeypatch, *names):
 def test_unreadable_operators(tmp_path, monkeypatch):
     break_functions(monkeypatch, "read_flow")
     facts = measured(tmp_path).profile
-    why = (
+    reason = (
         "all categories are unknown: the profile of this version of PyTorch cannot be read (AttributeError: this torch)"
     )
-    assert facts.why == why
-    assert why in facts.sentences()
+    assert facts.why == reason
+    assert reason in facts.sentences()
     (peak,) = facts.peaks
     assert dict(peak.categories)["unknown"] == peak.bytes > 0
     assert (tmp_path / "t.html").exists()
@@ -175,11 +175,11 @@ def test_full_disk(tmp_path, monkeypatch):
 def test_profiler_without_result(tmp_path, monkeypatch):
     stop = Capture.stop
 
-    def without(self):
+    def no_result(self):
         stop(self)
         self.result, self.error = None, "torch.profiler has no result"
 
-    monkeypatch.setattr(Capture, "stop", without)
+    monkeypatch.setattr(Capture, "stop", no_result)
     with pytest.warns(RuntimeWarning, match=r"^torch\.profiler has no result$"):
         assert measured(tmp_path).profile.errors == ("torch.profiler has no result",)
 

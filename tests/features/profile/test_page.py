@@ -45,10 +45,10 @@ def test_single_file_with_policy_without_network():
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
     assert "default-src &#x27;none&#x27;" in policy
     assert "http" not in policy
-    outside = text.replace(script("categories.js"), "")
-    assert not re.search(r'(src|href)="(?!data:)', outside)
-    assert "&lt;x&gt;.html" in outside
-    assert "<b>" not in outside
+    markup = text.replace(script("categories.js"), "")
+    assert not re.search(r'(src|href)="(?!data:)', markup)
+    assert "&lt;x&gt;.html" in markup
+    assert "<b>" not in markup
     data = re.search(r'class="ipygpumem-data"[^>]*>([^<]*)</script>', text)[1]
     assert decode(base64.b64decode(data))[0]["notes"] == ["</script><b>"]
 

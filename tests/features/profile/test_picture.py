@@ -28,9 +28,9 @@ def test_each_column_shows_its_highest_state():
     time = timeline.time - timeline.start
     edges = np.linspace(0, timeline.end - timeline.start, 201)
     for column in range(200):
-        inside = np.flatnonzero((time > edges[column]) & (time < edges[column + 1])) + 1
+        changes = np.flatnonzero((time > edges[column]) & (time < edges[column + 1])) + 1
         before = int((time <= edges[column]).sum())
-        assert timeline.total[rows[column]] == max(timeline.total[inside].max(initial=0), timeline.total[before])
+        assert timeline.total[rows[column]] == max(timeline.total[changes].max(initial=0), timeline.total[before])
     assert timeline.peak[0] in rows
 
 

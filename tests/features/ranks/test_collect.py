@@ -79,9 +79,9 @@ def test_killed_rank_has_a_start_report(tmp_path):
         with ipygpumem.measure(rank_reports={str(tmp_path)!r}, rank=1):
             os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, timeout=60)
+    completed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, timeout=60)
     work(tmp_path, 0, 5)
-    assert done.returncode == -signal.SIGKILL
+    assert completed.returncode == -signal.SIGKILL
     ranks = read_ranks(tmp_path)
     assert ranks.lost == ("1",) and ranks.members[1].state == "running"
     assert "started, but left no report: killed, or still running" in str(ranks)
@@ -168,7 +168,7 @@ def test_older_run_with_more_ranks(run):
     assert ranks.faults == ("rank_00002.json: from another run, with 8 ranks instead of 2",)
 
 
-EARLIER = "rank_00001.json: from an earlier run, which ended before rank 0 started"
+EARLIER_RUN = "rank_00001.json: from an earlier run, which ended before rank 0 started"
 
 
 def test_report_that_ended_before_the_newest_started(run):
@@ -179,22 +179,22 @@ def test_report_that_ended_before_the_newest_started(run):
     change(run / "rank_00002.json", began=began - 30)
     set_duration(run / "rank_00002.json", 40)
     ranks = read_ranks(run)
-    assert ranks.faults == (EARLIER,)
+    assert ranks.faults == (EARLIER_RUN,)
     assert ranks.lost == ("1",)
     assert "no report from rank 1" in str(ranks) and "its report is from an earlier run" in str(ranks)
     # the clock of the shared folder is used for other machines
     change(run / "rank_00001.json", host="far", began=began + 1000, clock=-1000)
     assert read_ranks(run).faults == ()
     change(run / "rank_00001.json", began=began + 900)
-    assert read_ranks(run).faults == (EARLIER,)
+    assert read_ranks(run).faults == (EARLIER_RUN,)
     change(run / "rank_00001.json", clock=None)
     assert read_ranks(run).faults == (), "the clocks cannot be compared"
 
 
-@pytest.mark.parametrize("what", ["elastic", "job", "parent", "master"])
-def test_report_of_another_launch(run, what):
+@pytest.mark.parametrize("kind", ["elastic", "job", "parent", "master"])
+def test_report_of_another_launch(run, kind):
     for rank in range(3):
-        change(run / f"rank_0000{rank}.json", world=3, launch=[[what, "b" if rank else "a"]])
+        change(run / f"rank_0000{rank}.json", world=3, launch=[[kind, "b" if rank else "a"]])
     data = json.loads((run / "rank_00002.json").read_text())
     (run / "rank_00002.json").write_text(json.dumps({**data, "state": "running", "report": None}))
     ranks = read_ranks(run)
@@ -202,10 +202,10 @@ def test_report_of_another_launch(run, what):
     assert ranks.lost == ("0", "2")
 
 
-@pytest.mark.parametrize("what", ["elastic", "job", "parent"])
-def test_ranks_of_one_launch_can_measure_in_sequence(run, what):
+@pytest.mark.parametrize("kind", ["elastic", "job", "parent"])
+def test_ranks_of_one_launch_can_measure_in_sequence(run, kind):
     for rank in range(3):
-        change(run / f"rank_0000{rank}.json", launch=[[what, "a"]], began=1e9 + 60 * rank)
+        change(run / f"rank_0000{rank}.json", launch=[[kind, "a"]], began=1e9 + 60 * rank)
     assert read_ranks(run).faults == ()
 
 
@@ -232,18 +232,18 @@ def test_duplicate_rank(run):
 
 
 def test_launch_ids(monkeypatch):
-    ((what, process),) = here = launch_ids({})
-    assert (what, process.split()[0]) == ("process", str(os.getpid()))
+    ((kind, process),) = process_ids = launch_ids({})
+    assert (kind, process.split()[0]) == ("process", str(os.getpid()))
     assert launch_ids({"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"}) == (
-        *here,
+        *process_ids,
         ("job", "77.1"),
         ("master", "node0:29500"),
     )
-    _, (name, run), (what, parent) = launch_ids({"TORCHELASTIC_RUN_ID": "abc"})
-    assert (name, run, what) == ("elastic", "abc", "parent")
+    _, (name, run), (kind, parent) = launch_ids({"TORCHELASTIC_RUN_ID": "abc"})
+    assert (name, run, kind) == ("elastic", "abc", "parent")
     number, began = parent.split()
     assert int(number) == os.getppid() and int(began) > 0
-    assert launch_ids({"TORCHELASTIC_RUN_ID": "none"}) == (*here, ("parent", parent))
+    assert launch_ids({"TORCHELASTIC_RUN_ID": "none"}) == (*process_ids, ("parent", parent))
 
 
 def test_folder_with_snapshots_only(tmp_path):
@@ -297,7 +297,7 @@ def test_clocks_that_differ(run):
 
 
 def test_clock_difference_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_files.time, "time", lambda now=time.time: now() - 300)
+    monkeypatch.setattr(rank_files.time, "time", lambda real_time=time.time: real_time() - 300)
     work(tmp_path, 0, 1)
     assert read_ranks(tmp_path).members[0].origin.clock == pytest.approx(300, abs=2)
 

@@ -21,8 +21,8 @@ def member(name, report=None, *, uuid=None, host="a", lines=None, **options):
     peaks = ()
     if lines is not None:
         parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines.items())
-        whole = sum(lines.values()) * MIB
-        peaks = (RankPeak(0, whole, 10, 0, parts, CodeLine("other lines", 0, 0), ((0.0, whole),), 5),)
+        total = sum(lines.values()) * MIB
+        peaks = (RankPeak(0, total, 10, 0, parts, CodeLine("other lines", 0, 0), ((0.0, total),), 5),)
     return RankResult(name, "missing" if report is None else "done", origin, report, peaks, **options)
 
 
@@ -57,10 +57,10 @@ def test_shared_device_is_counted_once():
     used += sum(report.devices["cuda:0"].after.process for report in (first, second))
     second = dataclasses.replace(second, time=9.0, devices={"cuda:0": _used(second.devices["cuda:0"], used)})
     members = [member("0", first, uuid="GPU-x"), member("1", second, uuid="GPU-x"), member("2", cell(1), uuid="GPU-y")]
-    shared, alone = device_usage(members)
+    shared, unshared = device_usage(members)
     assert shared.users == ("0", "1")
     assert (shared.used, shared.others) == (used, 70 * MIB)
-    assert (alone.uuid, len(alone.users)) == ("GPU-y", 1)
+    assert (unshared.uuid, len(unshared.users)) == ("GPU-y", 1)
 
 
 def _used(device, used):
@@ -77,9 +77,9 @@ def test_device_without_a_context_is_not_in_use():
     report = cell(1)
     device = report.devices["cuda:0"]
     idle = dataclasses.replace(device.before, context=False)
-    started = dataclasses.replace(report, devices={"cuda:0": dataclasses.replace(device, before=idle)})
+    context_created = dataclasses.replace(report, devices={"cuda:0": dataclasses.replace(device, before=idle)})
     unused = dataclasses.replace(report, devices={"cuda:0": dataclasses.replace(device, before=idle, after=idle)})
-    assert len(device_usage([member("0", started, uuid="GPU-x")])) == 1
+    assert len(device_usage([member("0", context_created, uuid="GPU-x")])) == 1
     assert device_usage([member("0", unused, uuid="GPU-x")]) == []
 
 
@@ -93,10 +93,15 @@ def test_unknown_process_memory_makes_others_unknown():
 
 
 def test_outlier_rank_and_its_lines():
-    same = {"model.py:3 forward": 500, "model.py:9 forward": 40}
-    odd = {**same, "model.py:9 forward": 400, "data.py:1 load": 7}
+    typical_lines = {"model.py:3 forward": 500, "model.py:9 forward": 40}
+    outlier_lines = {**typical_lines, "model.py:9 forward": 400, "data.py:1 load": 7}
     difference = compare_ranks(
-        [member("0", lines=same), member("1", lines=same), member("2", lines=odd), member("3", lines=same)]
+        [
+            member("0", lines=typical_lines),
+            member("1", lines=typical_lines),
+            member("2", lines=outlier_lines),
+            member("3", lines=typical_lines),
+        ]
     )
     assert (difference.odd, difference.typical, difference.compared, difference.alike) == ("2", "0", 4, 3)
     assert difference.lines == (("model.py:9 forward", 40 * MIB, 400 * MIB), ("data.py:1 load", 0, 7 * MIB))
@@ -116,9 +121,9 @@ def test_two_ranks_are_compared_in_order():
 
 def test_json_round_trip():
     result = member("3", cell(2, held=5), uuid="GPU-x", lines={"a.py:1": 5}, snapshot="/x/y.pickle")
-    again = rank_result_from(json.loads(json.dumps(result.to_dict())), "3")
-    assert again == result
-    assert again.report.devices["cuda:0"].held == 5 * MIB
+    restored = rank_result_from(json.loads(json.dumps(result.to_dict())), "3")
+    assert restored == result
+    assert restored.report.devices["cuda:0"].held == 5 * MIB
 
 
 @pytest.mark.parametrize(

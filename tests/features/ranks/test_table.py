@@ -17,8 +17,8 @@ def member(rank, report, *, uuid="GPU-aaaa1111-2", lines=(), **origin):
     facts = RankInfo(rank, 4, **{"host": "node", "pid": 7, "version": "0.1.0", **origin})
     facts = dataclasses.replace(facts, devices=(DeviceFacts("cuda:0", uuid, "H200", 143_771 * MIB),))
     parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines)
-    whole = sum(mib for _, mib in lines) * MIB
-    peaks = (RankPeak(0, whole, 9, 0, parts, CodeLine("other lines", 0, 0)),) if lines else ()
+    total = sum(mib for _, mib in lines) * MIB
+    peaks = (RankPeak(0, total, 9, 0, parts, CodeLine("other lines", 0, 0)),) if lines else ()
     return RankResult(str(rank), "done", facts, report, peaks)
 
 
@@ -64,13 +64,13 @@ def test_shared_device_dead_engine_and_slow_engine():
 
 
 def test_short_times_are_not_compared():
-    shown = text([member(0, cell(1, seconds=0.02, peak=398)), member(1, cell(1, seconds=0.09, peak=400))])
-    assert shown[shown.index("imbalance") + 1 :] == [
+    table = text([member(0, cell(1, seconds=0.02, peak=398)), member(1, cell(1, seconds=0.09, peak=400))])
+    assert table[table.index("imbalance") + 1 :] == [
         "            lowest  rank      median     highest  rank",
         "  peak  +398.0 MiB     0  +399.0 MiB  +400.0 MiB     1",
         "similar on all: held, outside PyTorch, host peak, time",
         "",
-        *shown[shown.index("devices at the end of the measurements") :],
+        *table[table.index("devices at the end of the measurements") :],
     ]
     assert "similar on all: held, outside PyTorch, host peak, time" in text(
         [member(0, cell(1)), member(1, cell(1, peak=9))]
@@ -88,9 +88,9 @@ def test_no_ranks():
 
 
 def test_row_limit():
-    shown = text([member(rank, cell(1, peak=rank + 1)) for rank in range(300)], by="peak", limit=3)
-    assert [line.split()[0] for line in shown[2:5]] == ["299", "298", "297"]
-    assert shown[5] == "297 more rows not shown"
+    table = text([member(rank, cell(1, peak=rank + 1)) for rank in range(300)], by="peak", limit=3)
+    assert [line.split()[0] for line in table[2:5]] == ["299", "298", "297"]
+    assert table[5] == "297 more rows not shown"
 
 
 def test_many_clocks_are_one_remark():

@@ -46,9 +46,9 @@ def test_bound_of_the_peak_and_whole_device_figure():
 
 
 def test_cell_that_started_cuda():
-    nothing = Reading(1.0, {}, HostReading())
+    empty_reading = Reading(1.0, {}, HostReading())
     end = Reading(2.0, {"cuda:0": after(allocated=0, active=0, reserved=0, process=612 * MIB)}, HostReading())
-    assert text_line(build_report(nothing, end, {}, seconds=0.5)) == (
+    assert text_line(build_report(empty_reading, end, {}, seconds=0.5)) == (
         "cuda:0  CUDA context and first kernels +612.0 MiB · 1.6 of 139.8 GiB used   500.0 ms"
     )
 
@@ -116,8 +116,8 @@ def test_two_of_many_devices_are_shown():
 def test_host_memory_without_a_gpu():
     low = HostReading(200 * MIB, 200 * MIB, total=24 * GIB)
     high = HostReading(250 * MIB, 300 * MIB, total=24 * GIB)
-    nothing = Reading(1.0, {}, low)
-    on_host = build_report(nothing, Reading(2.0, {}, high), {}, seconds=1.5, label=Label(cell=3))
+    empty_reading = Reading(1.0, {}, low)
+    on_host = build_report(empty_reading, Reading(2.0, {}, high), {}, seconds=1.5, label=Label(cell=3))
     assert text_line(on_host) == (
         "host memory (RSS)  +50.0 MiB held · peak +100.0 MiB · 0.2 of 24.0 GiB resident   In [3], 1.50 s"
     )
@@ -125,7 +125,7 @@ def test_host_memory_without_a_gpu():
     assert "peak" not in text_line(dataclasses.replace(on_host, host=earlier_peak)), (
         "the peak was reached before this cell"
     )
-    unchanged = build_report(nothing, nothing, {}, seconds=1.5)
+    unchanged = build_report(empty_reading, empty_reading, {}, seconds=1.5)
     assert text_line(unchanged) == "host memory (RSS)  no change · 0.2 of 24.0 GiB resident   1.50 s"
 
 
@@ -183,14 +183,14 @@ def test_context_on_another_device():
     first = report(before(), before(), peak=100 * MIB)
     idle = before("cuda:1", context=False, allocated=0, active=0, reserved=0, requested=0, process=0)
     empty = report(idle, before("cuda:1", allocated=0, active=0, reserved=0, process=600 * MIB), peak=0)
-    both = dataclasses.replace(first, devices={**first.devices, **empty.devices})
-    assert text_line(both).splitlines()[-1] == (
+    combined = dataclasses.replace(first, devices={**first.devices, **empty.devices})
+    assert text_line(combined).splitlines()[-1] == (
         "cuda:1: a CUDA context was created without a tensor (by a copy between devices, NCCL, or a call on that "
         "device), and stays until the process ends"
     )
     used = report(idle, after("cuda:1", process=1200 * MIB), peak=500 * MIB)
-    both = dataclasses.replace(first, devices={**first.devices, **used.devices})
-    assert text_line(both).splitlines()[-1] == (
+    combined = dataclasses.replace(first, devices={**first.devices, **used.devices})
+    assert text_line(combined).splitlines()[-1] == (
         "cuda:1: the first tensor there created a CUDA context, which stays until the process ends"
     )
     assert "stays" not in text_line(empty), "a context is expected on the only device of a process"

@@ -69,12 +69,13 @@ def test_figures_of_two_sources_are_not_subtracted():
 
 
 def test_breakdown_tables():
-    now = before()
+    reading = before()
     base = Baseline(Reading(0.0, {"cuda:0": before(process=766 * MIB)}, HostReading()), "cuda:0", "NVIDIA H200",
                     context=580 * MIB, kernels=66 * MIB)  # fmt: skip
     host = HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB, available=12_000 * MIB, pinned=0)
     idle = before("cuda:1", context=False)
-    assert text(text_tables(breakdown_tables(Reading(1.0, {"cuda:0": now, "cuda:1": idle}, host), base))) == dedent("""\
+    tables = breakdown_tables(Reading(1.0, {"cuda:0": reading, "cuda:1": idle}, host), base)
+    assert text(text_tables(tables)) == dedent("""\
         cuda:0 NVIDIA H200
                                          now
         device total               140.4 GiB

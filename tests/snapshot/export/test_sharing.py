@@ -66,7 +66,7 @@ def test_without_paths(snapshot):
 
 
 def test_without_paths_readings_and_curves_contain_only_numbers():
-    own = {
+    metadata = {
         "readings": {
             "before": {
                 "cuda:0": {"name": "alice", "used": 7, "why": "/home/alice", "more": {"alice": 1}, "process": None}
@@ -82,7 +82,7 @@ def test_without_paths_readings_and_curves_contain_only_numbers():
         },
     }
     events = [{"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 5, "frames": []}]
-    result = shareable(Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": own}), paths=False)
+    result = shareable(Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": metadata}), paths=False)
     header, _ = decode(result.encode())
     assert "alice" not in json.dumps(header)
     assert header["readings"] == {"before": {"cuda:0": {"used": 7}}, "after": {"cuda:0": {"used": 9}}}
@@ -137,10 +137,10 @@ def snapshot_starting_at(start):
 
 def test_times_start_with_each_measurement():
     """The clocks of two machines may differ by minutes."""
-    left, right = snapshot_starting_at(5_000_000), snapshot_starting_at(5_000_600)
-    shown = align_start_times([left, right])
-    assert [decode(snapshot.encode())[0]["devices"][0].get("zero_us") for snapshot in shown] == [5_000_000, 5_000_600]
-    assert left.zero_us is None and right.zero_us is None, "the originals are unchanged"
+    first, second = snapshot_starting_at(5_000_000), snapshot_starting_at(5_000_600)
+    aligned = align_start_times([first, second])
+    assert [decode(snapshot.encode())[0]["devices"][0].get("zero_us") for snapshot in aligned] == [5_000_000, 5_000_600]
+    assert first.zero_us is None and second.zero_us is None, "the originals are unchanged"
 
 
 @pytest.mark.parametrize("starts", [[5_000_000], [5_000_000, None], [None, None]])

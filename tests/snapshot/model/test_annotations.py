@@ -35,9 +35,9 @@ def test_regions_of_one_device(two_runs):
 
 
 def seconds(work):
-    started = time.process_time()
+    start = time.process_time()
     work()
-    return time.process_time() - started
+    return time.process_time() - start
 
 
 def test_many_open_regions_take_linear_time():
@@ -51,6 +51,6 @@ def test_many_open_regions_take_linear_time():
         ]
         return lambda: Snapshot.load({"segments": [], "external_annotations": marks})
 
-    few, many = (seconds(nested(count, crossed=False)) for count in (3000, 30000))
-    assert many < 40 * max(few, 0.01)
+    short_time, long_time = (seconds(nested(count, crossed=False)) for count in (3000, 30000))
+    assert long_time < 40 * max(short_time, 0.01)
     assert len(nested(50, crossed=True)().annotations()) == 50

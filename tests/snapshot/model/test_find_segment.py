@@ -27,7 +27,7 @@ def test_agrees_with_linear_search(seed):
             size, start = live.pop(begin)
             segments.append((begin, size, start, event))
         begin, size = dice.randrange(0, 60, 2), dice.choice([2, 4, 20])
-        if all(begin + size <= at or at + other <= begin for at, (other, _) in live.items()):
+        if all(begin + size <= at or at + other_size <= begin for at, (other_size, _) in live.items()):
             live[begin] = (size, event)
     segments += [(begin, size, start, 120) for begin, (size, start) in live.items()]
     dice.shuffle(segments)

@@ -30,10 +30,10 @@ def test_mapped_ranges_at_every_event():
     for time_us in range(1, 200):
         stream = int(random.choice([0, 7]))
         page = int(random.integers(0, 30)) + 100 * stream
-        inside = page in pages[stream]
-        (pages[stream].remove if inside else pages[stream].add)(page)
+        mapped = page in pages[stream]
+        (pages[stream].remove if mapped else pages[stream].add)(page)
         trace.append(
-            {**event("segment_unmap" if inside else "segment_map", page * 2 * MIB, 2 * MIB, time_us), "stream": stream}
+            {**event("segment_unmap" if mapped else "segment_map", page * 2 * MIB, 2 * MIB, time_us), "stream": stream}
         )
         truth.append({stream: set(pages_found) for stream, pages_found in pages.items()})
     ends = [

@@ -9,7 +9,7 @@ from ipygpumem.snapshot.model.stacks import is_user_file
 
 
 @pytest.mark.parametrize(
-    ("file", "own"),
+    ("file", "is_user"),
     [
         ("/home/user/train.py", True),
         ("/tmp/ipykernel_1/2.py", True),
@@ -28,8 +28,8 @@ from ipygpumem.snapshot.model.stacks import is_user_file
         ("CUDACachingAllocator.cpp", False),
     ],
 )
-def test_is_user_file(file, own):
-    assert is_user_file(file) is own
+def test_is_user_file(file, is_user):
+    assert is_user_file(file) is is_user
 
 
 def test_libraries_of_other_python_installations():

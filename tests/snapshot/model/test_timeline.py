@@ -60,17 +60,17 @@ def test_large_files_agree_with_a_replay_in_one_pass(name):
         if event["addr"] not in used_addresses and event["action"] != "alloc":
             live[event["addr"]] = event["size"]
         used_addresses.add(event["addr"])
-    now = sum(live.values())
-    best = (now, -1)
-    curve = [now]
+    level = sum(live.values())
+    best = (level, -1)
+    curve = [level]
     for number, event in enumerate(raw["device_traces"][0]):
         if event["action"] == "alloc":
             live[event["addr"]] = event["size"]
-            now += event["size"]
+            level += event["size"]
         elif event["action"] == "free_completed":
-            now -= live.pop(event["addr"])
-        curve.append(now)
-        best = max(best, (now, -number))
+            level -= live.pop(event["addr"])
+        curve.append(level)
+        best = max(best, (level, -number))
     assert (snapshot.peak().requested, -snapshot.peak().event) == best
     assert np.array_equal(snapshot.allocated().bytes, curve)
 
@@ -154,16 +154,16 @@ def test_inconsistent_histories_agree_with_the_slow_replay(events, blocks):
     check(Snapshot.load(raw), raw, 0)
 
 
-def event(action, address, size, time=0, **more):
-    return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": time, **more}
+def event(action, address, size, time=0, **fields):
+    return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": time, **fields}
 
 
 def block(address, size, requested, state="active_allocated"):
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": []}
 
 
-def segment(address, size, blocks, **more):
-    return {"device": 0, "address": address, "total_size": size, "stream": 0, "blocks": blocks, **more}
+def segment(address, size, blocks, **fields):
+    return {"device": 0, "address": address, "total_size": size, "stream": 0, "blocks": blocks, **fields}
 
 
 def test_small_allocations_count_in_the_peak():

@@ -11,14 +11,14 @@ from snapshot.entries import event, frame
 
 MIB = 1 << 20
 CELL = "/tmp/ipykernel_7/99.py"
-OTHER = "/tmp/ipykernel_7/55.py"
+OTHER_CELL = "/tmp/ipykernel_7/55.py"
 
 
 def test_snapshots_stand_for_their_peaks(two_runs):
-    other = Snapshot.load({"device_traces": [[event("alloc", 512, 5, 1)]]})
+    other_snapshot = Snapshot.load({"device_traces": [[event("alloc", 512, 5, 1)]]})
     for key in ("line", "stack"):
-        assert diff(two_runs, other, key) == diff(two_runs.live(), other.live(), key)
-    assert (diff(two_runs, other).before, diff(two_runs, other).after) == (6 * MIB + 1000, 5)
+        assert diff(two_runs, other_snapshot, key) == diff(two_runs.live(), other_snapshot.live(), key)
+    assert (diff(two_runs, other_snapshot).before, diff(two_runs, other_snapshot).after) == (6 * MIB + 1000, 5)
 
 
 def test_diff_of_one_file(two_runs):

@@ -31,9 +31,12 @@ def test_fragmentation_before_the_end_is_derived(two_runs):
 
 
 def test_free_memory_of_private_pools_is_separate():
-    other = {**segment(40 * MIB, 2 * MIB, [block(40 * MIB, 2 * MIB, 0, "inactive")]), "segment_pool_id": (0, 1)}
+    private_segment = {
+        **segment(40 * MIB, 2 * MIB, [block(40 * MIB, 2 * MIB, 0, "inactive")]),
+        "segment_pool_id": (0, 1),
+    }
     mine = {**segment(80 * MIB, 4 * MIB, [block(80 * MIB, 4 * MIB, 0, "inactive")]), "segment_pool_id": (0, 0)}
-    snapshot = Snapshot.load({"segments": [other, mine]})
+    snapshot = Snapshot.load({"segments": [private_segment, mine]})
     memory = snapshot.fragmentation()
     assert (memory.free, memory.empty, memory.partly, memory.private) == (6 * MIB, 4 * MIB, 0, 2 * MIB)
     text = "\n".join(fragmentation_lines(memory))

@@ -16,7 +16,7 @@ from snapshot.entries import block, event, group_totals, segment
 
 MIB = 1 << 20
 CELL = "/tmp/ipykernel_7/99.py"
-OTHER = "/tmp/ipykernel_7/55.py"
+OTHER_CELL = "/tmp/ipykernel_7/55.py"
 
 
 def test_peak_and_its_lines(two_runs):
@@ -149,10 +149,10 @@ def small():
     ],
 )
 def test_messages_have_one_line(small, query, message):
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError) as exc_info:
         query(small)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
+    assert str(exc_info.value).startswith(message)
+    assert "\n" not in str(exc_info.value)
 
 
 def test_sizes_as_text_and_events_as_numpy_integers(small):

@@ -129,7 +129,7 @@ def test_random_entries(trace, shared, fresh_texts, protocol):
         assert rows(snapshot, device) == expected(trace)
 
 
-def steady(count, **more):
+def steady(count, **fields):
     return [
         {
             "action": "alloc",
@@ -138,14 +138,14 @@ def steady(count, **more):
             "stream": 0,
             "time_us": n,
             "frames": FRAMES[: n % 3],
-            **more,
+            **fields,
         }
         for n in range(count)
     ]
 
 
 @pytest.mark.parametrize(
-    "more",
+    "fields",
     [
         {},
         {"compile_context": "N/A"},
@@ -166,10 +166,10 @@ def steady(count, **more):
 )
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("optimized", [False, True])
-def test_entries_with_the_same_keys_are_read_in_batches(more, fresh, optimized):
-    if more == {"internal_metadata": [1, 2]}:
-        more, fresh = {"internal_metadata": ["a"]}, False
-    trace = [{**entry, **({k: copied(v) for k, v in more.items()} if fresh else more)} for entry in steady(800)]
+def test_entries_with_the_same_keys_are_read_in_batches(fields, fresh, optimized):
+    if fields == {"internal_metadata": [1, 2]}:
+        fields, fresh = {"internal_metadata": ["a"]}, False
+    trace = [{**entry, **({k: copied(v) for k, v in fields.items()} if fresh else fields)} for entry in steady(800)]
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
     data = pickletools.optimize(data) if optimized else data
     assert sum(map(len, runs(data))) > 700
@@ -212,23 +212,23 @@ def test_unknown_values_of_different_kinds():
 
 @pytest.mark.parametrize("key", ["my_tool", "host_traces"])
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [{"frames": ["a.py:3 f"]}, {"user_metadata": ["a"]}, {"pool_id": (1, -(1 << 63))}, {"frames": [{"line": "3"}]}],
     ids=str,
 )
-def test_values_under_unknown_keys_are_not_checked(key, wrong):
-    other = [{**entry, "pool_id": (0, 0), "user_metadata": "", **wrong} for entry in steady(600)]
+def test_values_under_unknown_keys_are_not_checked(key, invalid):
+    entries_with_values = [{**entry, "pool_id": (0, 0), "user_metadata": "", **invalid} for entry in steady(600)]
     trace = [{**entry, "pool_id": (0, 0), "user_metadata": ""} for entry in steady(600)]
-    raw = {"segments": [], "device_traces": [trace], key: other}
+    raw = {"segments": [], "device_traces": [trace], key: entries_with_values}
     data = pickle.dumps(raw, 4)
     assert sum(map(len, runs(data))) > (1100 if key == "host_traces" else 500)
-    assert everything(data) == everything(raw)
+    assert all_values(data) == all_values(raw)
     assert Snapshot.load(data).encode() == Snapshot.load(raw).encode() or key == "host_traces"
     assert ["a.py", "m"] not in Snapshot.load(data).stacks.frames
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("invalid", "message"),
     [
         ({"size": "x"}, "size is a str, not an integer"),
         ({"size": None}, "size is None, not an integer"),
@@ -248,27 +248,27 @@ def test_values_under_unknown_keys_are_not_checked(key, wrong):
     ids=str,
 )
 @pytest.mark.parametrize("first", [300, 777, 999])
-def test_message_names_the_event(wrong, message, first):
+def test_message_names_the_event(invalid, message, first):
     trace = steady(1000, pool_id=(0, 0), user_metadata="N/A", device_free=5)
-    trace = [entry if n < first else {**entry, **wrong} for n, entry in enumerate(trace)]
+    trace = [entry if n < first else {**entry, **invalid} for n, entry in enumerate(trace)]
     raw = {"segments": [], "device_traces": [[], trace]}
     for source in (pickle.dumps(raw, 4), raw):
-        with pytest.raises(SnapshotError, match=rf"^snapshot: device_traces\[1\]\[\d+\]: {message}") as caught:
+        with pytest.raises(SnapshotError, match=rf"^snapshot: device_traces\[1\]\[\d+\]: {message}") as exc_info:
             Snapshot.load(source)
-        number = int(str(caught.value).split("[")[2].split("]")[0])
+        number = int(str(exc_info.value).split("[")[2].split("]")[0])
         # a later event if it refers to the value of the invalid event
-        assert number == first or (first < number <= first + 2 and not isinstance(next(iter(wrong.values())), int))
+        assert number == first or (first < number <= first + 2 and not isinstance(next(iter(invalid.values())), int))
 
 
-@pytest.mark.parametrize("where", ["action", "compile_context", "user_metadata", "filename", "name"])
-def test_numbers_of_any_size_are_not_texts(where):
-    huge = {where: 1 << 2000}
-    frames = [{"filename": "a.py", "line": 1, "name": "f"} | (huge if where in {"filename", "name"} else {})]
-    entry = {**steady(1)[0], "frames": frames} | (huge if where not in {"filename", "name"} else {})
+@pytest.mark.parametrize("location", ["action", "compile_context", "user_metadata", "filename", "name"])
+def test_numbers_of_any_size_are_not_texts(location):
+    huge = {location: 1 << 2000}
+    frames = [{"filename": "a.py", "line": 1, "name": "f"} | (huge if location in {"filename", "name"} else {})]
+    entry = {**steady(1)[0], "frames": frames} | (huge if location not in {"filename", "name"} else {})
     raw = {"segments": [], "device_traces": [[entry]]}
-    with pytest.raises(SnapshotError, match=rf"{where} is a number of more than 128 bits, not a text"):
+    with pytest.raises(SnapshotError, match=rf"{location} is a number of more than 128 bits, not a text"):
         Snapshot.load(pickle.dumps(raw, 4))
-    with pytest.raises(SnapshotError, match=rf"{where} is an int, not a text"):
+    with pytest.raises(SnapshotError, match=rf"{location} is an int, not a text"):
         Snapshot.load(raw)
     numbers = {"user_metadata": {"a": 1 << 20_000, "b": 2}, "unknown": {1 << 20_000: 1}}
     raw = {"segments": [], "device_traces": [[steady(1)[0] | numbers]]}
@@ -376,8 +376,8 @@ def test_memo_indices_beyond_int32_do_not_wrap_around(key, index):
     run = reader.runs[0]
     entries, row = run.entries, run.first + 900
     # the key, followed by the reference to be changed
-    both = bytes([0x68, reader.memo.index(key), 0x68, int(entries.values[key][row])])
-    at = data.index(both, int(entries.start[row]), int(entries.end[row])) + 2
+    key_and_reference = bytes([0x68, reader.memo.index(key), 0x68, int(entries.values[key][row])])
+    at = data.index(key_and_reference, int(entries.start[row]), int(entries.end[row])) + 2
     with pytest.raises(SnapshotError, match=f"memo entry {index:,} is read before it is written"):
         Snapshot.load(data[:at] + b"j" + index.to_bytes(4, "little") + data[at + 2 :])
 
@@ -399,8 +399,8 @@ def test_texts_of_a_batch_may_occur_anywhere(text, key):
     }
     data = pickle.dumps(raw, 4)
     assert sum(run.stop - run.first for run in runs(data)) > 1200
-    snapshot, plain = Snapshot.load(data), Snapshot.load(raw)
-    assert rows(snapshot, 0) == rows(plain, 0)
+    snapshot, raw_snapshot = Snapshot.load(data), Snapshot.load(raw)
+    assert rows(snapshot, 0) == rows(raw_snapshot, 0)
     assert [a.name for a in snapshot.annotations()] == [text]
     assert snapshot.settings == {"PYTORCH_ALLOC_CONF": text}
     assert snapshot.sources == {text: text}
@@ -428,8 +428,8 @@ def test_entry_with_two_memo_indices():
     data = pickle.dumps({"segments": [], "device_traces": [steady(2500)]}, 4)
     ends = [int(run.entries.end[run.stop - 1]) for run in runs(data)]
     end = next(end for end in ends if data[end : end + 1] == b"e")
-    made = sum(code.name == "MEMOIZE" for code, _, at in pickletools.genops(data) if at < end)
-    changed = data[:end] + b"\x94" + b"j" + made.to_bytes(4, "little") + data[end:]
+    memoized = sum(code.name == "MEMOIZE" for code, _, at in pickletools.genops(data) if at < end)
+    changed = data[:end] + b"\x94" + b"j" + memoized.to_bytes(4, "little") + data[end:]
     changed = changed[:2] + b"".join(parts_without_frames(changed))
     assert rows(Snapshot.load(changed), 0) == rows(Snapshot.load(pickle.loads(changed)), 0)
     assert len(rows(Snapshot.load(changed), 0)) == 2501
@@ -448,8 +448,8 @@ def test_lists_that_refer_to_later_objects_are_refused():
     data = pickletools.optimize(pickle.dumps({"segments": [], "device_traces": [trace], "zz": [FRAMES[1]] * 2}, 4))
     (run,) = [run for run in runs(data) if run.first <= 1500 < run.stop]
     entries = run.entries
-    inside = data[int(entries.start[1500]) : int(entries.end[1500])]
-    at = int(entries.start[1500]) + inside.index(b"]h") + 1
+    entry_bytes = data[int(entries.start[1500]) : int(entries.end[1500])]
+    at = int(entries.start[1500]) + entry_bytes.index(b"]h") + 1
     late = bytes([max(arg for code, arg, _ in pickletools.genops(data) if code.name == "BINGET")])
     changed = data[: at + 1] + late + data[at + 2 :]
     with pytest.raises(pickle.UnpicklingError):
@@ -492,7 +492,7 @@ def pairs(items):
     return zip(items[::2], items[1::2], strict=True)
 
 
-def everything(source):
+def all_values(source):
     snapshot = Snapshot.load(source)
     traces = [*(timeline.trace for timeline in snapshot.timelines), *snapshot.host]
     return [trace_rows(snapshot, trace) for trace in traces], snapshot.annotations()
@@ -506,7 +506,7 @@ def test_events_in_several_places(name, optimized):
     data = pickle.dumps(raw, 4)
     data = pickletools.optimize(data) if optimized else data
     assert bool(runs(data)) == (name not in READ_ONE_BY_ONE)
-    assert everything(data) == everything(raw)
+    assert all_values(data) == all_values(raw)
 
 
 def test_long_chains_of_references():
@@ -516,7 +516,7 @@ def test_long_chains_of_references():
         if n:
             entry |= {k: events[n - 1][k] for k in (["frames"] if n % 2 else ["user_metadata"])}
     raw = {"segments": [], "zz": events, "device_traces": [events[3501:3502]]}
-    assert everything(pickle.dumps(raw, 4)) == everything(raw)
+    assert all_values(pickle.dumps(raw, 4)) == all_values(raw)
 
 
 @pytest.mark.parametrize("change", ["entry, new items", "entry, one item", "list", "memo"])
@@ -535,8 +535,8 @@ def test_changes_of_entries_in_a_batch_are_read_one_by_one(change):
     # the result of the change is the value of the last key
     changed = data[:2] + b"".join(parts_without_frames(data[:-4] + changes[change] + b"u."))
     assert not runs(changed)
-    assert everything(changed) == everything(pickle.loads(changed))
-    assert (everything(changed) == everything(raw)) == (change == "memo")
+    assert all_values(changed) == all_values(pickle.loads(changed))
+    assert (all_values(changed) == all_values(raw)) == (change == "memo")
 
 
 @settings(max_examples=150, deadline=None)
@@ -554,7 +554,7 @@ def test_damaged_entries(data):
 
 def test_values_of_a_run():
     batches = runs(pickle.dumps({"segments": [], "device_traces": [steady(900)]}, 4))
-    read = [size for run in batches for size in run.entries.values["size"][run.first : run.stop].tolist()]
-    assert len(read) > 800
+    sizes_read = [size for run in batches for size in run.entries.values["size"][run.first : run.stop].tolist()]
+    assert len(sizes_read) > 800
     sizes = [entry["size"] for entry in steady(900)]
-    assert all(size in sizes for size in read)
+    assert all(size in sizes for size in sizes_read)

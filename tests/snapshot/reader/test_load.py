@@ -53,8 +53,8 @@ def test_host_traces():
     raw = {"device_traces": [], "segments": []}
     assert [t.size.tolist() for t in Snapshot.load(raw | {"host_traces": [entry]}).host] == [[10]]
     assert [t.size.tolist() for t in Snapshot.load(raw | {"host_traces": [[entry], []]}).host] == [[10], []]
-    for wrong, trouble in (["?"], "host_traces[0] is a str, not a dict"), ({}, "host_traces is a dict, not a list"):
-        (trace,) = Snapshot.load(raw | {"host_traces": wrong}).host
+    for invalid, trouble in (["?"], "host_traces[0] is a str, not a dict"), ({}, "host_traces is a dict, not a list"):
+        (trace,) = Snapshot.load(raw | {"host_traces": invalid}).host
         assert (len(trace), trace.trouble) == (0, trouble)
 
 

@@ -20,26 +20,26 @@ from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLi
 from ipygpumem.snapshot import KEYS, Limits, Snapshot, diff
 from snapshot import files, malicious_files
 
-EVERYTHING = {**malicious_files.CODE, **malicious_files.SIZE, **malicious_files.SLOW, **malicious_files.BROKEN}
+MALICIOUS = {**malicious_files.CODE, **malicious_files.SIZE, **malicious_files.SLOW, **malicious_files.BROKEN}
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", MALICIOUS)
 def test_malicious_files_are_refused_in_limited_time_and_memory(name):
     tracemalloc.start()
-    started = time.process_time()
+    start = time.process_time()
     try:
-        with pytest.raises(SnapshotError) as caught:
-            Snapshot.load(EVERYTHING[name])
-        seconds = time.process_time() - started
+        with pytest.raises(SnapshotError) as exc_info:
+            Snapshot.load(MALICIOUS[name])
+        seconds = time.process_time() - start
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    message = str(caught.value)
+    message = str(exc_info.value)
     assert message.startswith(("the snapshot: ", "snapshot: "))
     assert "\n" not in message
     assert len(message) < 250
     assert seconds < 20  # malicious files would take years; tracemalloc slows down a valid file with a million objects
-    assert peak < 64 * len(EVERYTHING[name]) + (32 << 20)
+    assert peak < 64 * len(MALICIOUS[name]) + (32 << 20)
 
 
 @pytest.mark.parametrize("name", [name for name in malicious_files.CODE if name != "eval in protocol 0"])
@@ -121,10 +121,10 @@ def test_missing_file_and_folder(tmp_path):
 
 
 def test_truncated_files_are_refused():
-    whole = pickle.dumps(files.raw("gpt_small"), 4)
-    for length in [*range(1, 200), *range(200, len(whole), 9973)]:
+    pickled = pickle.dumps(files.raw("gpt_small"), 4)
+    for length in [*range(1, 200), *range(200, len(pickled), 9973)]:
         with pytest.raises(SnapshotError, match=r"truncated|broken|empty|neither|not supported|ends"):
-            Snapshot.load(whole[:length])
+            Snapshot.load(pickled[:length])
 
 
 def places(value, at=()):
@@ -203,7 +203,7 @@ FULL = {
     },
     "source_code": {"a.py": "x = 1\n"},
 }
-WRONG = [
+INVALID_VALUES = [
     None,
     True,
     -1,
@@ -261,9 +261,9 @@ def query_everything(snapshot):
 
 @pytest.mark.parametrize("at", [at for at in places(FULL) if at], ids=lambda at: ".".join(map(str, at)))
 def test_wrong_types_in_every_place(at):
-    for wrong in WRONG:
+    for invalid in INVALID_VALUES:
         raw = copy.deepcopy(FULL)
-        put(raw, at, wrong)
+        put(raw, at, invalid)
         messages = [load_and_query(raw), load(pickle.dumps(raw, 4)), load(json.dumps(raw).encode())]
         assert not any("\n" in message for message in messages)
         assert max(map(len, messages)) < 250
@@ -321,7 +321,7 @@ def repeated_objects(kind):
         head += short_text("device_traces") + b"]\x94(]\x94("
     else:
         head += b"(}\x94(" + short_text("address") + b"K\x00" + short_text("total_size") + b"K\x01"
-    before, made, end = {
+    before, peak_bytes, end = {
         "frames": (event + short_text("frames") + b"]\x94(", b"}\x94(" + short_text("filename") + b"h\x06u", b"eueeu."),
         "events": (b"", event + b"u", b"eeu."),
         "segments": (b"", b"", b"eu."),
@@ -333,7 +333,7 @@ def repeated_objects(kind):
     }[kind]
     head += before
     index = 3 if kind == "segments" else head.count(b"\x94")
-    head += b"u" if kind == "segments" else made
+    head += b"u" if kind == "segments" else peak_bytes
     return head + (b"h" + bytes([index])) * (1 << 17) + end
 
 
@@ -372,18 +372,18 @@ def refused(source, limit):
     """The message of the error, raised before ``limit`` MiB are used."""
     tracemalloc.start()
     try:
-        with pytest.raises(SnapshotError) as caught:
+        with pytest.raises(SnapshotError) as exc_info:
             Snapshot.load(source)
         _, used = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert used < limit << 20
-    return str(caught.value)
+    return str(exc_info.value)
 
 
 def test_number_of_lists_in_json_is_limited():
-    many = b'{"segments":[],"x":[' + b"[]," * 300_000 + b"1]}"
-    assert "more lists and dicts than" in refused(many, 16)
+    encoded = b'{"segments":[],"x":[' + b"[]," * 300_000 + b"1]}"
+    assert "more lists and dicts than" in refused(encoded, 16)
 
 
 def test_pipes_and_devices_are_refused(tmp_path):
@@ -435,10 +435,10 @@ def test_many_runs_of_one_cell():
         for n in range(5000)
     ]
     snapshot = Snapshot.load({"device_traces": [events], "ipygpumem": {"cells": cells}})
-    started = time.process_time()
+    start = time.process_time()
     for key in KEYS:
         snapshot.live().by(key)
-    assert time.process_time() - started < 5  # listing all runs for each line took 10 s
+    assert time.process_time() - start < 5  # listing all runs for each line took 10 s
     assert snapshot.live().by("line")[77].label == "In[77]:78 f"
 
 
@@ -448,9 +448,9 @@ def test_pool_ids_with_the_same_hash():
     event = {"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}
     raw = {"segments": [], "device_traces": [[{**event, "pool_id": pool} for pool in pools]]}
     for source in (raw, pickle.dumps(raw, 4)):
-        started = time.process_time()
+        start = time.process_time()
         assert sorted(Snapshot.load(source).pools) == pools
-        assert time.process_time() - started < 2  # took 5 s with the pairs as keys of a dict
+        assert time.process_time() - start < 2  # took 5 s with the pairs as keys of a dict
 
 
 def test_lists_shared_by_devices_or_segments_are_refused():

@@ -23,9 +23,9 @@ def pool():
 
 
 def request(pool):
-    at, size, most = ctypes.c_void_p(1), ctypes.c_size_t(2), ctypes.c_size_t(3)
-    _REQUEST(pool.request)(at, size, most)
-    assert most.value == 0
+    at, size, max_records = ctypes.c_void_p(1), ctypes.c_size_t(2), ctypes.c_size_t(3)
+    _REQUEST(pool.request)(at, size, max_records)
+    assert max_records.value == 0
     return at.value, size.value
 
 
@@ -49,14 +49,14 @@ def test_buffer_is_requested_completed_and_returned(pool):
 
 
 def test_requests_without_a_free_buffer_are_counted(pool):
-    lost = pool.lost
+    lost_count = pool.lost
     addresses = [request(pool)[0] for _ in range(256)]
     assert len(set(addresses)) == 256
     assert request(pool) == (None, 0)
-    assert pool.lost == lost + 1
+    assert pool.lost == lost_count + 1
     for address in addresses:
         complete(pool, address, 128)
-    assert pool.lost == lost + 1, "all messages fit into the pipe"
+    assert pool.lost == lost_count + 1, "all messages fit into the pipe"
     for address, _ in pool.full():
         pool.give_back(address)
     assert request(pool)[0] is not None
@@ -72,7 +72,7 @@ def test_unknown_buffers_are_ignored(pool):
 
 
 def test_eight_threads(pool):
-    lost, read_addresses, stop = pool.lost, [], threading.Event()
+    lost_count, read_addresses, stop = pool.lost, [], threading.Event()
 
     def use():
         for _ in range(3000):
@@ -102,7 +102,7 @@ def test_eight_threads(pool):
     stop.set()
     reader.join()
     look()
-    assert len(read_addresses) + (pool.lost - lost) == 8 * 3000
+    assert len(read_addresses) + (pool.lost - lost_count) == 8 * 3000
     assert len(read_addresses) >= 256, "each was used at least once"
 
 

@@ -29,7 +29,7 @@ def library():
     return FakeCupti()
 
 
-def started(library):
+def start_library(library):
     session = cupti.Cupti(library)
     session.start(Buffers.pool())
     return session
@@ -44,7 +44,7 @@ def test_record_layout():
 @pytest.mark.parametrize("stride", [128, 136, 160])
 def test_all_fields_of_records_of_any_size(stride):
     library = FakeCupti(stride=stride)
-    session = started(library)
+    session = start_library(library)
     library.alloc(0x7F0000000000, 5 << 30, NCCL, device=3, pooled=True)
     library.alloc(0x7F1000000000, 7, CTYPES)
     library.free(0x7F0000000000, device=3, pooled=True)
@@ -60,27 +60,27 @@ def test_all_fields_of_records_of_any_size(stride):
 
 
 def test_single_record(library):
-    session = started(library)
+    session = start_library(library)
     library.alloc(0x7F0000000000, 64)
     assert session.records(*filled(library))["bytes"].tolist() == [64]
 
 
 def test_buffer_without_records(library):
-    session = started(library)
+    session = start_library(library)
     library.alloc(0x7F0000000000, 64)
     address, _ = filled(library)
     assert len(session.records(address, 0)) == 0
 
 
 def test_records_of_other_kinds_are_skipped(library):
-    session = started(library)
+    session = start_library(library)
     library.alloc(0x7F0000000000, 64)
     library.write(RECORD.pack(3, *[0] * 21))
     assert session.records(*filled(library))["bytes"].tolist() == [64]
 
 
 def test_records_outlive_their_buffer(library):
-    session = started(library)
+    session = start_library(library)
     library.alloc(0x7F0000000000, 64)
     address, valid = filled(library)
     records = session.records(address, valid)
@@ -124,9 +124,9 @@ def test_cupti_without_a_function_is_too_old(library, monkeypatch, name):
 )
 def test_cupti_errors_are_one_line(library, code, words):
     library.refuses["cuptiActivityEnable"] = code
-    with pytest.raises(CuptiError, match=words) as caught:
-        started(library)
-    assert "\n" not in str(caught.value)
+    with pytest.raises(CuptiError, match=words) as exc_info:
+        start_library(library)
+    assert "\n" not in str(exc_info.value)
 
 
 def test_library_not_loaded(no_cupti):
@@ -143,15 +143,15 @@ def put_maps(monkeypatch, tmp_path, line):
 @pytest.mark.parametrize("line", ["/gone/libcupti.so.13 (deleted)", "/nowhere/lib with space/libcupti.so.12"])
 def test_loaded_library_cannot_be_opened(monkeypatch, tmp_path, line):
     put_maps(monkeypatch, tmp_path, line)
-    with pytest.raises(CuptiError, match=r"^CUPTI cannot be called: ") as caught:
+    with pytest.raises(CuptiError, match=r"^CUPTI cannot be called: ") as exc_info:
         cupti.Cupti()
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(exc_info.value)
 
 
 def test_different_library_of_that_name(monkeypatch, tmp_path):
-    loaded = ctypes.CDLL(None)
+    process_library = ctypes.CDLL(None)
     put_maps(monkeypatch, tmp_path, "/opt/libcupti.so.13")
-    monkeypatch.setattr(cupti.ctypes, "CDLL", lambda path, mode: loaded)
+    monkeypatch.setattr(cupti.ctypes, "CDLL", lambda path, mode: process_library)
     with pytest.raises(CuptiError, match="too old: it has no cuptiActivityRegisterCallbacks"):
         cupti.Cupti()
 

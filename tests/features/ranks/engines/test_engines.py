@@ -54,10 +54,10 @@ def client(shell, tmp_path_factory):
 
 def run(shell, code):
     """Run a cell, and return its result and all its outputs as text."""
-    with capture_output() as shown:
+    with capture_output() as captured:
         result = shell.run_cell(code)
-    texts = [output.data.get("text/plain", "") for output in shown.outputs]
-    return result, "\n".join([shown.stdout, shown.stderr, *texts])
+    texts = [output.data.get("text/plain", "") for output in captured.outputs]
+    return result, "\n".join([captured.stdout, captured.stderr, *texts])
 
 
 @pytest.mark.cluster
@@ -338,8 +338,8 @@ if rank_and_world()[0] == 2:
     ]
     assert [len(member.peaks) for member in ranks.members] == [1] * ENGINES
     assert (ranks.difference.odd, ranks.difference.alike) == ("2", 3)
-    ((label, typical, more),) = ranks.difference.lines
-    assert "odd()" in label and (typical, more) == (0, 32 * MIB)
+    ((label, typical, excess),) = ranks.difference.lines
+    assert "odd()" in label and (typical, excess) == (0, 32 * MIB)
     assert "engine 2 differs most, engine 0 is the most typical" in text
     assert "shared by 2 processes, counted once" in text
     names = [f"run_{number}.pickle" for number in range(ENGINES)]
