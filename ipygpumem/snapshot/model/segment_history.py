@@ -157,6 +157,8 @@ class SegmentHistory:
     def _mapped(self, event: int) -> NDArray[Any]:
         """The mapped ranges of expandable segments: those at the end, without the changes by later events."""
         trace, at_end = self._timeline.trace, self._ranges
+        if not len(self._map_events) and not len(at_end):
+            return at_end
         later = self._map_events[np.searchsorted(self._map_events, event, side="right") :]
         ranges = _add_up_ranges(
             np.append(at_end["stream"], trace.stream[later]),

@@ -62,9 +62,6 @@ class StackTable:
     leaf: NDArray[np.int32]
     user_frame: NDArray[np.int32]
 
-    def __len__(self) -> int:
-        return len(self.leaf)
-
     def stack(self, stack: int) -> tuple[Frame, ...]:
         """The frames of a stack, innermost first. -1 is a stack that was not recorded."""
         frames = []
