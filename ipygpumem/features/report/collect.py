@@ -13,14 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ModeChanges"]
 
-_UNKNOWN = "memory outside PyTorch is unknown from now on"
-_DEVICE_ONLY = "memory outside PyTorch is known for the whole device only from now on"
-_DEGRADED = {
-    ("process", "device"): _DEVICE_ONLY,
-    ("process", "torch-only"): _UNKNOWN,
-    ("device", "torch-only"): _UNKNOWN,
+_PROBLEMS = {
+    "device": "memory outside PyTorch is known for the whole device only from now on",
+    "torch-only": "memory outside PyTorch is unknown from now on",
 }
-"""What to say if readings of a device have less information than before, by both modes."""
+"""What to say if readings of a device had more information before they got this mode."""
 
 
 class ModeChanges(Collector):
@@ -47,9 +44,9 @@ class ModeChanges(Collector):
         for name, device in report.devices.items():
             before = self._modes.get(name) or at_baseline.get(name, device.before).mode
             now = self._modes[name] = device.after.mode
-            problem = _DEGRADED.get((before, now))
-            if problem is not None and (name, device.after.why) not in self._noted:
+            degraded = now in _PROBLEMS and before not in {now, "torch-only"}
+            if degraded and (name, device.after.why) not in self._noted:
                 self._noted.add((name, device.after.why))
-                notes.append(f"{name}: {problem} ({device.after.why})")
+                notes.append(f"{name}: {_PROBLEMS[now]} ({device.after.why})")
         self.changed = bool(notes)
         return with_notes(report, *notes)

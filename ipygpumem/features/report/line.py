@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["Figure", "Row", "html_line", "line_bundle", "report_notes", "text_line"]
 
 _MAX_ROWS = 3
-_MINUTE = 60
 _ANSI = {"held": "1", "peak": "1", "outside": "33", "outside_peak": "33", "others": "35", "unattributed": "35"}
 _FAINT = "2"
 _HTML_COLORS = {"held": "#3b82f6", "peak": "#3b82f6", "outside": "#d97706", "outside_peak": "#d97706"}
@@ -196,10 +195,8 @@ def _add_sampled_peak(figures: list[Figure], device: DeviceReport) -> None:
         text = f"at least {signed(peak)} (from the driver's accounting)"
     else:
         owner = "this process or one that has ended" if device.process_wide else "this process or another"
-        seconds, gap = sampled.seconds, sampled.gap
-        time = f"{seconds:.{2 if seconds < 1 else 1}f} s" if seconds < _MINUTE else duration(seconds)
-        largest_gap = f"{max(round(gap * 1000), 1)} ms" if gap < 1 else duration(gap)
-        text = f"at least {signed(peak)} at {time} (sampled, largest gap {largest_gap}; {owner})"
+        time, gap = duration(sampled.seconds), duration(sampled.gap)
+        text = f"at least {signed(peak)} at {time} (sampled, largest gap {gap}; {owner})"
     if not any(figure.kind == "outside" for figure in figures):
         text = f"outside PyTorch, {text}"
     position = sum(figure.kind not in {"others", "unattributed"} for figure in figures)
