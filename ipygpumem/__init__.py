@@ -16,7 +16,7 @@ from ipygpumem.core.version import __version__
 
 if TYPE_CHECKING:
     from ipygpumem.compat.zeta import print_cuda_memory_usage, save_memory_snapshot
-    from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.breakdown import Baseline
     from ipygpumem.core.errors import (
         DeviceError,
         GPUMemLimitExceeded,
@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Baseline": "core.baseline",
+    "Baseline": "core.breakdown",
     "DeviceError": "core.errors",
     "GPUMemLimitExceeded": "core.errors",
     "Holder": "features.holders.model",

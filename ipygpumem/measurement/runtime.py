@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ipygpumem.core.baseline import PRELOAD_OFF, Baseline
+from ipygpumem.core.breakdown import PRELOAD_OFF, Baseline
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.units import difference
 from ipygpumem.measurement.allocation_history import ActiveRecording

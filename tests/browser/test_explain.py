@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from fakes.facts import before
-from ipygpumem.core.baseline import Baseline
+from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.units import MIB

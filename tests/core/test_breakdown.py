@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.facts import imbalance
-from ipygpumem.core.baseline import Baseline
-from ipygpumem.core.breakdown import breakdown
+from ipygpumem.core.breakdown import Baseline, breakdown
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.core.report import DeviceReport, build_report
 

@@ -12,7 +12,7 @@ from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RETURNABL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.breakdown import Baseline
     from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.explain.cache import Cache

@@ -20,7 +20,7 @@ from ipygpumem.sources.allocator import allocated_blocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.breakdown import Baseline
     from ipygpumem.core.report import Report
     from ipygpumem.features.holders.search import NamedStorage, SearchResult
     from ipygpumem.measurement.runtime import Runtime

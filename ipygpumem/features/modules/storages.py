@@ -142,7 +142,8 @@ class ModelStorages:
         """Add all optimizers of this process, also those that made no step."""
         role = cache(self.types.role)
         for value in gc.get_objects():
-            if role(type(value)) == "optimizer":
+            kind: Any = type(value)
+            if role(kind) == "optimizer":
                 self.add_optimizer(value)
 
     def addresses(self, *, states: bool) -> list[StorageAddress]:

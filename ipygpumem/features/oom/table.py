@@ -11,7 +11,7 @@ from ipygpumem.core.units import VISIBLE, signed, size
 from ipygpumem.features.holders.table import holders_tables
 
 if TYPE_CHECKING:
-    from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.breakdown import Baseline
     from ipygpumem.features.oom.model import Failure, OutOfMemory
 
 __all__ = ["oom_tables"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.baseline import PRELOAD_OFF
-from ipygpumem.core.breakdown import breakdown
+from ipygpumem.core.breakdown import PRELOAD_OFF, breakdown
 from ipygpumem.core.tables import Table, TableRow, is_visible, tables_bundle
 from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, level_text, size
 from ipygpumem.features.holders.table import holders_tables
@@ -19,7 +18,7 @@ from ipygpumem.features.report.line import line_bundle, report_notes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.breakdown import Baseline
     from ipygpumem.core.grade import Grade
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import DeviceReport, HostReport, Report

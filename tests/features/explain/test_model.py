@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.facts import before, waterfall_imbalance
-from ipygpumem.core.baseline import Baseline
+from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.grade import grade
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading

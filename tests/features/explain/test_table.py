@@ -8,7 +8,7 @@ import re
 import pytest
 
 from fakes.facts import before
-from ipygpumem.core.baseline import Baseline
+from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.features.explain.cache import Cache

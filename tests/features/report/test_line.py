@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from fakes.facts import MIB, after, before, report
-from ipygpumem.core.baseline import Baseline
+from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import Label, RecordingFacts, build_report
 from ipygpumem.features.report.line import text_line
