@@ -61,8 +61,7 @@ def check_profile_paths(
 ) -> None:
     """Check what does not depend on this machine: the files may be written on another one.
 
-    Raises:
-        OptionError: A name has another ending, or memory outside PyTorch is requested for the same code.
+    An `OptionError` says that a name has another ending, or that memory outside PyTorch is requested for the same code.
     """
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
@@ -77,11 +76,8 @@ def check_profile_paths(
 class ProfileCollector(Collector):
     """A trace, and memory by category over time, from torch.profiler.
 
-    Attributes:
-        timelines: Memory by category, for each device; empty before it is read.
-
-    Raises:
-        RecordingError: Profiling is not possible here.
+    ``timelines`` is the memory by category of each device; empty before it is read. Creating a collector raises
+    `RecordingError` if profiling is not possible here.
     """
 
     section = "profile"
@@ -158,16 +154,14 @@ class ProfileCollector(Collector):
         from ipygpumem.features.profile.event_tree import read_allocations, read_flow
         from ipygpumem.features.profile.timeline import build_timelines
 
-        try:
-            return build_timelines(read_flow(result)), ""
-        except Exception as error:
-            problem = (
-                f"the profile of this version of PyTorch cannot be read ({type(error).__name__}: {first_line(error)})"
-            )
-        try:
-            return build_timelines(read_allocations(result)), f"all categories are unknown: {problem}"
-        except Exception as error:
-            raise OptionError(f"the timeline was not written: {problem}") from error
+        problem = ""
+        for read in (read_flow, read_allocations):
+            try:
+                return build_timelines(read(result)), f"all categories are unknown: {problem}" if problem else ""
+            except Exception as error:
+                reason = f"{type(error).__name__}: {first_line(error)}"
+                problem = problem or f"the profile of this version of PyTorch cannot be read ({reason})"
+        raise OptionError(f"the timeline was not written: {problem}")
 
 
 def _category_peak(timeline: CategoryTimeline) -> CategoryPeak:
