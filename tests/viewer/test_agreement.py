@@ -147,7 +147,9 @@ def test_search(real, tmp_path):
         for text in ("forward", ">10 MiB", allocations.name(row), "oom", "no such text anywhere")
     ]
     text, large, name, oom, missing = query(tmp_path, [real], questions)["answers"]
-    stacks = [any("forward" in str(frame).lower() for frame in real.stacks.stack(n)) for n in range(len(real.stacks))]
+    stacks = [
+        any("forward" in str(frame).lower() for frame in real.stacks.stack(n)) for n in range(len(real.stacks.leaf))
+    ]
     assert text["events"] == sum(stack >= 0 and stacks[stack] for stack in trace.stack.tolist())
     assert large["events"] == int((trace.size > 10 << 20).sum())
     assert large["allocations"] == int((allocations.size > 10 << 20).sum())

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from ipygpumem.snapshot.model.segment_history import find_segment
+from ipygpumem.snapshot.model.segment_history import SEGMENT, find_range, find_segment
 
 
 def linear_search(segments, address, event):
@@ -42,3 +42,11 @@ def test_no_segments_and_no_addresses():
     assert find_segment((empty, empty, empty, empty), np.asarray([5]), np.asarray([1])).tolist() == [-1]
     single = np.asarray([1])
     assert find_segment((single, single, single, single), empty, empty).tolist() == []
+
+
+def test_find_range():
+    ranges = np.zeros(2, SEGMENT)
+    ranges["address"], ranges["size"] = [10, 20], [5, 10]
+    addresses = np.asarray([0, 9, 10, 14, 15, 20, 29, 30])
+    assert find_range(ranges, addresses).tolist() == [-1, -1, 0, 0, -1, 1, 1, -1]
+    assert find_range(ranges[:0], addresses).tolist() == [-1] * len(addresses)
