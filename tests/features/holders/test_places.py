@@ -161,3 +161,9 @@ def test_user_modules_precede_libraries(monkeypatch):
     assert labels.index("zz_own_module.") < labels.index("json.")
     assert labels.index("zz_own_module.") < labels.index("torch.")
     assert not any(label.startswith("ipygpumem.") for label in labels)
+
+
+def test_last_exception_is_not_named_after_sys():
+    (root,) = [root for root in module_roots([]) if root.label == "sys."]
+    assert root.names("path")
+    assert not root.names("last_value")
