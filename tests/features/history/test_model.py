@@ -35,6 +35,8 @@ def test_row_of_the_host_without_a_gpu():
     (row,) = report_rows(single)
     assert (row.device, row.held, row.peak, row.peak_trust) == (HOST, 0, 100 * MIB, "bound")
     assert (row.outside, row.outside_trust) == (None, "unknown")
+    assert (row.allocated, row.capacity) == (single.host.after.rss, single.host.after.total)
+    assert row.allocated != row.capacity
 
 
 def test_changed_rows_of_several_devices():

@@ -119,6 +119,8 @@ def test_training_step(traffic):
     assert tree.row("0").activations == 16 * 64 * 4, "the output is the input of the block"
     assert tree.row("1.up").activations == 0
     assert tree.row("1.up").temporary == 16 * 256 * 4, "the output stays alive until relu has run"
+    assert tree.rows[0].temporary >= tree.row("1").temporary >= 16 * 256 * 4, "submodules are included"
+    assert [row.depth for row in tree.rows] == [0, 1, 1, 2, 2, 1]
     assert tree.row("1").activations >= 16 * 256 * 4
     assert [(phase.name, phase.times) for phase in tree.phases] == [
         ("forward", 3),
