@@ -323,6 +323,6 @@ def test_mark_of_a_parameter_set_wins(pytester, run_on_gpu):
             torch.ones(mib << 20, dtype=torch.uint8, device="cuda")
         """
     )
-    ran = run_on_gpu()
-    ran.assert_outcomes(passed=1, failed=2)
-    ran.stdout.fnmatch_lines(["*over the limit of 32.0 MiB*", "*over the limit of 64.0 MiB*"])
+    result = run_on_gpu()
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["*over the limit of 32.0 MiB*", "*over the limit of 64.0 MiB*"])

@@ -44,8 +44,8 @@ def names(wheel):
 
 
 def test_every_module_is_included(names):
-    ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ipygpumem").rglob("*.py")}
-    assert ours <= set(names)
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ipygpumem").rglob("*.py")}
+    assert modules <= set(names)
 
 
 def test_marker_and_data_are_included(names):
@@ -59,12 +59,12 @@ def test_marker_and_data_are_included(names):
 
 
 def test_nothing_else_is_included(names):
-    strange = [
+    unexpected = [
         name
         for name in names
         if not name.startswith(("ipygpumem/", "ipygpumem-")) or "__pycache__" in name or "tests" in name.lower()
     ]
-    assert strange == []
+    assert unexpected == []
     assert any(name.endswith(("licenses/LICENSE", "dist-info/LICENSE")) for name in names)
 
 

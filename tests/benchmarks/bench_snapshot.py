@@ -126,7 +126,7 @@ def measure(complete, partial, events):
     )
     growth = ours / times[f"ours {partial}"]
     plain_growth = without_gc / times[f"pickle_without_gc {partial}"]
-    theirs, ours_memory = (run_python(MEMORY, kind, complete) / 1024 for kind in ("plain", "ours"))
+    torch_value, ours_memory = (run_python(MEMORY, kind, complete) / 1024 for kind in ("plain", "ours"))
     small = run_python(SMALL, complete)
     rows = [
         row("file", f"{events:,} events, {complete.stat().st_size / 1e6:.0f} MB"),
@@ -139,7 +139,7 @@ def measure(complete, partial, events):
         ),
         row(
             "peak memory of the process (no subprocesses)",
-            f"{ours_memory:.0f} MiB = {ours_memory / theirs:.2f} x pickle.load ({theirs:.0f} MiB)",
+            f"{ours_memory:.0f} MiB = {ours_memory / torch_value:.2f} x pickle.load ({torch_value:.0f} MiB)",
             "<= 1.0 x",
         ),
         row("columns encoded", f"{small['size'] / 1e6:.2f} MB in {small['encoded']:.2f} s", "<= 1 MB"),
@@ -150,8 +150,12 @@ def measure(complete, partial, events):
     if importlib.util.find_spec("torch") is None:
         rows.append(row("_memory_viz trace", "torch is not installed"))
     else:
-        theirs = wall_time("-m", "torch.cuda._memory_viz", "trace", complete)
+        torch_value = wall_time("-m", "torch.cuda._memory_viz", "trace", complete)
         rows.append(
-            row("_memory_viz trace, whole process", f"{theirs:.2f} s = {theirs / summary:.1f} x ours", ">= 4 x")
+            row(
+                "_memory_viz trace, whole process",
+                f"{torch_value:.2f} s = {torch_value / summary:.1f} x ours",
+                ">= 4 x",
+            )
         )
     return rows

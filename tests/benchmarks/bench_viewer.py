@@ -210,8 +210,8 @@ def peer(browser, pickle, html, ours):
     ]
 
 
-def times(theirs, ours, digits, unit):
-    return f"{theirs:,.{digits}f} {unit}".rstrip() + f": {theirs / ours:.1f} x ours"
+def times(bracketed, ours, digits, unit):
+    return f"{bracketed:,.{digits}f} {unit}".rstrip() + f": {bracketed / ours:.1f} x ours"
 
 
 def measure(browser, pickle, html, bracket, targets, *, script=""):
@@ -272,7 +272,7 @@ def run():
         subprocess.run(make, check=True, cwd=ROOT)
         options = {"executable_path": path} if path else {}
         browser = playwright.chromium.launch(args=ARGUMENTS, **options)
-        theirs = (
+        bracketed = (
             " [2.2 s with 15,000 allocations at most; state history 10.9 s]",
             " [183-451 ms]",
             " [570 ms]",
@@ -281,16 +281,16 @@ def run():
             " [61 MB, and blank without network]",
         )
         targets = ("<= 1.0 s", "<= 600 ms", "<= 200 MB", "<= 1.5 MB", "<= 50 ms")
-        measured, facts = measure(browser, large, Path(folder, "large.html"), theirs, targets)
+        measured, facts = measure(browser, large, Path(folder, "large.html"), bracketed, targets)
         rows += measured + peer(browser, large, Path(folder, "theirs.html"), facts)
         no_peer = ("", "", "", "", "", " [1.2 GB, never drawn]")
         targets = ("with the browser <= 8 s", "see above", "", "<= 8 MB", "")
         rows += measure(browser, long, Path(folder, "long.html"), no_peer, targets)[0]
-        crowd = Path(folder, "crowd.pickle")
-        make = [sys.executable, "-m", "tests.benchmarks.synthetic", str(CROWD), str(crowd), str(LIVE)]
+        live_file = Path(folder, "crowd.pickle")
+        make = [sys.executable, "-m", "tests.benchmarks.synthetic", str(CROWD), str(live_file), str(LIVE)]
         subprocess.run(make, check=True, cwd=ROOT)
         rows += measure(
-            browser, crowd, Path(folder, "crowd.html"), [""] * 6, [""] * 5, more=f", {LIVE:,} of them live"
+            browser, live_file, Path(folder, "crowd.html"), [""] * 6, [""] * 5, more=f", {LIVE:,} of them live"
         )[0]
         browser.close()
     rows.append(row("load of the machine", f"{os.getloadavg()[0]:.1f} processes at the end"))

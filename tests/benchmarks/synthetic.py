@@ -113,7 +113,7 @@ def stack(name, line):
 
 def make(events, live=0):
     """A snapshot with about ``events`` events, and ``live`` small blocks that stay allocated throughout."""
-    dice = random.Random(events)
+    rng = random.Random(events)
     writer = Writer()
     forward = [[stack(f"layer{layer}", 10 * layer + part) for part in range(6)] for layer in range(LAYERS)]
     backward, optimizer = [], stack("step", 900)
@@ -123,7 +123,7 @@ def make(events, live=0):
     for number in range(live):
         writer.alloc(512 * (1 + number % 40), forward[number % LAYERS][1])
     while len(writer.trace) < events:
-        tokens = dice.choice([256, 512, 768, 1024])
+        tokens = rng.choice([256, 512, 768, 1024])
         activations = []
         for layer in range(LAYERS):
             for part in range(6):
@@ -132,7 +132,7 @@ def make(events, live=0):
                 writer.release(temporary, forward[layer][part])
         gradients = []
         for address in reversed(activations):
-            gradients.append(writer.alloc(dice.choice([1, 2, 4]) * MIB // 2, backward))
+            gradients.append(writer.alloc(rng.choice([1, 2, 4]) * MIB // 2, backward))
             temporary = writer.alloc(tokens * 2048, backward)
             writer.release(temporary, backward)
             writer.release(address, backward)

@@ -15,7 +15,7 @@ from ipygpumem.features.explain.steps import device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
 
 
-def fall():
+def waterfall():
     reading = dataclasses.replace(before(), others=70 * MIB)
     baseline = Baseline(Reading(1.0, {"cuda:0": reading}, HostReading()), "cuda:0", "H200", 518 * MIB, 158 * MIB)
     hostile = OtherProcess(7, 70 * MIB, "<img src=x onerror='window.broken = 1'>", "other", "ada")
@@ -25,7 +25,7 @@ def fall():
 
 @pytest.fixture
 def notebook(lab):
-    bundle = {"text/plain": text_waterfalls([fall()]), "text/html": html_waterfalls([fall()])}
+    bundle = {"text/plain": text_waterfalls([waterfall()]), "text/html": html_waterfalls([waterfall()])}
     outputs = [nbformat.v4.new_output("display_data", bundle)]
     cell = nbformat.v4.new_code_cell("%gpumem explain", outputs=outputs, execution_count=7)
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), lab.folder / "explain.ipynb")
@@ -41,8 +41,8 @@ def test_bars_of_the_waterfall_are_adjacent(lab, notebook, page):
     page.locator("dialog").get_by_role("button", name="No Kernel").click()
     assert page.evaluate("window.broken") is None
     rows = table.locator("tr")
-    rows.nth(len(fall().steps) - 1).wait_for()  # outputs are rendered one after another, not always in order
-    assert rows.count() == len(fall().steps)
+    rows.nth(len(waterfall().steps) - 1).wait_for()  # outputs are rendered one after another, not always in order
+    assert rows.count() == len(waterfall().steps)
     boxes = rows.evaluate_all(
         """rows => rows.map(row => {
             const bar = row.querySelectorAll('td')[3].querySelectorAll('span')[1].getBoundingClientRect();
@@ -50,9 +50,9 @@ def test_bars_of_the_waterfall_are_adjacent(lab, notebook, page):
         })"""
     )
     left_edge = boxes[0][0]
-    scale = (boxes[0][1] - left_edge) / fall().steps[0].amount
+    scale = (boxes[0][1] - left_edge) / waterfall().steps[0].amount
     level = None
-    for step, (start, end) in zip(fall().steps, boxes, strict=True):
+    for step, (start, end) in zip(waterfall().steps, boxes, strict=True):
         if step.kind == "total":
             assert start == pytest.approx(left_edge, abs=0.6)
             assert end - start == pytest.approx(step.amount * scale, abs=2)

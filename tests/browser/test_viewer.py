@@ -82,17 +82,17 @@ def test_pick_returns_what_is_drawn_at_a_point(viewing, snapshots, name):
     view.page.get_by_role("tab", name="File").click()  # the other panels would be updated by each zoom
     box = view.plot.bounding_box()
     last = len(timeline.trace) - 1
-    dice = random.Random(name)
+    rng = random.Random(name)
     kinds = dict.fromkeys(("allocation", "thin", "nothing", "brief"), 0)
     for turn in range(PICKS // 4):
         if turn:
-            first = dice.randrange(last)
-            until = min(last, first + 1 + int((last - first) * dice.random() ** 4))
-            low = int(dice.random() * curve.max() * 0.7) if turn % 2 else 0
-            view.call(f"zoom({first}, {until}, {low}, {low + curve.max() * (0.05 + dice.random() ** 2)})")
+            first = rng.randrange(last)
+            until = min(last, first + 1 + int((last - first) * rng.random() ** 4))
+            low = int(rng.random() * curve.max() * 0.7) if turn % 2 else 0
+            view.call(f"zoom({first}, {until}, {low}, {low + curve.max() * (0.05 + rng.random() ** 2)})")
         for _ in range(4):
-            x = box["x"] + dice.random() * (box["width"] - 1)
-            y = box["y"] + (1 - dice.random() ** 1.5) * (box["height"] - 1)
+            x = box["x"] + rng.random() * (box["width"] - 1)
+            y = box["y"] + (1 - rng.random() ** 1.5) * (box["height"] - 1)
             answer = view.call(f"pick({x}, {y})")
             kinds[answer["kind"]] += 1
             event = answer["event"]
@@ -126,17 +126,17 @@ def test_wheel_zooms_and_drag_pans(viewing, snapshots):
     view.page.mouse.move(at, box["y"] + 100)
     view.page.mouse.wheel(0, -400)
     view.until(lambda: view.visible() != full_range)
-    near = view.visible()
-    assert near["x1"] - near["x0"] < 0.7 * (full_range["x1"] - full_range["x0"])
-    assert near["x0"] + 0.25 * (near["x1"] - near["x0"]) == pytest.approx(under, abs=30)
+    zoomed_range = view.visible()
+    assert zoomed_range["x1"] - zoomed_range["x0"] < 0.7 * (full_range["x1"] - full_range["x0"])
+    assert zoomed_range["x0"] + 0.25 * (zoomed_range["x1"] - zoomed_range["x0"]) == pytest.approx(under, abs=30)
     view.page.mouse.down()
     view.page.mouse.move(at + 100, box["y"] + 100, steps=5)
     view.page.mouse.up()
     view.settle()
     moved = view.visible()
-    assert moved["x1"] - moved["x0"] == pytest.approx(near["x1"] - near["x0"])
-    by = 100 / box["width"] * (near["x1"] - near["x0"])
-    assert moved["x0"] == pytest.approx(near["x0"] - by, abs=0.02 * by + 1)
+    assert moved["x1"] - moved["x0"] == pytest.approx(zoomed_range["x1"] - zoomed_range["x0"])
+    by = 100 / box["width"] * (zoomed_range["x1"] - zoomed_range["x0"])
+    assert moved["x0"] == pytest.approx(zoomed_range["x0"] - by, abs=0.02 * by + 1)
     view.page.mouse.dblclick(at, box["y"] + 100)
     view.settle()
     assert view.visible()["x1"] == full_range["x1"]
@@ -328,11 +328,11 @@ def test_ruler_and_box(viewing, snapshots):
     assert f"{events:,} events" in announcement
     assert "+" in announcement and "MiB" in announcement
     drag("Box")
-    near = view.visible()
-    assert near["x1"] - near["x0"] == pytest.approx(
+    zoomed_range = view.visible()
+    assert zoomed_range["x1"] - zoomed_range["x0"] == pytest.approx(
         200 / box["width"] * (full_range["x1"] - full_range["x0"]), rel=0.02
     )
-    assert near["y0"] > 0 and near["y1"] < full_range["y1"]
+    assert zoomed_range["y0"] > 0 and zoomed_range["y1"] < full_range["y1"]
 
 
 def test_ruler_and_box_by_keyboard(viewing, snapshots):
@@ -352,9 +352,9 @@ def test_ruler_and_box_by_keyboard(viewing, snapshots):
     view.page.locator(".off[aria-live]", has_text="285 events").wait_for(state="attached")
     keyboard.press("b")
     view.call("device()")
-    near = view.visible()
-    assert (near["x0"], near["x1"]) == (0, 285)
-    assert near["y1"] == pytest.approx(totals.peak()[1])
+    zoomed_range = view.visible()
+    assert (zoomed_range["x0"], zoomed_range["x1"]) == (0, 285)
+    assert zoomed_range["y1"] == pytest.approx(totals.peak()[1])
 
 
 def test_two_files_side_by_side(viewing, snapshots):
@@ -380,9 +380,9 @@ def test_groups_by_stack_show_their_callers(viewing, snapshots):
     assert len(same) > 2
     assert len({row[1] for row in same}) == len(same)
     view.page.locator(".menu summary").click()
-    with view.page.expect_download() as waiting:
+    with view.page.expect_download() as download_info:
         view.page.get_by_role("button", name="Table as CSV").click()
-    with Path(waiting.value.path()).open(encoding="utf-8-sig", newline="") as file:
+    with Path(download_info.value.path()).open(encoding="utf-8-sig", newline="") as file:
         stacks = [row["stack"] for row in csv.DictReader(file) if "train_gpt.py:11" in row["group"]]
     assert len(set(stacks)) == len(stacks) == len(same)
 
@@ -498,10 +498,10 @@ def test_labels_on_a_narrow_timeline_are_complete(viewing, snapshots, place):
     event = snapshots["oom_fragmented"].ooms()[0].event
     view.call(f"zoom({event - 100 * place}, {event + 100 * (1 - place)})")
     view.page.locator(".menu summary").click()
-    with view.page.expect_download() as waiting:
+    with view.page.expect_download() as download_info:
         view.page.get_by_role("button", name="Picture as SVG").click()
     picture = view.context.new_page()
-    picture.set_content(Path(waiting.value.path()).read_text(encoding="utf-8"))
+    picture.set_content(Path(download_info.value.path()).read_text(encoding="utf-8"))
     words = picture.evaluate("""() => [...document.querySelectorAll("[clip-path] text")].map(label => {
         const room = document.querySelector("clipPath path").getBBox(), own = label.getBBox();
         return [label.textContent, own.x >= room.x && own.x + own.width <= room.x + room.width];
@@ -565,7 +565,7 @@ def test_accessibility(viewing, snapshots, tab, scheme):
     ] == []
 
 
-def measured():
+def measured_snapshot():
     """gpt_small as recorded by a measured cell: cells, name and capacity of the device, sampled device memory."""
     content = raw("gpt_small")
     times = [event["time_us"] for event in content["device_traces"][0]]
@@ -585,7 +585,7 @@ def measured():
 
 
 def test_measured_cell_shows_device_and_cells(viewing):
-    view = viewing(measured())
+    view = viewing(measured_snapshot())
     facts = view.call("device()")
     assert (facts["name"], facts["total"], facts["cells"]) == ("NVIDIA H200", 8 << 30, 2)
     (level,) = facts["levels"]

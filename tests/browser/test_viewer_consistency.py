@@ -154,8 +154,8 @@ def test_host_without_blob_addresses(browser, small, tmp_path):
 def test_lower_bounds_are_marked(viewing, small):
     view = viewing(small)
     view.call("select(3)")
-    old = view.page.locator(".live tbody tr", has_text="older than the recording")
-    assert "\N{GREATER-THAN OR EQUAL TO} " in old.inner_text(), "alive before the first event: a lower bound"
+    older_row = view.page.locator(".live tbody tr", has_text="older than the recording")
+    assert "\N{GREATER-THAN OR EQUAL TO} " in older_row.inner_text(), "alive before the first event: a lower bound"
     freed_row = view.page.locator(".live tbody tr", has_text="train_gpt.py:10 forward")
     assert "\N{GREATER-THAN OR EQUAL TO}" not in freed_row.inner_text()
     assert view.page.locator(".legend").inner_text().startswith("At the peak:")

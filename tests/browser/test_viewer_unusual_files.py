@@ -52,7 +52,7 @@ def block(address, size, requested=None, state="active_allocated"):
     return {"address": address, "size": size, "requested_size": requested or size, "state": state, "frames": []}
 
 
-def traced(*events, **fields):
+def content_of(*events, **fields):
     return {"segments": [], "device_traces": [list(events)], **fields}
 
 
@@ -62,30 +62,30 @@ def deep(count):
 
 def many_stacks(count):
     frames = [[frame(f"function_{number}", number + 1), frame("main", 1)] for number in range(count)]
-    return traced(*(event("alloc", BASE + 512 * n, 512, n, frames=frames[n]) for n in range(count)))
+    return content_of(*(event("alloc", BASE + 512 * n, 512, n, frames=frames[n]) for n in range(count)))
 
 
 CASES = {
-    "an empty trace": traced(),
-    "one event": traced(event("alloc", BASE, 1 << 20, 0)),
-    "one free of nothing": traced(event("free_completed", BASE, 1 << 20, 0)),
+    "an empty trace": content_of(),
+    "one event": content_of(event("alloc", BASE, 1 << 20, 0)),
+    "one free of nothing": content_of(event("free_completed", BASE, 1 << 20, 0)),
     "only segments": {"segments": [segment(BASE, 4 << 20, [block(BASE, 1 << 20), block(BASE + (1 << 20), 3 << 20)])]},
-    "no frames": traced(
+    "no frames": content_of(
         {"action": "alloc", "addr": BASE, "size": 5 << 20, "stream": 0, "time_us": START},
         {"action": "alloc", "addr": BASE + (8 << 20), "size": 5 << 20, "stream": 0, "time_us": START + 5},
     ),
-    "0-byte sizes": traced(*(event("alloc", BASE + n, 0, n) for n in range(50))),
-    "2^53 addresses": traced(
+    "0-byte sizes": content_of(*(event("alloc", BASE + n, 0, n) for n in range(50))),
+    "2^53 addresses": content_of(
         *(event("alloc", (1 << 62) + 4096 * n, 4096, n) for n in range(40)),
         *(event("free_completed", (1 << 62) + 4096 * n, 4096, 100 + n) for n in range(20)),
     ),
     "10,000 stacks": many_stacks(10_000),
-    "400-deep stacks": traced(*(event("alloc", BASE + 512 * n, 512, n, frames=deep(400)) for n in range(3))),
-    "no times": traced(
+    "400-deep stacks": content_of(*(event("alloc", BASE + 512 * n, 512, n, frames=deep(400)) for n in range(3))),
+    "no times": content_of(
         *({"action": "alloc", "addr": BASE + 512 * n, "size": 512, "stream": 0, "frames": []} for n in range(9))
     ),
-    "all at one microsecond": traced(*(event("alloc", BASE + 512 * n, 512, 0) for n in range(300))),
-    "hostile names": traced(
+    "all at one microsecond": content_of(*(event("alloc", BASE + 512 * n, 512, 0) for n in range(300))),
+    "hostile names": content_of(
         event("alloc", BASE, 1 << 20, 0, frames=[frame(HOSTILE, 3, f"/home/{HOSTILE}.py")], user_metadata=HOSTILE),
         event("alloc", BASE + (1 << 20), 1 << 20, 5, frames=[frame("Ω漢字", 3, "/home/пример.py")]),
         external_annotations=[
@@ -168,7 +168,7 @@ def test_deep_stacks_are_shown_in_parts(viewing):
 
 def test_repeated_calls_are_folded(viewing):
     frames = [frame("leaf", 9), *[frame("even", 3), frame("odd", 5)] * 30, frame("main", 1)]
-    view = viewing(Snapshot.load(traced(event("alloc", BASE, 512, 0, frames=frames)))).drawn()
+    view = viewing(Snapshot.load(content_of(event("alloc", BASE, 512, 0, frames=frames)))).drawn()
     view.call("select(0)")
     lines = view.page.locator(".details .stack > li").all_inner_texts()
     assert [line.split("\n")[0] for line in lines] == ["leaf", "even", "odd", "↑ 2 frames, 29 more times", "main"]
@@ -176,7 +176,7 @@ def test_repeated_calls_are_folded(viewing):
 
 def test_long_file_names_take_few_lines(viewing):
     frames = [frame("f", 3, f"/home/{'long_' * 1000}.py")]
-    view = viewing(Snapshot.load(traced(event("alloc", BASE, 1 << 20, 0, frames=frames)))).drawn()
+    view = viewing(Snapshot.load(content_of(event("alloc", BASE, 1 << 20, 0, frames=frames)))).drawn()
     view.call("select(0)")
     for place in (".finding", ".live tbody th", ".details .where", ".details .stack li"):
         assert view.page.locator(place).first.bounding_box()["height"] < 130, place
@@ -190,9 +190,9 @@ def test_markup_in_names_stays_text(viewing):
     answer = view.call("select(0)")["allocation"]
     assert "onerror" in answer["line"] and "onerror" in answer["metadata"]
     view.page.locator(".menu summary").click()
-    with view.page.expect_download() as waiting:
+    with view.page.expect_download() as download_info:
         view.page.get_by_role("button", name="Picture as SVG").click()
-    assert "<img" not in Path(waiting.value.path()).read_text(encoding="utf-8")
+    assert "<img" not in Path(download_info.value.path()).read_text(encoding="utf-8")
     assert view.page.evaluate("window.broken") is None
     assert view.messages == []
 

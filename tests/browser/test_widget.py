@@ -117,13 +117,13 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     assert notebook.call(0, "view()") == initial_range
 
     # the kernel stores the visible range, and the next page shows it
-    near = notebook.call(0, "zoom(2000, 2500)")
-    assert near != initial_range
+    zoomed_range = notebook.call(0, "zoom(2000, 2500)")
+    assert zoomed_range != initial_range
     tab.wait_for_timeout(1500)
     notebook.save()
     notebook.reload()
     notebook.drawn(0)
-    assert notebook.call(0, "view()") == near
+    assert notebook.call(0, "view()") == zoomed_range
 
     # run the same cell again: one viewer, and the first one is removed
     notebook.run(0)
@@ -191,11 +191,11 @@ def test_busy_kernel(lab, tab):
         lab, tab, "busy.ipynb", f"{LOAD}import time\nsnapshot.view()._ipython_display_()\ntime.sleep(4)"
     )
     notebook.run(0)
-    waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
-    waiting.wait_for(timeout=20_000)
+    waiting_message = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
+    waiting_message.wait_for(timeout=20_000)
     assert notebook.picture(0).is_visible()
     notebook.drawn(0)
-    assert waiting.count() == 0
+    assert waiting_message.count() == 0
     assert notebook.errors == []
 
 
@@ -203,10 +203,10 @@ def test_kernel_that_dies(lab, tab):
     code = "import os, time\nsnapshot.view()._ipython_display_()\ntime.sleep(3)\nos.kill(os.getpid(), 9)"
     notebook = Notebook(lab, tab, "dies.ipynb", f"{LOAD}{code}")
     notebook.run(0)
-    waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
-    waiting.wait_for(timeout=30_000)
+    waiting_message = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
+    waiting_message.wait_for(timeout=30_000)
     tab.locator(".jp-Dialog", has_text="Kernel Restarting").wait_for(timeout=30_000)
-    assert waiting.is_visible()
+    assert waiting_message.is_visible()
     assert notebook.picture(0).is_visible()
     assert notebook.call(0, "peak()") is None
 

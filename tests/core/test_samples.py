@@ -68,7 +68,7 @@ CHANGES = st.lists(
 def test_bound_is_never_too_high(changes, sample_times, reading_times):
     """Arbitrary changes of both levels, samples and counter readings at arbitrary times, and every kind of bound."""
     clock, levels, allocated = 0.0, {"torch": 120, "outside": 686}, 120
-    course, trace = [(-1.0, 120, 686, 120)], []
+    timeline, trace = [(-1.0, 120, 686, 120)], []
     for owner, target, pause in changes:
         clock += pause
         change = max(target, -levels[owner])
@@ -78,11 +78,11 @@ def test_bound_is_never_too_high(changes, sample_times, reading_times):
             action = "segment_alloc" if change >= 0 else "segment_free"
             trace.append({"action": action, "size": abs(change) * MIB, "time_us": round((1000 + clock) * 1e6)})
             trace.append({"action": "alloc", "size": 1, "time_us": round((1000 + clock) * 1e6)})
-        course.append((clock, levels["torch"], levels["outside"], allocated))
+        timeline.append((clock, levels["torch"], levels["outside"], allocated))
 
     def at(time):
         """The reserved memory, the memory outside PyTorch and the total allocated by PyTorch at a time, in bytes."""
-        return [mib * MIB for mib in next(state for state in reversed(course) if state[0] <= time)[1:]]
+        return [mib * MIB for mib in next(state for state in reversed(timeline) if state[0] <= time)[1:]]
 
     def reading(time):
         reserved, _, total = at(time)
@@ -90,15 +90,15 @@ def test_bound_is_never_too_high(changes, sample_times, reading_times):
 
     samples = [Sample(time, time, (615 + NOT_OURS) * MIB + sum(at(time)[:2])) for time in sorted(sample_times)]
     readings = [reading(time) for time in sorted(reading_times)]
-    true_peak = (max(outside for _, _, outside, _ in course) - 686) * MIB
+    true_peak = (max(outside for _, _, outside, _ in timeline) - 686) * MIB
     end = before(
         reserved=levels["torch"] * MIB,
         process=(levels["torch"] + levels["outside"]) * MIB,
         used=(615 + NOT_OURS + levels["torch"] + levels["outside"]) * MIB,
     )
-    peak = max(reserved for _, reserved, _, _ in course) * MIB
+    peak = max(reserved for _, reserved, _, _ in timeline) * MIB
     recorded = ReservedLevels(trace, levels["torch"] * MIB, since=999.5, complete=True)
-    proven = []
+    bounds = []
     for bound in (
         reserved_bound(peak),
         reserved_bound(peak, readings),
@@ -106,6 +106,6 @@ def test_bound_is_never_too_high(changes, sample_times, reading_times):
         reserved_bound(peak, readings, recorded, epoch=1000),
     ):
         highest = highest_outside(before(), end, samples, bound)
-        proven.append(0 if highest is None else highest[0])
+        bounds.append(0 if highest is None else highest[0])
         assert highest is None or highest[0] <= true_peak
-    assert proven[0] <= proven[1] <= proven[3], "more information gives a higher bound"
+    assert bounds[0] <= bounds[1] <= bounds[3], "more information gives a higher bound"

@@ -137,7 +137,7 @@ def inference():
     return run
 
 
-def oddments():
+def unusual_operations():
     """Lists, views, in-place operations, resizes, sparse and complex tensors, and frees of earlier tensors."""
     old = [torch.ones(1000 + i) for i in range(5)]
 
@@ -183,5 +183,6 @@ def recurrent():
 
 
 PROGRAMS = {
-    program.__name__: program for program in (adam, checkpointed, functional, inference, oddments, recurrent, scribbled)
+    program.__name__: program
+    for program in (adam, checkpointed, functional, inference, unusual_operations, recurrent, scribbled)
 }

@@ -139,8 +139,8 @@ tell(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.
         # in a container with its own pids, processes are not looked up
         assert facts["process"][1] == "unknown" and facts["process"][3]
         return
-    pid, relation, change, event = facts["began"]
-    assert (pid, relation, event) == (facts["pid"], "child", "began")
+    pid, kind, change, event = facts["began"]
+    assert (pid, kind, event) == (facts["pid"], "child", "began")
     assert change > 256 * MIB
     assert facts["ended"] == [[facts["pid"], "ended", -change]]
     assert f"pid {pid} (python" in facts["line"] and "child of this process) started" in facts["line"]

@@ -55,15 +55,15 @@ tell(out=out, total=torch.cuda.memory_summary().count("|"))
 
 
 def test_user_reads_equal_values_with_and_without_extension(fresh):
-    bare = fresh(READS.format(setup="import contextlib\ncell = contextlib.nullcontext", teardown=""))
-    ours = fresh(
+    reference = fresh(READS.format(setup="import contextlib\ncell = contextlib.nullcontext", teardown=""))
+    measured = fresh(
         READS.format(
             setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure",
             teardown="from ipygpumem.measurement.runtime import current; current().peaks.remove()",
         )
     )
-    assert ours["out"] == bare["out"]
-    assert ours["total"] == bare["total"]
+    assert measured["out"] == reference["out"]
+    assert measured["total"] == reference["total"]
 
 
 COMPILED = """
@@ -81,9 +81,9 @@ tell(value=value)
 
 
 def test_compiled_code_that_reads_counters(fresh):
-    bare = fresh(COMPILED.format(setup="import contextlib\ncell = contextlib.nullcontext"))
-    ours = fresh(COMPILED.format(setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure"))
-    assert ours["value"] == bare["value"] == 2048
+    reference = fresh(COMPILED.format(setup="import contextlib\ncell = contextlib.nullcontext"))
+    measured = fresh(COMPILED.format(setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure"))
+    assert measured["value"] == reference["value"] == 2048
 
 
 def test_own_recording(torch, tmp_path):
@@ -99,13 +99,14 @@ def test_own_recording(torch, tmp_path):
     assert [event["action"] for event in trace].count("alloc") == 10
     assert facts.events == sum(map(len, snapshot["device_traces"]))
     assert (facts.dropped, facts.own, facts.error) == (0, True, "")
-    ours = snapshot["ipygpumem"]
-    assert ours["schema"] == 1
-    cell = ours["cells"][0]
+    measured = snapshot["ipygpumem"]
+    assert measured["schema"] == 1
+    cell = measured["cells"][0]
     assert all(cell["start_us"] <= event["time_us"] <= cell["end_us"] for event in trace if event["action"] == "alloc")
-    assert ours["devices"][0]["name"] == torch.cuda.get_device_name(0)
+    assert measured["devices"][0]["name"] == torch.cuda.get_device_name(0)
     assert (
-        ours["readings"]["after"]["cuda:0"]["allocated"] - ours["readings"]["before"]["cuda:0"]["allocated"] == 10 * MIB
+        measured["readings"]["after"]["cuda:0"]["allocated"] - measured["readings"]["before"]["cuda:0"]["allocated"]
+        == 10 * MIB
     )
     assert torch._C._cuda_isHistoryEnabled() is False
 
@@ -140,17 +141,17 @@ def test_recording_within_user_recording(torch, tmp_path):
         early = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
         with ipygpumem.measure(snapshot=tmp_path / "x.pickle") as m:
             tensors = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
-        late = torch.empty(7 * MIB, dtype=torch.uint8, device="cuda")
+        late_tensor = torch.empty(7 * MIB, dtype=torch.uint8, device="cuda")
         assert torch._C._cuda_isHistoryEnabled() is True
-        theirs = [e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
-        assert theirs == [3 * MIB, 5 * MIB, 7 * MIB]
-        ours = pickle.loads((tmp_path / "x.pickle").read_bytes())
-        assert [e["size"] for e in ours["device_traces"][0] if e["action"] == "alloc"] == [5 * MIB]
+        user_sizes = [e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
+        assert user_sizes == [3 * MIB, 5 * MIB, 7 * MIB]
+        measured = pickle.loads((tmp_path / "x.pickle").read_bytes())
+        assert [e["size"] for e in measured["device_traces"][0] if e["action"] == "alloc"] == [5 * MIB]
         assert m.report.recording.own is False
         assert m.report.recording.dropped == 0
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    del early, tensors, late
+    del early, tensors, late_tensor
 
 
 def test_user_takes_over_recording(torch, tmp_path):

@@ -58,7 +58,7 @@ class CellOutput:
         return self.facts[name]
 
 
-def near(nbytes, expected):
+def is_close(nbytes, expected):
     return abs(nbytes - expected) <= TOLERANCE
 
 
@@ -161,7 +161,7 @@ def test_holders_add_up_to_the_allocated_memory(cases):
 def test_list_of_losses(cases):
     _, search, deleted, *_ = cases["loss"]
     assert search.first == "losses"
-    assert near(search.amount, deleted.freed)
+    assert is_close(search.amount, deleted.freed)
     assert search.kinds.keys() == {"activation"}
     assert "keep .item() instead" in search.note
 
@@ -170,9 +170,9 @@ def test_local_variables_of_failed_cell(cases):
     failed, search, free, after, debug = cases["traceback"]
     assert failed.error == "ValueError"
     assert search.first == "last exception: fail() x"
-    assert near(search.amount, 2 * GIB)
-    assert near(search.free, 2 * GIB)
-    assert near(search.now - after.now, search.free), "free releases the announced size"
+    assert is_close(search.amount, 2 * GIB)
+    assert is_close(search.free, 2 * GIB)
+    assert is_close(search.now - after.now, search.free), "free releases the announced size"
     assert "freed: the traceback of ValueError" in free.shown
     assert "-2.0 GiB" in free.shown
     assert debug.error is None
@@ -181,29 +181,29 @@ def test_local_variables_of_failed_cell(cases):
 def test_displayed_output(cases):
     _, _, search, after_free, free, after = cases["output"]
     assert search.first.startswith("Out[")
-    assert near(search.amount, 65536 * 4096 * 4)
+    assert is_close(search.amount, 65536 * 4096 * 4)
     assert after_free.first == search.first
-    assert near(after_free.now - after.now, after_free.free_out), "--out releases the announced size"
+    assert is_close(after_free.now - after.now, after_free.free_out), "--out releases the announced size"
     assert after_free.free_out > search.free_out, "the graph of the output keeps its input after the model is deleted"
     assert "freed: 1 output" in free.shown
 
 
 def test_result_cache(cases):
     assert cases["lru"][1].first == "load"
-    assert near(cases["lru"][1].amount, GIB)
+    assert is_close(cases["lru"][1].amount, GIB)
 
 
 def test_closure(cases):
     _, search, _, deleted = cases["closure"]
     assert (search.first, search.part) == ("predict", "predict (closure batch)")
-    assert near(search.amount, GIB)
-    assert near(deleted.freed, GIB)
+    assert is_close(search.amount, GIB)
+    assert is_close(deleted.freed, GIB)
 
 
 def test_parameters_held_only_by_optimizer(cases):
     search = cases["optimizer"][1]
     assert search.first == "optimizer"
-    assert near(search.amount, 8 * (4096 * 4096 + 4096) * 4)
+    assert is_close(search.amount, 8 * (4096 * 4096 + 4096) * 4)
     assert search.part.startswith("optimizer.param_groups[0][")
 
 

@@ -9,7 +9,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 
-TAKE = "torch.ones({} << 20, dtype=torch.uint8, device='cuda')"
+ALLOCATE = "torch.ones({} << 20, dtype=torch.uint8, device='cuda')"
 
 
 def execute(*cells):
@@ -27,7 +27,7 @@ LOAD = "%load_ext ipygpumem\nimport torch"
 def test_peak_over_limit_stops_notebook():
     notebook, error = execute(
         LOAD,
-        f"def make(n):\n    return {TAKE.format('n')}",
+        f"def make(n):\n    return {ALLOCATE.format('n')}",
         "%%gpumem --limit 100MiB\nx = make(64)\n'within'",
         "%%gpumem --limit 100MiB\nimport asyncio\nawait asyncio.sleep(0)\ny = make(128); del y\n'over'",
         "'never'",
@@ -46,10 +46,10 @@ def test_peak_over_limit_stops_notebook():
 
 
 def test_held_and_outside():
-    _, error = execute(LOAD, f"%%gpumem --limit-held 0\nx = {TAKE.format(8)}")
+    _, error = execute(LOAD, f"%%gpumem --limit-held 0\nx = {ALLOCATE.format(8)}")
     assert "cuda:0 held +8.0 MiB, over the limit of 0 (most of it allocated by In [2]:2" in str(error)
     assert "largest holders now: x 8.0 MiB" in str(error)
-    _, error = execute(LOAD, f"%%gpumem --limit-held 0\nx = {TAKE.format(8)}; del x")
+    _, error = execute(LOAD, f"%%gpumem --limit-held 0\nx = {ALLOCATE.format(8)}; del x")
     assert error is None
     _, error = execute(LOAD, "%%gpumem --limit-outside 50MiB\ntorch.linalg.svd(torch.randn(64, 64, device='cuda'));")
     assert "memory outside PyTorch +" in str(error)
@@ -57,7 +57,7 @@ def test_held_and_outside():
 
 def test_setting_applies_to_every_cell():
     notebook, error = execute(
-        LOAD, "%config GPUMem.limit = '1 GiB'", f"x = {TAKE.format(64)}", f"y = {TAKE.format(2048)}"
+        LOAD, "%config GPUMem.limit = '1 GiB'", f"x = {ALLOCATE.format(64)}", f"y = {ALLOCATE.format(2048)}"
     )
     assert error.ename == "GPUMemLimitExceeded"
     assert "In [4]: cuda:0 peak +2.0 GiB, over the limit of 1.0 GiB" in str(error)

@@ -60,9 +60,9 @@ def test_first_five_minutes(tmp_path):
     assert snapshot["source_code"][cell["filename"]].startswith("%%gpumem --snapshot")
     frames = [f["filename"] for e in snapshot["device_traces"][0] for f in e.get("frames", ())]
     assert cell["filename"] in frames
-    [books] = texts(cells[5])
-    assert "driver reserved" in books
-    assert "CUDA context" in books
+    [breakdown] = texts(cells[5])
+    assert "driver reserved" in breakdown
+    assert "CUDA context" in breakdown
     assert texts(cells[7]) == []
 
 

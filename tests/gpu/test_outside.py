@@ -321,18 +321,18 @@ tell(events=events, cells=[summary(m) for m in (first, second, third, fourth)])
 
 
 def test_torch_profiler_before_during_and_after(fresh):
-    bare = fresh(PROFILED.replace("{setup}", "import contextlib\ncell = contextlib.nullcontext"))
-    ours = fresh(
+    reference = fresh(PROFILED.replace("{setup}", "import contextlib\ncell = contextlib.nullcontext"))
+    measured = fresh(
         PROFILED.replace(
             "{setup}",
             "import functools, ipygpumem\nipygpumem.preload_pytorch()\n"
             "cell = functools.partial(ipygpumem.measure, outside=True)",
         )
     )
-    assert ours["events"] == bare["events"]
-    assert bare["events"][0][0] > 0 and bare["events"][0][2]
-    assert "unknown buffer" not in ours["stderr"]
-    first, second, third, fourth = ours["cells"]
+    assert measured["events"] == reference["events"]
+    assert reference["events"][0][0] > 0 and reference["events"][0][2]
+    assert "unknown buffer" not in measured["stderr"]
+    first, second, third, fourth = measured["cells"]
     assert first[0] == "sampled" and "torch.profiler used CUPTI" in first[2][0]
     assert first[1] == [["ctypes", 2, 5 * MIB]]  # before and after the profiler
     assert second == ["exact", [["ctypes", 1, 9 * MIB]], []]

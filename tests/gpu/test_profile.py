@@ -98,10 +98,10 @@ def test_code_with_its_own_profiler_keeps_its_kernels(torch, tmp_path):
 
     with ipygpumem.measure(timeline=tmp_path / "t.html") as m:
         torch.ones(1000, device="cuda").mul(2)
-        with torch.profiler.profile() as theirs:
+        with torch.profiler.profile() as user_profile:
             x = torch.ones(1000, 1000, device="cuda")
             (x @ x).sum().item()
-    assert any(event.device_type.name == "CUDA" for event in theirs.events())
+    assert any(event.device_type.name == "CUDA" for event in user_profile.events())
     assert m.report.profile.aside is not None
 
 

@@ -49,11 +49,11 @@ rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outsi
 before = threads(); current().sampler.close(); tell(rows=rows, before=before, after=threads())
 """
     )
-    outside_only, beside, torch_only, short = [row[0] for row in facts["rows"]]
+    outside_only, with_pytorch, torch_only, short = [row[0] for row in facts["rows"]]
     assert abs(outside_only["change"] - 700 * MIB) <= 2 * MIB
     assert 0.09 < outside_only["seconds"] < 0.25
     assert outside_only["gap"] < 0.05
-    assert abs(beside["change"] - (700 - 256) * MIB) <= 16 * MIB, "PyTorch may already have reserved its 256 MiB"
+    assert abs(with_pytorch["change"] - (700 - 256) * MIB) <= 16 * MIB, "PyTorch may already have reserved its 256 MiB"
     assert torch_only is None
     assert short is None
     assert facts["rows"][0][1] == 0

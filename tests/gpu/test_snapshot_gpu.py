@@ -79,8 +79,8 @@ def compare(snapshot, index, stats):
 def agree(facts, device=0):
     device_facts = facts[f"device{device}"]
     assert device_facts["events"] > 0
-    for name, (ours, theirs) in device_facts["pairs"].items():
-        assert ours == theirs, name
+    for name, (value, expected) in device_facts["pairs"].items():
+        assert value == expected, name
     return device_facts
 
 

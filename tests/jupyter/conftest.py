@@ -17,7 +17,7 @@ from traitlets.config import Config
 
 
 @dataclass
-class Ran:
+class CellResult:
     """The result of a cell."""
 
     success: bool
@@ -52,7 +52,7 @@ class Notebook:
             result = self.shell.run_cell(cell, **options)
         error = result.error_before_exec or result.error_in_exec
         displayed = [output["data"] for output in self.shell.display_pub.outputs]
-        return Ran(result.success, result.result, error, out.getvalue(), err.getvalue(), displayed)
+        return CellResult(result.success, result.result, error, out.getvalue(), err.getvalue(), displayed)
 
     def load(self):
         return self.run("%load_ext ipygpumem", store_history=False)

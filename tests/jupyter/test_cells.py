@@ -63,27 +63,27 @@ TRAPS = {
 UNDER_OURS = {name: cell for name, cell in TRAPS.items() if not name.startswith(("empty", "blank", "interrupted"))}
 
 
-def check(ran, value, error, reports):
-    assert isinstance(ran.error, error or type(None))
-    assert ran.success is (error is None)
+def check(result, value, error, reports):
+    assert isinstance(result.error, error or type(None))
+    assert result.success is (error is None)
     if value is True:
-        assert ran.value
+        assert result.value
     else:
-        assert ran.value == value
-    assert len(ran.texts) == reports, ran.texts
-    assert "Error in callback" not in ran.stdout + ran.stderr
+        assert result.value == value
+    assert len(result.texts) == reports, result.texts
+    assert "Error in callback" not in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("name", TRAPS)
 def test_automatic_report(cpu_notebook, name):
     cell, value, error, reports = TRAPS[name]
     number = cpu_notebook.shell.execution_count
-    ran = cpu_notebook.run(cell)
-    check(ran, value, error, reports)
+    result = cpu_notebook.run(cell)
+    check(result, value, error, reports)
     if reports:
         assert cpu_notebook.last.cell == number
         assert cpu_notebook.last.success is (error is None)
-        assert ("failed" in ran.text) is (error is not None)
+        assert ("failed" in result.text) is (error is not None)
     # the next cell works as usual
     check(cpu_notebook.run("1 + 1"), 2, None, 1)
     check(cpu_notebook.run(""), None, None, 0)
@@ -94,22 +94,22 @@ def test_automatic_report(cpu_notebook, name):
 def test_cell_below_magic(cpu_notebook, name):
     cell, value, error, _ = TRAPS[name]
     number = cpu_notebook.shell.execution_count
-    ran = cpu_notebook.run(f"%%gpumem\n{cell}")
-    if isinstance(ran.error, SyntaxError):  # nothing runs, and our call is part of the cell
-        check(ran, value, error, 0)
+    result = cpu_notebook.run(f"%%gpumem\n{cell}")
+    if isinstance(result.error, SyntaxError):  # nothing runs, and our call is part of the cell
+        check(result, value, error, 0)
     else:
-        check(ran, value, error, 1)
-        assert ran.text.startswith("host memory of this process")
-        assert f"   In [{number}], " in ran.text
-        assert ("failed" in ran.text) is (error is not None)
+        check(result, value, error, 1)
+        assert result.text.startswith("host memory of this process")
+        assert f"   In [{number}], " in result.text
+        assert ("failed" in result.text) is (error is not None)
     check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
 @pytest.mark.parametrize("name", ["interrupted while waiting", "cancelled while waiting"])
 def test_interrupted_wait_below_magic(cpu_notebook, name):
     cell, _, error, _ = TRAPS[name]
-    ran = cpu_notebook.run(f"%%gpumem -v facts\n{cell}")
-    check(ran, None, error, 1)
+    result = cpu_notebook.run(f"%%gpumem -v facts\n{cell}")
+    check(result, None, error, 1)
     assert cpu_notebook.run("facts.success").value is False
     # no measurement is left open: the next cell has its own peak
     from ipygpumem.measurement.runtime import current
@@ -128,24 +128,24 @@ MAGICS = {
 def test_magic_below_another_magic(cpu_notebook, name):
     cell, value, reports = MAGICS[name]
     number = cpu_notebook.shell.execution_count
-    ran = cpu_notebook.run(cell)
-    check(ran, value, None, reports)
-    assert ran.text.startswith(f"host memory of this process   In [{number}], ")  # a table was requested
-    assert "\nx" not in ran.stdout
+    result = cpu_notebook.run(cell)
+    check(result, value, None, reports)
+    assert result.text.startswith(f"host memory of this process   In [{number}], ")  # a table was requested
+    assert "\nx" not in result.stdout
     check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
 def test_duplicate_magic_raises_before_the_body(cpu_notebook):
-    ran = cpu_notebook.run("%%gpumem -q\n%%gpumem -v second\nran = True")
-    assert "put all options on one line" in ran.stderr
+    result = cpu_notebook.run("%%gpumem -q\n%%gpumem -v second\nran = True")
+    assert "put all options on one line" in result.stderr
     assert "ran" not in cpu_notebook.shell.user_ns
     assert "second" not in cpu_notebook.shell.user_ns
 
 
 def test_magic_in_nested_run_measures_that_run(cpu_notebook):
-    ran = cpu_notebook.run("ip = get_ipython()\nip.run_cell('%%gpumem -v inner\\n6 * 7')\nkept = " + LARGE)
-    assert len(ran.texts) == 2
-    assert ran.texts[0].startswith("host memory of this process")
+    result = cpu_notebook.run("ip = get_ipython()\nip.run_cell('%%gpumem -v inner\\n6 * 7')\nkept = " + LARGE)
+    assert len(result.texts) == 2
+    assert result.texts[0].startswith("host memory of this process")
     inner, outer = cpu_notebook.shell.user_ns["inner"], cpu_notebook.last
     assert inner.cell is None and outer.cell is not None
     assert inner.host.held < 64 << 20 < outer.host.held
@@ -154,18 +154,18 @@ def test_magic_in_nested_run_measures_that_run(cpu_notebook):
 def test_run_magic_reports_each_cell_of_a_notebook(cpu_notebook, tmp_path):
     script = tmp_path / "two.ipy"
     script.write_text("%gpumem -v one x = 1\n%gpumem -v two y = 2\n")
-    ran = cpu_notebook.run(f"%run {script}\none.cell, two.cell")
-    assert ran.success, ran
-    assert len(ran.texts) == 3
+    result = cpu_notebook.run(f"%run {script}\none.cell, two.cell")
+    assert result.success, result
+    assert len(result.texts) == 3
 
 
 def test_silent_and_unstored(cpu_notebook):
     check(cpu_notebook.run("x = 6 * 7", silent=True), None, None, 0)
     check(cpu_notebook.run("6 * 7", store_history=False), 42, None, 0)
     check(cpu_notebook.run("%%gpumem\nx = 6 * 7", silent=True), None, None, 0)
-    ran = cpu_notebook.run("%%gpumem\n6 * 7", store_history=False)  # requested, without a cell number
-    check(ran, 42, None, 1)
-    assert re.match(r"host memory of this process   \d+\.\d m?s\n", ran.text)
+    result = cpu_notebook.run("%%gpumem\n6 * 7", store_history=False)  # requested, without a cell number
+    check(result, 42, None, 1)
+    assert re.match(r"host memory of this process   \d+\.\d m?s\n", result.text)
     assert cpu_notebook.last.cell is None
 
 
@@ -231,8 +231,8 @@ def test_one_pair_of_events_and_no_second_run(cpu_notebook):
 
 def test_values_are_kept(cpu_notebook):
     number = cpu_notebook.shell.execution_count
-    ran = cpu_notebook.run("%%gpumem\n[1, 2]")
-    assert ran.stdout == f"Out[{number}]: [1, 2]\n"
+    result = cpu_notebook.run("%%gpumem\n[1, 2]")
+    assert result.stdout == f"Out[{number}]: [1, 2]\n"
     assert cpu_notebook.run(f"_, Out[{number}]").value == ([1, 2], [1, 2])
     assert cpu_notebook.run("%%gpumem\n6 * 7;").stdout == ""
     assert cpu_notebook.run("%gpumem 6 * 7;").stdout == ""
@@ -251,11 +251,11 @@ def test_multi_line_strings_are_exact(cpu_notebook):
 
 
 def test_from_future(cpu_notebook):
-    ran = cpu_notebook.run(
+    result = cpu_notebook.run(
         "%%gpumem\nfrom __future__ import annotations\ndef f(x: no_such_name): pass\nf.__annotations__"
     )
-    assert ran.success
-    assert ran.value == {"x": "no_such_name"}
+    assert result.success
+    assert result.value == {"x": "no_such_name"}
 
 
 def test_classes_and_functions_have_their_source(cpu_notebook):
@@ -267,27 +267,27 @@ def test_classes_and_functions_have_their_source(cpu_notebook):
 
 @pytest.mark.parametrize("head", ["", "%%gpumem\n", "%%gpumem -q\n", "\n\n%%gpumem\n"])
 def test_traceback_lines(cpu_notebook, head):
-    ran = cpu_notebook.run(head + "x = 1\n\ndef f():\n    1/0\nf()")
+    result = cpu_notebook.run(head + "x = 1\n\ndef f():\n    1/0\nf()")
     blank_lines = head.lstrip("\n").count("\n")
-    lines = [frame.lineno for frame in traceback.extract_tb(ran.error.__traceback__) if frame.name != "run_code"]
+    lines = [frame.lineno for frame in traceback.extract_tb(result.error.__traceback__) if frame.name != "run_code"]
     assert lines == [blank_lines + 5, blank_lines + 4]
-    assert f"---> {blank_lines + 5} f()" in ran.stdout.replace("----", "---")
+    assert f"---> {blank_lines + 5} f()" in result.stdout.replace("----", "---")
 
 
 def test_invalid_option_runs_nothing(cpu_notebook):
-    ran = cpu_notebook.run("%%gpumem --no-such-option\nran = True")
-    assert isinstance(ran.error, UsageError)
-    assert ran.stderr == "UsageError: %%gpumem: unrecognized arguments: --no-such-option\n"
-    assert ran.stdout == ""
+    result = cpu_notebook.run("%%gpumem --no-such-option\nran = True")
+    assert isinstance(result.error, UsageError)
+    assert result.stderr == "UsageError: %%gpumem: unrecognized arguments: --no-such-option\n"
+    assert result.stdout == ""
     assert "ran" not in cpu_notebook.shell.user_ns
     check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
 @pytest.mark.parametrize("words", ["--help", "-h", "-q --help"])
 def test_help_runs_nothing(cpu_notebook, words):
-    ran = cpu_notebook.run(f"%%gpumem {words}\nran = True")
-    assert ran.success
-    assert ran.stdout.startswith("%%gpumem [OPTIONS] ")
+    result = cpu_notebook.run(f"%%gpumem {words}\nran = True")
+    assert result.success
+    assert result.stdout.startswith("%%gpumem [OPTIONS] ")
     assert "ran" not in cpu_notebook.shell.user_ns
 
 
@@ -298,14 +298,14 @@ def test_help_combined_with_another_option_runs_nothing(cpu_notebook):
 
 def test_programmatic_call(cpu_notebook):
     """Scripts exported by nbconvert call the magic like this."""
-    ran = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '-v facts', 'x = 1\\nx + 41')")
-    assert ran.success
-    assert "Out" in ran.stdout and "42" in ran.stdout
+    result = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '-v facts', 'x = 1\\nx + 41')")
+    assert result.success
+    assert "Out" in result.stdout and "42" in result.stdout
     assert cpu_notebook.shell.user_ns["facts"].success is True
-    ran = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '', '1/0')")
-    assert isinstance(ran.error, ZeroDivisionError)
-    ran = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '--help', 'ran = True')")
-    assert ran.stdout.startswith("%%gpumem [OPTIONS] ")
+    result = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '', '1/0')")
+    assert isinstance(result.error, ZeroDivisionError)
+    result = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '--help', 'ran = True')")
+    assert result.stdout.startswith("%%gpumem [OPTIONS] ")
     assert "ran" not in cpu_notebook.shell.user_ns
 
 
@@ -323,9 +323,9 @@ def test_cells_of_another_thread_are_measured_separately(cpu_notebook):
 
 
 def test_many_lines_of_output(cpu_notebook):
-    ran = cpu_notebook.run("for i in range(10_000): print('line', i)")
-    assert ran.stdout.count("\n") == 10_000
-    assert len(ran.texts) == 1
+    result = cpu_notebook.run("for i in range(10_000): print('line', i)")
+    assert result.stdout.count("\n") == 10_000
+    assert len(result.texts) == 1
 
 
 def test_result_is_not_read(cpu_notebook):
@@ -337,9 +337,9 @@ def test_result_is_not_read(cpu_notebook):
         "    __hash__ = None\n"
         "    def __repr__(self): return 'shy'\n"
     )
-    ran = cpu_notebook.run("%%gpumem\nshy = Shy()\nshy")
-    assert ran.success
-    assert len(ran.texts) == 1
+    result = cpu_notebook.run("%%gpumem\nshy = Shy()\nshy")
+    assert result.success
+    assert len(result.texts) == 1
 
 
 def test_cell_report_runs_few_files(cpu_notebook):
@@ -354,10 +354,10 @@ def test_cell_report_runs_few_files(cpu_notebook):
     cpu_notebook.run("x = 1")
     sys.setprofile(record)
     try:
-        ran = cpu_notebook.run("x = [0] * 10")
+        result = cpu_notebook.run("x = [0] * 10")
     finally:
         sys.setprofile(None)
-    assert "host memory (RSS)" in ran.text
+    assert "host memory (RSS)" in result.text
     changes = [str(after) for before, after in itertools.pairwise(files) if before.parts[0] != after.parts[0]]
     assert len(set(files)) <= 20, " ".join(sorted(map(str, set(files))))
     assert len(changes) <= 15, " ".join(changes)

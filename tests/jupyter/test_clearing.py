@@ -4,7 +4,7 @@ import pytest
 
 pytestmark = pytest.mark.ipython
 
-TAKE = "kept = [bytearray(30 << 20)]\nimport sys\nfrom IPython.display import clear_output, display\n"
+ALLOCATE = "kept = [bytearray(30 << 20)]\nimport sys\nfrom IPython.display import clear_output, display\n"
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ TAKE = "kept = [bytearray(30 << 20)]\nimport sys\nfrom IPython.display import cl
     ],
 )
 def test_last_picture_stays(cpu_notebook, tail, reports):
-    ran = cpu_notebook.run(TAKE + tail)
-    assert sum("RSS" in text for text in ran.texts) == reports, ran.texts
+    result = cpu_notebook.run(ALLOCATE + tail)
+    assert sum("RSS" in text for text in result.texts) == reports, result.texts
 
 
 def test_publisher_methods_are_restored(cpu_notebook):

@@ -38,7 +38,7 @@ CELL = [
     "-v",
 ]
 
-ELSEWHERE = {"--engines", "--collect"}
+ENGINE_OPTIONS = {"--engines", "--collect"}
 """Of cells alone."""
 
 
@@ -74,7 +74,7 @@ ELSEWHERE = {"--engines", "--collect"}
                 "who",
             ],
         ),
-        ("%gpumem -", [*sorted({*CELL} - ELSEWHERE), "-o"]),
+        ("%gpumem -", [*sorted({*CELL} - ENGINE_OPTIONS), "-o"]),
         ("%gpumem -q --dev", ["--device"]),
         ("%gpumem torch.o", None),
         ("%gpumem x = torch.o", None),
@@ -130,8 +130,10 @@ def test_completion_by_ipython(cpu_notebook, tmp_path, monkeypatch):
 @pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
 def test_python_is_completed_in_a_statement(cpu_notebook):
     cpu_notebook.run("some_long_name = 1")
-    ours, theirs = (completions(cpu_notebook.shell, f"%{magic} some_lo") for magic in ("gpumem", "time"))
-    assert [line.replace("%gpumem", "%time") for line in ours] == theirs
+    own_completions, ipython_completions = (
+        completions(cpu_notebook.shell, f"%{magic} some_lo") for magic in ("gpumem", "time")
+    )
+    assert [line.replace("%gpumem", "%time") for line in own_completions] == ipython_completions
     assert "x = some_long_name" in completions(cpu_notebook.shell, "x = some_lo")
 
 

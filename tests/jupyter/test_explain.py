@@ -16,8 +16,8 @@ from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
 
 
-def steps(fall):
-    return {step.label: step.amount for step in fall.steps}
+def steps(waterfall):
+    return {step.label: step.amount for step in waterfall.steps}
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def heap(gpu_notebook, fake_gpu):
 
 def test_all_steps(heap, fake_gpu):
     fake_gpu.outside(256 * MIB)
-    ran = heap.run("%gpumem explain")
-    (fall,) = ipygpumem.explain().devices
-    assert waterfall_imbalance(fall) == 0
-    amounts = steps(fall)
+    result = heap.run("%gpumem explain")
+    (waterfall,) = ipygpumem.explain().devices
+    assert waterfall_imbalance(waterfall) == 0
+    amounts = steps(waterfall)
     assert amounts["nvidia-smi shows"] == fake_gpu.nvml_device.used
     assert amounts["allocated (tensors)"] == torch.cuda.memory_allocated()
     assert (amounts["CUDA context"], amounts["first kernels"]) == (CONTEXT, KERNELS)
@@ -46,15 +46,15 @@ def test_all_steps(heap, fake_gpu):
     assert amounts["cached, can be freed"] + amounts["cached, cannot be freed"] + 64 * MIB == (
         torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     )
-    lines = ran.text.splitlines()
+    lines = result.text.splitlines()
     assert lines[0] == "cuda:0, NVIDIA H200"
     assert lines[1].startswith("cuda:0: nvidia-smi shows ")
     row = next(line for line in lines if line.startswith("  CUDA context"))
     assert re.fullmatch(r"  CUDA context +- 612\.0 MiB +▒+ +derived  exists until this process ends", row)
     assert "for the names of libraries: %config GPUMem.outside = 'library', for later allocations" in lines
-    html = ran.displays[0]["text/html"]
+    html = result.displays[0]["text/html"]
     assert "<svg" not in html and "<script" not in html and "<style" not in html, "an untrusted notebook removes them"
-    assert html.count("<tr") == len(fall.steps)
+    assert html.count("<tr") == len(waterfall.steps)
 
 
 def test_returnable_memory_is_freed(heap, fake_gpu):
@@ -90,11 +90,11 @@ class heap_as_it_was:  # noqa: N801 (a context manager reads as a verb)
 def test_no_event_in_user_recording(heap, fake_gpu):
     torch.cuda.memory._record_memory_history(max_entries=1000)
     events = len(fake_gpu[0].allocator.trace)
-    ran = heap.run("%gpumem explain")
+    result = heap.run("%gpumem explain")
     assert len(fake_gpu[0].allocator.trace) == events
-    assert "would add an event to your recording" in ran.text
-    (fall,) = ipygpumem.explain().devices
-    assert waterfall_imbalance(fall) == 0 and "cached" in steps(fall)
+    assert "would add an event to your recording" in result.text
+    (waterfall,) = ipygpumem.explain().devices
+    assert waterfall_imbalance(waterfall) == 0 and "cached" in steps(waterfall)
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
@@ -122,13 +122,13 @@ def test_names_of_libraries_while_cupti_records(cupti, heap, fake_gpu):
     cupti.alloc(0x4000, 512 * MIB, CUPY, memory=5)
     fake_gpu.nvml_device.unattributed += 512 * MIB
     explanation = ipygpumem.explain()
-    (fall,) = explanation.devices
-    amounts = steps(fall)
+    (waterfall,) = explanation.devices
+    amounts = steps(waterfall)
     assert (amounts["NCCL"], amounts["CuPy"]) == (388 * MIB, 256 * MIB)
     assert amounts["managed memory"] == 512 * MIB
     assert amounts["unattributed"] == 8 * MIB
     assert not any("libraries" in label for label in amounts)
-    assert waterfall_imbalance(fall) == 0
+    assert waterfall_imbalance(waterfall) == 0
     assert "libraries: memory allocated since " in str(explanation)
     heap.run("%config GPUMem.outside = 'off'")
     assert "NCCL" not in steps(ipygpumem.explain().devices[0])
@@ -151,21 +151,21 @@ def test_error_of_records(cupti, heap, fake_gpu):
     heap.run("%config GPUMem.outside = 'library'")
     fake_gpu.outside(10 * MIB)
     cupti.refuses["cuptiActivityFlushAll"] = 999
-    (fall,) = ipygpumem.explain().devices
-    assert waterfall_imbalance(fall) == 0
-    assert steps(fall)["libraries, kernel code, stacks, graphs"] == 10 * MIB
-    assert fall.notes == ("libraries cannot be identified: cuptiActivityFlushAll: CUPTI_ERROR_999",)
+    (waterfall,) = ipygpumem.explain().devices
+    assert waterfall_imbalance(waterfall) == 0
+    assert steps(waterfall)["libraries, kernel code, stacks, graphs"] == 10 * MIB
+    assert waterfall.notes == ("libraries cannot be identified: cuptiActivityFlushAll: CUPTI_ERROR_999",)
 
 
 @pytest.mark.parametrize("regime", ["A", "B", "C", "wsl", "hidden", "shared"])
 def test_steps_add_up_in_every_state(make_gpu, regime):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
-    (fall,) = ipygpumem.explain().devices
-    assert waterfall_imbalance(fall) == 0
-    assert fall.totals[-1].amount == 100 * MIB
+    (waterfall,) = ipygpumem.explain().devices
+    assert waterfall_imbalance(waterfall) == 0
+    assert waterfall.totals[-1].amount == 100 * MIB
     if regime in {"B", "wsl", "hidden", "shared"}:
-        (remainder,) = [step for step in fall.steps if step.grade.trust == "device"]
+        (remainder,) = [step for step in waterfall.steps if step.grade.trust == "device"]
         assert remainder.label == "this or other processes"
         assert remainder.grade.reason
 
@@ -174,9 +174,9 @@ def test_without_nvml_and_after_failed_kernel(make_gpu):
     gpu = make_gpu()
     gpu.nvml.present = False
     gpu.alloc(100 * MIB)
-    (fall,) = ipygpumem.explain().devices
-    assert waterfall_imbalance(fall) == 0
-    assert fall.totals[-1].amount == 100 * MIB
+    (waterfall,) = ipygpumem.explain().devices
+    assert waterfall_imbalance(waterfall) == 0
+    assert waterfall.totals[-1].amount == 100 * MIB
     gpu.break_device()
     assert ipygpumem.explain().devices[0].summary
 
@@ -185,8 +185,8 @@ def test_without_nvml_and_after_failed_kernel(make_gpu):
 def test_other_allocators(make_gpu, backend):
     gpu = make_gpu(backend=backend)
     gpu.alloc(100 * MIB)
-    (fall,) = ipygpumem.explain().devices
-    assert waterfall_imbalance(fall) == 0
+    (waterfall,) = ipygpumem.explain().devices
+    assert waterfall_imbalance(waterfall) == 0
     assert str(ipygpumem.explain())
 
 
@@ -211,20 +211,20 @@ def test_unused_device(two_gpus):
 def test_before_cuda_is_initialized(fake_gpu, make_notebook):
     notebook = make_notebook(GPUMem={"preload": "off"})
     notebook.load()
-    ran = notebook.run("%gpumem explain")
-    assert ran.text == "CUDA is not initialized in this process, so it uses no GPU memory"
+    result = notebook.run("%gpumem explain")
+    assert result.text == "CUDA is not initialized in this process, so it uses no GPU memory"
     assert not fake_gpu[0].context
 
 
 def test_host_memory_is_shown_without_gpu(cpu_notebook):
     cpu_notebook.run("import torch\nx = torch.ones(16 << 20)")
-    ran = cpu_notebook.run("%gpumem explain")
-    lines = ran.texts[0].splitlines()
+    result = cpu_notebook.run("%gpumem explain")
+    lines = result.texts[0].splitlines()
     assert lines[0] == f"no GPU ({NO_GPU}); this is main memory"
     assert lines[2] == "host, main memory"
-    (fall,) = ipygpumem.explain().devices
-    assert waterfall_imbalance(fall) == 0
-    assert fall.totals[-1].amount >= 64 * MIB
+    (waterfall,) = ipygpumem.explain().devices
+    assert waterfall_imbalance(waterfall) == 0
+    assert waterfall.totals[-1].amount >= 64 * MIB
 
 
 def test_options_and_result(heap):

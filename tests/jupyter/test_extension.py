@@ -50,10 +50,10 @@ def footprint(shell):
 
 
 def test_load_prints_one_line(notebook):
-    ran = notebook.load()
-    assert HOST_LINE.fullmatch(ran.stdout)
-    assert ran.stderr == ""
-    assert ran.displays == []
+    result = notebook.load()
+    assert HOST_LINE.fullmatch(result.stdout)
+    assert result.stderr == ""
+    assert result.displays == []
 
 
 def test_load_on_gpu_prints_one_line(fake_gpu, notebook):
@@ -72,8 +72,8 @@ def test_unload_restores_everything(fake_gpu, notebook):
     for name in ("events", "cleanup", "line", "cell", "registry", "configurables", "formatters", "torch"):
         assert after_load[name] != before[name], name
     notebook.run("del kept", store_history=False)
-    ran = notebook.run("%unload_ext ipygpumem", store_history=False)
-    assert (ran.stdout, ran.stderr, ran.displays) == ("", "", [])
+    result = notebook.run("%unload_ext ipygpumem", store_history=False)
+    assert (result.stdout, result.stderr, result.displays) == ("", "", [])
     # the wrapper of the peak functions is kept until the user resets the peak
     torch.cuda.reset_peak_memory_stats()
     assert footprint(notebook.shell) == before
@@ -111,47 +111,47 @@ def test_reports_are_kept_across_reload(fake_gpu, notebook):
 def test_unload_restores_user_magics(notebook):
     shell = notebook.shell
 
-    def mine(line, cell=None):
+    def user_magic(line, cell=None):
         return "mine"
 
     class GPUMem:
         pass
 
-    theirs = GPUMem()
-    shell.register_magic_function(mine, "line_cell", "gpumem")
-    shell.magics_manager.registry["GPUMem"] = theirs
-    shell.display_formatter.formatters["text/html"].for_type(Report, mine)
+    user_magics = GPUMem()
+    shell.register_magic_function(user_magic, "line_cell", "gpumem")
+    shell.magics_manager.registry["GPUMem"] = user_magics
+    shell.display_formatter.formatters["text/html"].for_type(Report, user_magic)
     notebook.load()
     assert notebook.run("%gpumem 1 + 1").value == 2
     notebook.run("%unload_ext ipygpumem", store_history=False)
     assert notebook.run("%gpumem 1 + 1").value == "mine"
     assert notebook.run("%%gpumem\n1 + 1").value == "mine"
-    assert shell.magics_manager.registry["GPUMem"] is theirs
-    assert shell.display_formatter.formatters["text/html"].for_type(Report) is mine
+    assert shell.magics_manager.registry["GPUMem"] is user_magics
+    assert shell.display_formatter.formatters["text/html"].for_type(Report) is user_magic
 
 
 def test_unload_keeps_later_changes(notebook):
     shell = notebook.shell
     notebook.load()
 
-    def mine(line, cell=None):
+    def user_magic(line, cell=None):
         return "mine"
 
-    shell.register_magic_function(mine, "line_cell", "gpumem")
+    shell.register_magic_function(user_magic, "line_cell", "gpumem")
     notebook.run("%unload_ext ipygpumem", store_history=False)
     assert notebook.run("%gpumem 1 + 1").value == "mine"
 
 
 def test_load_inside_a_cell(fake_gpu, notebook):
     notebook.run("import torch")
-    ran = notebook.run(f"%load_ext ipygpumem\n{ALLOCATE}\n6 * 7")
-    assert (ran.value, ran.texts) == (42, [])
+    result = notebook.run(f"%load_ext ipygpumem\n{ALLOCATE}\n6 * 7")
+    assert (result.value, result.texts) == (42, [])
     assert len(notebook.run(f"more = {ALLOCATE}").texts) == 1
 
 
 def test_unload_inside_a_cell(gpu_notebook):
-    ran = gpu_notebook.run(f"{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
-    assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
+    result = gpu_notebook.run(f"{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
+    assert (result.value, result.texts, result.stderr) == (42, [], "")
     from ipygpumem.measurement.runtime import current
 
     assert current().peaks._scopes == []
@@ -160,16 +160,16 @@ def test_unload_inside_a_cell(gpu_notebook):
 
 def test_unload_below_own_magic(gpu_notebook, tmp_path):
     path = tmp_path / "x.pickle"
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
-    assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
+    result = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
+    assert (result.value, result.texts, result.stderr) == (42, [], "")
     assert torch._C._cuda_isHistoryEnabled() is False
-    assert f"ipygpumem: snapshot {path}: " in ran.stdout, "the incomplete recording is saved, with a note"
+    assert f"ipygpumem: snapshot {path}: " in result.stdout, "the incomplete recording is saved, with a note"
     assert path.exists()
 
 
 def test_reload_inside_a_cell(gpu_notebook):
-    ran = gpu_notebook.run(f"{ALLOCATE}\n%reload_ext ipygpumem\n6 * 7")
-    assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
+    result = gpu_notebook.run(f"{ALLOCATE}\n%reload_ext ipygpumem\n6 * 7")
+    assert (result.value, result.texts, result.stderr) == (42, [], "")
     assert len(gpu_notebook.run("more = torch.ones(100 << 20, device='cuda')").texts) == 1
 
 
@@ -178,8 +178,8 @@ def test_unload_while_recording(fake_gpu, notebook):
     notebook.load()
     notebook.run("%gpumem record start")
     assert torch._C._cuda_isHistoryEnabled() is True
-    ran = notebook.run("%unload_ext ipygpumem", store_history=False)
-    assert ran.stdout == "ipygpumem: the recording across cells was stopped; what was not saved is lost\n"
+    result = notebook.run("%unload_ext ipygpumem", store_history=False)
+    assert result.stdout == "ipygpumem: the recording across cells was stopped; what was not saved is lost\n"
     assert torch._C._cuda_isHistoryEnabled() is False
     torch.cuda.reset_peak_memory_stats()
     assert footprint(notebook.shell)["torch"] == before
@@ -204,8 +204,8 @@ def test_interrupted_load_leaves_no_hooks(notebook, monkeypatch):
     before = footprint(notebook.shell)
     with monkeypatch.context() as patched:
         patched.setattr(Runtime, "preload", interrupted)
-        ran = notebook.load()
-    assert isinstance(ran.error, KeyboardInterrupt)
+        result = notebook.load()
+    assert isinstance(result.error, KeyboardInterrupt)
     assert footprint(notebook.shell) == before
     assert HOST_LINE.fullmatch(notebook.load().stdout)
 
@@ -255,9 +255,9 @@ def test_names_available_in_notebooks(cpu_notebook, name):
 
 def test_report_as_value_of_cell(gpu_notebook):
     gpu_notebook.run(ALLOCATE)
-    ran = gpu_notebook.run("import ipygpumem\nipygpumem.last")
+    result = gpu_notebook.run("import ipygpumem\nipygpumem.last")
     assert re.fullmatch(
-        r"Out\[\d\]: cuda:0  \+100\.0 MiB held · peak \+100\.0 MiB · .* used   In \[\d\], .* m?s\n", ran.stdout
+        r"Out\[\d\]: cuda:0  \+100\.0 MiB held · peak \+100\.0 MiB · .* used   In \[\d\], .* m?s\n", result.stdout
     )
-    html = gpu_notebook.shell.display_formatter.format(ran.value)[0]["text/html"]
+    html = gpu_notebook.shell.display_formatter.format(result.value)[0]["text/html"]
     assert html.startswith("<div") and "+100.0 MiB held" in html

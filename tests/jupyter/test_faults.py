@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ipython
 MIB = 1 << 20
 
 
-def take(mib, name="kept"):
+def allocate(mib, name="kept"):
     return f"{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda')"
 
 
@@ -32,14 +32,14 @@ def take(mib, name="kept"):
 def test_folder_removed_during_cell(gpu_notebook, tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
-    ran = gpu_notebook.run(
-        f"%%gpumem --snapshot {folder}/x.pickle\n{take(10)}\nimport os; os.rmdir({str(folder)!r})\n42"
+    result = gpu_notebook.run(
+        f"%%gpumem --snapshot {folder}/x.pickle\n{allocate(10)}\nimport os; os.rmdir({str(folder)!r})\n42"
     )
-    assert ran.value == 42
-    assert ran.text.splitlines()[-1] == f"the snapshot {folder}/x.pickle was not written: No such file or directory"
-    assert "+10.0 MiB" in ran.text
+    assert result.value == 42
+    assert result.text.splitlines()[-1] == f"the snapshot {folder}/x.pickle was not written: No such file or directory"
+    assert "+10.0 MiB" in result.text
     assert torch._C._cuda_isHistoryEnabled() is False
-    assert len(gpu_notebook.run(take(10, "more")).texts) == 1
+    assert len(gpu_notebook.run(allocate(10, "more")).texts) == 1
 
 
 def test_full_disk(gpu_notebook, tmp_path):
@@ -49,12 +49,12 @@ def test_full_disk(gpu_notebook, tmp_path):
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     gpu_notebook.shell.user_ns["fill"] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{take(10)}\nfill()\n42")
+        result = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{allocate(10)}\nfill()\n42")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert ran.value == 42
-    assert ran.text.splitlines()[-1] == f"the snapshot {path} was not written: File too large"
+    assert result.value == 42
+    assert result.text.splitlines()[-1] == f"the snapshot {path} was not written: File too large"
     assert path.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["x.pickle"]
 
@@ -62,41 +62,41 @@ def test_full_disk(gpu_notebook, tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_read_only_folder(gpu_notebook, tmp_path):
     tmp_path.chmod(0o500)
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True")
-    assert ran.stderr.startswith(f"UsageError: %%gpumem: cannot write into {tmp_path}: ")
+    result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True")
+    assert result.stderr.startswith(f"UsageError: %%gpumem: cannot write into {tmp_path}: ")
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
 def test_unwritable_folder(gpu_notebook):
-    ran = gpu_notebook.run("%%gpumem --snapshot /proc/x.pickle\nran = True")
-    assert ran.stderr.startswith("UsageError: %%gpumem: cannot write into /proc: ")
+    result = gpu_notebook.run("%%gpumem --snapshot /proc/x.pickle\nran = True")
+    assert result.stderr.startswith("UsageError: %%gpumem: cannot write into /proc: ")
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
 def test_user_takes_over_recording(gpu_notebook, tmp_path):
-    ran = gpu_notebook.run(
+    result = gpu_notebook.run(
         f"%%gpumem --snapshot {tmp_path}/x.pickle\ntorch.cuda.memory._record_memory_history(max_entries=9)"
     )
-    assert "the code switched PyTorch's recording on or off itself" in ran.text
+    assert "the code switched PyTorch's recording on or off itself" in result.text
     assert torch._C._cuda_isHistoryEnabled() is True
 
 
 def test_snapshot_during_user_recording(gpu_notebook, fake_gpu, tmp_path):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=5000)")
     before = dict(fake_gpu.history)
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\n{take(10)}")
-    assert "taken from the recording that was already running" in ran.text
+    result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\n{allocate(10)}")
+    assert "taken from the recording that was already running" in result.text
     assert fake_gpu.history == before
     trace = pickle.loads((tmp_path / "x.pickle").read_bytes())["device_traces"][0]
     assert [event["size"] for event in trace if event["action"] == "alloc"] == [10 * MIB]
 
 
 def test_dropped_events_are_reported(gpu_notebook, tmp_path):
-    ran = gpu_notebook.run(
+    result = gpu_notebook.run(
         f"%%gpumem --snapshot {tmp_path}/x.pickle --max-entries 10\n"
         "for _ in range(50): torch.ones(1 << 20, dtype=torch.uint8, device='cuda')"
     )
-    assert "the ring buffer dropped " in ran.text and "raise --max-entries" in ran.text
+    assert "the ring buffer dropped " in result.text and "raise --max-entries" in result.text
 
 
 # torch
@@ -104,27 +104,27 @@ def test_dropped_events_are_reported(gpu_notebook, tmp_path):
 
 def test_without_torch(notebook, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    ran = notebook.load()
-    assert ran.stdout.startswith("ipygpumem: no GPU (torch cannot be imported (ModuleNotFoundError: ")
-    assert ran.stdout.count("\n") == 1
+    result = notebook.load()
+    assert result.stdout.startswith("ipygpumem: no GPU (torch cannot be imported (ModuleNotFoundError: ")
+    assert result.stdout.count("\n") == 1
     assert "host memory" in notebook.run("x = b'x' * (128 << 20)").text
     assert "there is no device cuda:0" in notebook.run("%%gpumem -d 0\n1").stderr
 
 
 def test_old_torch(fake_gpu, notebook, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.1.2")
-    ran = notebook.load()
-    assert ran.stdout.startswith(
+    result = notebook.load()
+    assert result.stdout.startswith(
         "ipygpumem: no GPU (torch 2.1.2 is older than 2.4): reporting host memory (RSS) instead"
     )
-    assert ran.success
+    assert result.success
     assert notebook.run("1 + 1").success
 
 
 def test_torch_without_gpu(notebook, tmp_path):
     assert f"no GPU ({NO_GPU})" in notebook.load().stdout
-    ran = notebook.run("import torch\nx = torch.ones(128 << 20)")
-    assert ran.text.startswith("host memory (RSS)  +")
+    result = notebook.run("import torch\nx = torch.ones(128 << 20)")
+    assert result.text.startswith("host memory (RSS)  +")
 
 
 def test_torch_import_error(notebook, monkeypatch):
@@ -152,28 +152,28 @@ def test_late_import_of_torch(fake_gpu, make_notebook, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as during its import
     assert "host memory" in notebook.run("1 + 1").text
     monkeypatch.setitem(sys.modules, "torch", torch_module)
-    ran = notebook.run(f"import torch\n{take(64)}")
-    assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB · CUDA context and first kernels +612.0 MiB")
+    result = notebook.run(f"import torch\n{allocate(64)}")
+    assert result.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB · CUDA context and first kernels +612.0 MiB")
 
 
 def test_cuda_initialization_error(fake_gpu, notebook):
     fake_gpu.break_device(error="CUDA error: system not yet initialized")
-    ran = notebook.load()
-    assert ran.stdout.startswith("ipygpumem: no GPU (CUDA does not start: CUDA error: system not yet initialized")
-    assert ran.stdout.count("\n") == 1
+    result = notebook.load()
+    assert result.stdout.startswith("ipygpumem: no GPU (CUDA does not start: CUDA error: system not yet initialized")
+    assert result.stdout.count("\n") == 1
     assert notebook.run("6 * 7").value == 42
 
 
 def test_reports_after_failed_kernel(gpu_notebook, fake_gpu):
-    gpu_notebook.run(take(64))
+    gpu_notebook.run(allocate(64))
     fake_gpu.break_device()
-    ran = gpu_notebook.run("del kept\n42")
-    assert ran.value == 42
-    assert ran.stderr == ""
-    assert "-64.0 MiB held" in ran.text  # the counters of the allocator need no device
+    result = gpu_notebook.run("del kept\n42")
+    assert result.value == 42
+    assert result.stderr == ""
+    assert "-64.0 MiB held" in result.text  # the counters of the allocator need no device
     assert "+64.0 MiB" in gpu_notebook.run("%gpumem").text or True
-    ran = gpu_notebook.run("1/0")
-    assert isinstance(ran.error, ZeroDivisionError)
+    result = gpu_notebook.run("1/0")
+    assert isinstance(result.error, ZeroDivisionError)
 
 
 # NVML
@@ -182,18 +182,18 @@ def test_reports_after_failed_kernel(gpu_notebook, fake_gpu):
 def test_nvml_fails_during_a_session(gpu_notebook, fake_gpu):
     import pynvml
 
-    gpu_notebook.run(take(64))
+    gpu_notebook.run(allocate(64))
     for name in ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3"):
         fake_gpu.nvml.fail(name, pynvml.NVML_ERROR_GPU_IS_LOST)
-    ran = gpu_notebook.run("6 * 7")
-    assert ran.value == 42
+    result = gpu_notebook.run("6 * 7")
+    assert result.value == 42
     reason = "the GPU has fallen off the bus (NVML: GPU is lost)"
-    (message,) = ran.text.splitlines()[1:]
+    (message,) = result.text.splitlines()[1:]
     assert message == f"cuda:0: memory outside PyTorch is known for the whole device only from now on ({reason})"
     assert gpu_notebook.run("1 + 1").texts == []  # reported once
-    ran = gpu_notebook.run(take(64, "more"))
-    assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB")
-    assert "fallen off" not in ran.text
+    result = gpu_notebook.run(allocate(64, "more"))
+    assert result.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB")
+    assert "fallen off" not in result.text
     grades = gpu_notebook.last.devices["cuda:0"].grades
     assert grades["held"].trust == "exact"
     assert grades["outside"].trust != "exact"
@@ -230,16 +230,16 @@ def test_internal_error_is_reported_once(gpu_notebook, monkeypatch, place):
             patched.setattr(show, "line_bundle", broken)
         else:
             patched.setattr(Measurement, place, broken)
-        ran = gpu_notebook.run(f"{take(10)}\n6 * 7")
-        assert ran.value == 42
-        assert ran.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); this is printed once\n"
-        assert ran.texts == []
-        ran = gpu_notebook.run("1/0")
-        assert isinstance(ran.error, ZeroDivisionError)
-        assert ran.stderr == ""
+        result = gpu_notebook.run(f"{allocate(10)}\n6 * 7")
+        assert result.value == 42
+        assert result.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); this is printed once\n"
+        assert result.texts == []
+        result = gpu_notebook.run("1/0")
+        assert isinstance(result.error, ZeroDivisionError)
+        assert result.stderr == ""
         assert current().peaks._scopes == []
     assert cells.Cells
-    assert gpu_notebook.run(take(10, "more")).text.startswith("cuda:0  +10.0 MiB held")
+    assert gpu_notebook.run(allocate(10, "more")).text.startswith("cuda:0  +10.0 MiB held")
 
 
 def test_internal_error_at_end_of_statement(gpu_notebook, monkeypatch):
@@ -250,10 +250,10 @@ def test_internal_error_at_end_of_statement(gpu_notebook, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(Measurement, "end", broken)
-        ran = gpu_notebook.run("%gpumem 6 * 7")
-        assert (ran.value, ran.success) == (42, True)
-        ran = gpu_notebook.run("%gpumem 1/0")
-        assert isinstance(ran.error, ZeroDivisionError)
+        result = gpu_notebook.run("%gpumem 6 * 7")
+        assert (result.value, result.success) == (42, True)
+        result = gpu_notebook.run("%gpumem 1/0")
+        assert isinstance(result.error, ZeroDivisionError)
     assert current().peaks._scopes == []
 
 
@@ -261,7 +261,7 @@ def test_failed_reading(gpu_notebook, monkeypatch):
     """Unreadable values are None with a reason; other values are unaffected."""
     from ipygpumem.sources import allocator
 
-    gpu_notebook.run(take(64))
+    gpu_notebook.run(allocate(64))
     with monkeypatch.context() as patched:
 
         def broken(index):
@@ -269,13 +269,13 @@ def test_failed_reading(gpu_notebook, monkeypatch):
 
         patched.setattr(allocator, "stats", broken)
         patched.setattr(current().peaks, "stats", broken)
-        ran = gpu_notebook.run("6 * 7")
-        assert (ran.value, ran.stderr) == (42, "")
+        result = gpu_notebook.run("6 * 7")
+        assert (result.value, result.stderr) == (42, "")
         device = gpu_notebook.last.devices["cuda:0"]
         assert device.held is None
         assert "device-side assert triggered" in str(device.grades["held"])
-        ran = gpu_notebook.run("%%gpumem\n6 * 7")
-        assert "unknown" in ran.text
+        result = gpu_notebook.run("%%gpumem\n6 * 7")
+        assert "unknown" in result.text
     assert gpu_notebook.run("del kept").text.startswith("cuda:0  -64.0 MiB held")
 
 
@@ -324,9 +324,9 @@ def test_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
         os.waitpid(pid, 0)
 
     shell.user_ns["forks"] = forks
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/parent.pickle\n{take(64)}\nforks()")
-    assert ran.success, ran
-    assert "+64.0 MiB" in ran.text
+    result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/parent.pickle\n{allocate(64)}\nforks()")
+    assert result.success, result
+    assert "+64.0 MiB" in result.text
     assert (tmp_path / "parent.pickle").exists()
     assert not (tmp_path / "child.pickle").exists()
     facts = ast.literal_eval(output.read_text())
@@ -339,7 +339,7 @@ def test_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
         facts["stdout"]
         == "ipygpumem: this process was forked from the one that loaded the extension, and is not measured\n"
     )
-    assert len(gpu_notebook.run(take(64, "more")).texts) == 1
+    assert len(gpu_notebook.run(allocate(64, "more")).texts) == 1
 
 
 # growth
@@ -349,7 +349,7 @@ def test_memory_of_three_hundred_cells(gpu_notebook, make_notebook):
     import gc
     import tracemalloc
 
-    cells = ["x = 1", take(2), "del kept", "%gpumem y = 2"] * 25
+    cells = ["x = 1", allocate(2), "del kept", "%gpumem y = 2"] * 25
     for cell in cells[:40]:  # caches and templates
         gpu_notebook.run(cell, store_history=True)
     gc.collect()
@@ -359,9 +359,9 @@ def test_memory_of_three_hundred_cells(gpu_notebook, make_notebook):
         for cell in cells:
             gpu_notebook.run(cell, store_history=True)
     gc.collect()
-    ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/ipygpumem/*")])
+    own_allocations = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/ipygpumem/*")])
     tracemalloc.stop()
     count = len(gpu_notebook.reports) - before
     assert count == 300
-    allocated_bytes = sum(line.size for line in ours.statistics("filename"))
-    assert allocated_bytes / count <= 2048, "\n".join(map(str, ours.statistics("lineno")[:12]))
+    allocated_bytes = sum(line.size for line in own_allocations.statistics("filename"))
+    assert allocated_bytes / count <= 2048, "\n".join(map(str, own_allocations.statistics("lineno")[:12]))

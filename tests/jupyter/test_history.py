@@ -12,50 +12,50 @@ from ipygpumem import load_reports
 from ipygpumem.features.history.model import MIME, rows_from_summary
 
 MIB = 1 << 20
-TAKE = "{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda:{device}')"
+ALLOCATE = "{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda:{device}')"
 
 
-def take(mib, name="x", device=0):
-    return TAKE.format(name=name, mib=mib, device=device)
+def allocate(mib, name="x", device=0):
+    return ALLOCATE.format(name=name, mib=mib, device=device)
 
 
-def usage(ran):
-    assert isinstance(ran.error, UsageError), ran
-    assert ran.stderr.count("\n") == 1
-    assert ran.displays == []
-    return ran.stderr.strip().removeprefix("UsageError: ")
+def usage(result):
+    assert isinstance(result.error, UsageError), result
+    assert result.stderr.count("\n") == 1
+    assert result.displays == []
+    return result.stderr.strip().removeprefix("UsageError: ")
 
 
 @pytest.fixture
-def worked(gpu_notebook):
+def session(gpu_notebook):
     """A session of three cells."""
-    for code in (take(100), f"# more\n{take(300, 'y')}", "del x\n1/0"):
+    for code in (allocate(100), f"# more\n{allocate(300, 'y')}", "del x\n1/0"):
         gpu_notebook.run(code)
     return gpu_notebook
 
 
-def labels(ran):
-    return [line.split("  ")[1] for line in ran.text.splitlines()[2:] if line.startswith("  In")]
+def labels(result):
+    return [line.split("  ")[1] for line in result.text.splitlines()[2:] if line.startswith("  In")]
 
 
-def test_session_cell_by_cell(worked):
-    ran = worked.run("%gpumem history")
-    lines = ran.text.splitlines()
+def test_session_cell_by_cell(session):
+    result = session.run("%gpumem history")
+    lines = result.text.splitlines()
     assert lines[0] == "this session: 3 measurements"
     assert lines[2].startswith("  In [1]  x = torch.ones(100 << 20")
     assert "+100.0 MiB  +100.0 MiB" in lines[2]
     assert lines[4].startswith("  In [3]  del x")
     assert "-100.0 MiB" in lines[4]
     assert lines[4].endswith("failed")
-    assert ran.value is None
-    assert len(worked.run("%gpumem history").displays) == 1, "the command is not part of the history"
-    assert len(worked.reports) == 3
+    assert result.value is None
+    assert len(session.run("%gpumem history").displays) == 1, "the command is not part of the history"
+    assert len(session.reports) == 3
 
 
-def test_sorted_and_paged(worked):
-    assert labels(worked.run("%gpumem history --by peak")) == ["In [2]", "In [1]", "In [3]"]
-    assert labels(worked.run("%gpumem history --by peak -n 1 --page 2")) == ["In [1]"]
-    assert labels(worked.run("%gpumem history -n 2")) == ["In [2]", "In [3]"]
+def test_sorted_and_paged(session):
+    assert labels(session.run("%gpumem history --by peak")) == ["In [2]", "In [1]", "In [3]"]
+    assert labels(session.run("%gpumem history --by peak -n 1 --page 2")) == ["In [1]"]
+    assert labels(session.run("%gpumem history -n 2")) == ["In [2]", "In [3]"]
 
 
 @pytest.mark.parametrize(
@@ -75,41 +75,41 @@ def test_sorted_and_paged(worked):
         ("--fast", "%gpumem history: unrecognized arguments: --fast"),
     ],
 )
-def test_invalid_arguments(worked, arguments, message):
-    assert usage(worked.run(f"%gpumem history {arguments}")).startswith(message)
+def test_invalid_arguments(session, arguments, message):
+    assert usage(session.run(f"%gpumem history {arguments}")).startswith(message)
 
 
 def test_assignment_to_the_name_of_a_command_is_a_statement(gpu_notebook):
     for operator in ("=", "= ", "+=", "//="):
-        ran = gpu_notebook.run(f"history = 3\n%gpumem history {operator} 4\nhistory")
-        assert ran.success
-        assert ran.value in {4, 7, 0}
+        result = gpu_notebook.run(f"history = 3\n%gpumem history {operator} 4\nhistory")
+        assert result.success
+        assert result.value in {4, 7, 0}
     assert gpu_notebook.run("%gpumem compare = 5\ncompare").value == 5
 
 
-def test_history_picture(worked):
-    (bundle,) = worked.run("%gpumem history --plot").displays
+def test_history_picture(session):
+    (bundle,) = session.run("%gpumem history --plot").displays
     assert set(bundle) == {"text/plain", "image/png"}
     assert bundle["text/plain"].startswith("this session: 3 measurements")
 
 
-def test_page_after_the_last(worked):
-    text = worked.run("%gpumem history -n 2 --page 7").text
+def test_page_after_the_last(session):
+    text = session.run("%gpumem history -n 2 --page 7").text
     assert text.splitlines()[-1] == "page 7 does not exist: the last page is 2"
 
 
-def test_aliases_for_rows_per_page(worked):
-    assert labels(worked.run("%gpumem history --top 1")) == labels(worked.run("%gpumem history -n 1"))
+def test_aliases_for_rows_per_page(session):
+    assert labels(session.run("%gpumem history --top 1")) == labels(session.run("%gpumem history -n 1"))
 
 
-def test_host_row_before_the_gpu_was_used(worked):
+def test_host_row_before_the_gpu_was_used(session):
     import dataclasses
 
-    first = dataclasses.replace(worked.reports[0], devices={})
+    first = dataclasses.replace(session.reports[0], devices={})
     from ipygpumem.features.history.reports import session_reports
 
     session_reports().append(first)
-    text = worked.run("%gpumem history --by time").text
+    text = session.run("%gpumem history --by time").text
     assert "without a GPU" not in text
     assert text.endswith("rows of host: no GPU was in use yet, held and peak are this process's resident memory")
 
@@ -119,8 +119,8 @@ def test_unused_device(two_gpus, make_notebook):
     notebook.run("import torch", store_history=False)
     notebook.load()
     notebook.run("x = torch.ones(5, device='cuda:0')")
-    ran = notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:0')")
-    assert ran.text.splitlines()[-1] == "cuda:1: not used by this process"
+    result = notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:0')")
+    assert result.text.splitlines()[-1] == "cuda:1: not used by this process"
     assert "cuda:1: not" not in notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:1')").text
     notebook.run("%config GPUMem.devices = 'cuda:0'")
     assert (
@@ -138,7 +138,7 @@ def test_each_device_has_a_row_and_peaks_are_not_added(two_gpus, make_notebook):
     notebook = make_notebook()
     notebook.run("import torch", store_history=False)
     notebook.load()
-    notebook.run(f"{take(100)}\n{take(300, 'y', 1)}")
+    notebook.run(f"{allocate(100)}\n{allocate(300, 'y', 1)}")
     lines = notebook.run("%gpumem history").text.splitlines()
     assert [line.split("cuda:")[1].split()[:5] for line in lines[2:]] == [
         ["0", "+100.0", "MiB", "+100.0", "MiB"],
@@ -154,17 +154,17 @@ def test_each_device_has_a_row_and_peaks_are_not_added(two_gpus, make_notebook):
 def test_log(gpu_notebook, tmp_path):
     path = tmp_path / "s.jsonl"
     gpu_notebook.run(f"%config GPUMem.log = {str(path)!r}")
-    gpu_notebook.run(take(100))
+    gpu_notebook.run(allocate(100))
     gpu_notebook.run(
         "import ipygpumem\nwith ipygpumem.measure():\n    y = torch.ones(5 << 20, dtype=torch.uint8, device='cuda')"
     )
     gpu_notebook.run("%gpumem z = 1")
     reports = load_reports(path)
     assert list(reports) == list(gpu_notebook.reports)[-len(reports) :]
-    assert [report.code for report in reports][-4:] == [take(100), "In [3]:2", "import ipygpumem", "z = 1"]
+    assert [report.code for report in reports][-4:] == [allocate(100), "In [3]:2", "import ipygpumem", "z = 1"]
     assert labels(gpu_notebook.run(f"%gpumem history {path}"))[:2] == ["In [2]", "In [3]"]
     gpu_notebook.run("%config GPUMem.log = None")
-    gpu_notebook.run(take(7))
+    gpu_notebook.run(allocate(7))
     assert len(load_reports(path)) == len(reports)
 
 
@@ -173,10 +173,10 @@ def test_configured_log_ends_with_the_extension(fake_gpu, make_notebook, tmp_pat
     notebook = make_notebook(GPUMem={"log": str(path)})
     notebook.run("import torch", store_history=False)
     notebook.load()
-    notebook.run(take(5))
+    notebook.run(allocate(5))
     notebook.run("%reload_ext ipygpumem", store_history=False)
-    notebook.run(take(6))
-    assert [report.code for report in load_reports(path)] == [take(5), take(6)]
+    notebook.run(allocate(6))
+    assert [report.code for report in load_reports(path)] == [allocate(5), allocate(6)]
     notebook.run("%unload_ext ipygpumem", store_history=False)
     notebook.run("import ipygpumem\nwith ipygpumem.measure(): pass")
     assert len(load_reports(path)) == 2
@@ -187,7 +187,7 @@ def test_log_failure_is_reported_once(gpu_notebook, tmp_path):
     folder.mkdir()
     gpu_notebook.run(f"%config GPUMem.log = {str(folder / 's.jsonl')!r}")
     shutil.rmtree(folder)
-    first, second = gpu_notebook.run(take(5)), gpu_notebook.run(take(6))
+    first, second = gpu_notebook.run(allocate(5)), gpu_notebook.run(allocate(6))
     assert first.success and len(first.displays) == 1
     assert first.stderr == (
         f"ipygpumem: cannot write the log {folder}/s.jsonl: No such file or directory. "
@@ -195,18 +195,18 @@ def test_log_failure_is_reported_once(gpu_notebook, tmp_path):
     )
     assert second.stderr == ""
     folder.mkdir()
-    gpu_notebook.run(take(7))
-    assert [report.code for report in load_reports(folder / "s.jsonl")][-3:] == [take(5), take(6), take(7)]
+    gpu_notebook.run(allocate(7))
+    assert [report.code for report in load_reports(folder / "s.jsonl")][-3:] == [allocate(5), allocate(6), allocate(7)]
 
 
 def test_last_run_is_shown(gpu_notebook):
-    first = gpu_notebook.run(f"a = []\n{take(100)}", cell_id="one")
+    first = gpu_notebook.run(f"a = []\n{allocate(100)}", cell_id="one")
     assert "last run" not in first.text
-    second = gpu_notebook.run(f"a = []\n{take(250)}", cell_id="one")
+    second = gpu_notebook.run(f"a = []\n{allocate(250)}", cell_id="one")
     assert second.text.splitlines()[1].startswith("last run, In [1]: +100.0 MiB held · peak +100.0 MiB, ")
-    third = gpu_notebook.run(take(20), cell_id="one")
+    third = gpu_notebook.run(allocate(20), cell_id="one")
     assert "last run, In [2]: +150.0 MiB held · peak +250.0 MiB, " in third.text
-    other_cell = gpu_notebook.run(take(30, "y"), cell_id="two")
+    other_cell = gpu_notebook.run(allocate(30, "y"), cell_id="two")
     assert "last run" not in other_cell.text
 
 
@@ -220,43 +220,43 @@ def test_equal_run_is_mentioned_only_on_request(gpu_notebook):
     assert ": the same, " in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
 
 
-def test_output_metadata_contains_the_figures(worked):
-    worked.run(take(50, "z"))
-    (output,) = worked.shell.display_pub.outputs
+def test_output_metadata_contains_the_figures(session):
+    session.run(allocate(50, "z"))
+    (output,) = session.shell.display_pub.outputs
     (row,) = rows_from_summary(json.loads(json.dumps(output["metadata"][MIME])))
-    report = worked.last
+    report = session.last
     assert (row.cell, row.held, row.peak) == (report.cell, 50 * MIB, report.devices["cuda:0"].peak)
 
 
-def test_figures_of_a_failed_cell_are_stored_once(worked):
-    worked.run(take(1 << 20, "z"))
-    summaries = [output["metadata"][MIME] for output in worked.shell.display_pub.outputs if MIME in output["metadata"]]
+def test_figures_of_a_failed_cell_are_stored_once(session):
+    session.run(allocate(1 << 20, "z"))
+    summaries = [output["metadata"][MIME] for output in session.shell.display_pub.outputs if MIME in output["metadata"]]
     assert [output["devices"]["cuda:0"]["ooms"] for output in summaries] == [1]
 
 
-def test_comparison_of_two_runs(worked, tmp_path):
+def test_comparison_of_two_runs(session, tmp_path):
     logs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for path, mib in zip(logs, (10, 25), strict=True):
-        worked.run(f"%config GPUMem.log = {str(path)!r}")
-        worked.shell.execution_count = 50
-        worked.run(take(mib, "fresh"))
-        worked.run("del fresh")
-    worked.run("%config GPUMem.log = None")
-    ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]}")
-    lines = ran.text.splitlines()
+        session.run(f"%config GPUMem.log = {str(path)!r}")
+        session.shell.execution_count = 50
+        session.run(allocate(mib, "fresh"))
+        session.run("del fresh")
+    session.run("%config GPUMem.log = None")
+    result = session.run(f"%gpumem compare {logs[0]} {logs[1]}")
+    lines = result.text.splitlines()
     assert lines[0].startswith("b.jsonl compared with a.jsonl: ")
     (row,) = [line for line in lines if line.startswith("  In [50]")]
     assert "+25.0 MiB" in row
     assert "+15.0 MiB" in row
-    assert usage(worked.run(f"%gpumem compare {logs[0]}")).startswith(
+    assert usage(session.run(f"%gpumem compare {logs[0]}")).startswith(
         "%gpumem compare: the following arguments are required: B"
     )
-    assert "earlier run" not in ran.text
+    assert "earlier run" not in result.text
     (rerun,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
     logs[1].write_text(f"{logs[1].read_text()}{rerun}\n")
-    remark = "b.jsonl: 1 earlier run of repeated cells not compared, only the last"
-    assert remark in worked.run(f"%gpumem compare {logs[0]} {logs[1]}").text
+    note = "b.jsonl: 1 earlier run of repeated cells not compared, only the last"
+    assert note in session.run(f"%gpumem compare {logs[0]} {logs[1]}").text
     with logs[0].open("a") as file:
         file.write("half")
-    ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]} --by peak")
-    assert ran.stdout.startswith(f"ipygpumem: skipped: {logs[0]}: line ")
+    result = session.run(f"%gpumem compare {logs[0]} {logs[1]} --by peak")
+    assert result.stdout.startswith(f"ipygpumem: skipped: {logs[0]}: line ")

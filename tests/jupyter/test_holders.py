@@ -48,8 +48,8 @@ def test_holders_add_up(gpu_notebook):
 
 
 def test_html_escapes_names(gpu_notebook):
-    ran = gpu_notebook.run(f"d = {{'<b>': torch.ones(9 << 20, {GPU}}}\n%gpumem who")
-    html = ran.displays[0]["text/html"]
+    result = gpu_notebook.run(f"d = {{'<b>': torch.ones(9 << 20, {GPU}}}\n%gpumem who")
+    html = result.displays[0]["text/html"]
     assert "&lt;b&gt;" in html
     assert "<b>" not in html
 
@@ -73,22 +73,22 @@ def test_html_escapes_names(gpu_notebook):
 )
 def test_invalid_argument_is_one_line_and_frees_nothing(gpu_notebook, line, message):
     gpu_notebook.run(f"kept = torch.ones(9 << 20, {GPU}")
-    ran = gpu_notebook.run(f"%gpumem {line}")
-    assert type(ran.error).__name__ == "UsageError"
-    assert message in str(ran.error)
+    result = gpu_notebook.run(f"%gpumem {line}")
+    assert type(result.error).__name__ == "UsageError"
+    assert message in str(result.error)
     assert held()["kept"] == 9
 
 
 def test_holders_added_by_a_cell(gpu_notebook):
     gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
-    ran = gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}\n%gpumem who --new -v new_holders")
-    assert ran.texts[0].startswith("cuda:0, new since this cell began")
-    assert rows(ran.texts[0]) == {"new"}
+    result = gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}\n%gpumem who --new -v new_holders")
+    assert result.texts[0].startswith("cuda:0, new since this cell began")
+    assert rows(result.texts[0]) == {"new"}
     assert [holder.name for holder in gpu_notebook.run("new_holders.holders").value] == ["new"]
     gpu_notebook.run(f"newer = torch.ones(4 << 20, {GPU}")
-    ran = gpu_notebook.run("%gpumem who --new")
-    assert ran.text.startswith("cuda:0, new since the last %gpumem who")
-    assert rows(ran.text) == {"newer"}
+    result = gpu_notebook.run("%gpumem who --new")
+    assert result.text.startswith("cuda:0, new since the last %gpumem who")
+    assert rows(result.text) == {"newer"}
 
 
 def test_command_runs_few_files(gpu_notebook):
@@ -121,8 +121,8 @@ def test_who_searches_the_heap_once(gpu_notebook, monkeypatch):
     gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}")
     assert rows(gpu_notebook.run("%gpumem who --new").text) == {"new"}
     assert len(searches) == 2
-    ran = gpu_notebook.run(f"newer = torch.ones(4 << 20, {GPU}\n%gpumem who --new")
-    assert rows(ran.texts[0]) == {"newer"}
+    result = gpu_notebook.run(f"newer = torch.ones(4 << 20, {GPU}\n%gpumem who --new")
+    assert rows(result.texts[0]) == {"newer"}
     assert len(searches) == 3
 
 
@@ -165,8 +165,8 @@ def test_free_removes_last_exception_everywhere(gpu_notebook):
 def test_no_traceback_to_debug_after_free(gpu_notebook):
     gpu_notebook.run(FAIL)
     gpu_notebook.run("%gpumem free")
-    ran = gpu_notebook.run("%debug")
-    assert ran.success
+    result = gpu_notebook.run("%debug")
+    assert result.success
     gpu_notebook.run("1/0")
     assert sys.last_type is ZeroDivisionError
 
@@ -273,8 +273,8 @@ def test_free_keeps_underscore_assigned_by_user(gpu_notebook):
 
 @pytest.mark.parametrize("name", ["__name__", "__builtins__", "__doc__"])
 def test_free_refuses_names_reserved_by_python(gpu_notebook, name):
-    ran = gpu_notebook.run(f"%gpumem free {name}")
-    assert f"'{name}' belongs to Python and cannot be deleted" in str(ran.error) + ran.stderr
+    result = gpu_notebook.run(f"%gpumem free {name}")
+    assert f"'{name}' belongs to Python and cannot be deleted" in str(result.error) + result.stderr
     assert name in gpu_notebook.shell.user_ns
 
 
@@ -319,8 +319,8 @@ def test_user_variable_named_like_an_output(gpu_notebook, name):
     assert "free" not in text
     gpu_notebook.run("%gpumem free --out")
     assert held() == {name: 9}
-    ran = gpu_notebook.run(f"%gpumem free {name}")
-    assert (ran.error, held()) == (None, {})
+    result = gpu_notebook.run(f"%gpumem free {name}")
+    assert (result.error, held()) == (None, {})
 
 
 def test_free_out_frees_the_announced_size(gpu_notebook):
@@ -347,8 +347,8 @@ HOSTILE = (
 
 def test_free_object_whose_metaclass_raises(gpu_notebook):
     gpu_notebook.run(f"{HOSTILE}thing = Thing(torch.ones(9 << 20, {GPU})")
-    ran = gpu_notebook.run("%gpumem free thing")
-    assert (ran.error, ran.stderr, held()) == (None, "", {})
+    result = gpu_notebook.run("%gpumem free thing")
+    assert (result.error, result.stderr, held()) == (None, "", {})
 
 
 @pytest.mark.parametrize(
@@ -364,9 +364,9 @@ def test_free_variable_while_last_exception_raises_when_read(gpu_notebook, body)
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\ny = torch.ones(5 << 20, {GPU}")
     gpu_notebook.run(f"class Odd(Exception):\n    {body}")
     gpu_notebook.run("def fails(mine):\n    raise Odd\nfails(x)")
-    ran = gpu_notebook.run("%gpumem free x")
-    assert (ran.error, ran.stderr) == (None, "")
-    assert "freed: x" in ran.text
+    result = gpu_notebook.run("%gpumem free x")
+    assert (result.error, result.stderr) == (None, "")
+    assert "freed: x" in result.text
     assert held() == {"y": 5}
 
 

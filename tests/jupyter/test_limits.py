@@ -11,59 +11,61 @@ from IPython.core.error import UsageError
 import ipygpumem
 from ipygpumem.core.errors import GPUMemLimitExceeded
 
-TAKE = "torch.ones({} << 20, dtype=torch.uint8, device='cuda')"
+ALLOCATE = "torch.ones({} << 20, dtype=torch.uint8, device='cuda')"
 
 
-def error_message(ran):
-    assert isinstance(ran.error, GPUMemLimitExceeded)
-    assert not ran.success
-    return str(ran.error)
+def error_message(result):
+    assert isinstance(result.error, GPUMemLimitExceeded)
+    assert not result.success
+    return str(result.error)
 
 
 def test_peak_over_limit_ends_cell_and_keeps_its_value(gpu_notebook):
     nb = gpu_notebook
-    nb.run(f"def make(n):\n    return {TAKE.format('n')}")
+    nb.run(f"def make(n):\n    return {ALLOCATE.format('n')}")
     assert nb.run("%%gpumem --limit 10MiB\nx = make(10)\n6").value == 6
-    ran = nb.run("%%gpumem --limit 10MiB\nx = make(12); del x\n7")
-    assert error_message(ran).startswith(
+    result = nb.run("%%gpumem --limit 10MiB\nx = make(12); del x\n7")
+    assert error_message(result).startswith(
         "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB (reached by In [1]:2 make(): return torch.ones("
     )
     assert nb.last.excesses[0].amount == 12 << 20
-    assert ran.value == 7
+    assert result.value == 7
     assert nb.run("_").value == 7, "the value is in Out"
-    assert "over the limit of 10.0 MiB" in ran.text, "the report contains it"
-    error_lines = [line for line in ran.stdout.splitlines() + ran.stderr.splitlines() if "GPUMemLimitExceeded" in line]
+    assert "over the limit of 10.0 MiB" in result.text, "the report contains it"
+    error_lines = [
+        line for line in result.stdout.splitlines() + result.stderr.splitlines() if "GPUMemLimitExceeded" in line
+    ]
     assert len(error_lines) == 1, "one line, no traceback"
-    assert "Traceback" not in ran.stdout + ran.stderr
+    assert "Traceback" not in result.stdout + result.stderr
     assert nb.run("1 + 1").success
 
 
 def test_held(gpu_notebook):
-    ran = gpu_notebook.run(f"%%gpumem --limit-held 0\nkept = {TAKE.format(8)}")
-    assert "held +8.0 MiB, over the limit of 0 (most of it allocated by In [1]:2" in error_message(ran)
-    assert gpu_notebook.run(f"%%gpumem --limit-held 0\nx = {TAKE.format(8)}; del x").success
+    result = gpu_notebook.run(f"%%gpumem --limit-held 0\nkept = {ALLOCATE.format(8)}")
+    assert "held +8.0 MiB, over the limit of 0 (most of it allocated by In [1]:2" in error_message(result)
+    assert gpu_notebook.run(f"%%gpumem --limit-held 0\nx = {ALLOCATE.format(8)}; del x").success
 
 
 def test_outside(gpu_notebook, fake_gpu):
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu
-    ran = gpu_notebook.run("%%gpumem --limit-outside 50MiB\ngpu.outside(60 << 20)")
-    assert "cuda:0 memory outside PyTorch +60.0 MiB, over the limit of 50.0 MiB" in error_message(ran)
+    result = gpu_notebook.run("%%gpumem --limit-outside 50MiB\ngpu.outside(60 << 20)")
+    assert "cuda:0 memory outside PyTorch +60.0 MiB, over the limit of 50.0 MiB" in error_message(result)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark can be reset on Linux")
 def test_host(cpu_notebook):
     cpu_notebook.run("%config GPUMem.host_peak = 'reset'")
     gc.collect()  # objects of earlier tests must not be freed during the cell
-    ran = cpu_notebook.run("%%gpumem --limit-host 20MiB\nx = b'x' * (64 << 20)\n5")
-    assert "host peak +6" in error_message(ran)
-    assert "over the limit of 20.0 MiB" in error_message(ran)
-    assert ran.value == 5
+    result = cpu_notebook.run("%%gpumem --limit-host 20MiB\nx = b'x' * (64 << 20)\n5")
+    assert "host peak +6" in error_message(result)
+    assert "over the limit of 20.0 MiB" in error_message(result)
+    assert result.value == 5
 
 
 def test_gpu_limit_is_met_without_gpu(cpu_notebook):
-    ran = cpu_notebook.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
-    assert ran.success
-    (note,) = [line for line in ran.text.splitlines() if "was not checked" in line]
+    result = cpu_notebook.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
+    assert result.success
+    (note,) = [line for line in result.text.splitlines() if "was not checked" in line]
     assert "the limit on GPUs (peak 1.0 MiB, held 0) was not checked, no GPU was measured: " in note
     assert "not checked" not in cpu_notebook.run("%%gpumem --limit-host 10GiB\nx = b'x' * (64 << 20)").text
 
@@ -76,52 +78,54 @@ def test_limit_is_met_before_cuda_is_initialized(fake_gpu):
 
 
 def test_several_limits(gpu_notebook):
-    text = error_message(gpu_notebook.run(f"%%gpumem --limit 1MiB --limit-held 2MiB\nx = {TAKE.format(8)}"))
+    text = error_message(gpu_notebook.run(f"%%gpumem --limit 1MiB --limit-held 2MiB\nx = {ALLOCATE.format(8)}"))
     assert "peak +8.0 MiB" in text
     assert "held +8.0 MiB" in text
     assert "\n" not in text
 
 
 def test_cell_error_takes_precedence(gpu_notebook):
-    ran = gpu_notebook.run(f"%%gpumem --limit 1MiB\nx = {TAKE.format(8)}\n1/0")
-    assert isinstance(ran.error, ZeroDivisionError)
-    assert "over the limit" in ran.text
+    result = gpu_notebook.run(f"%%gpumem --limit 1MiB\nx = {ALLOCATE.format(8)}\n1/0")
+    assert isinstance(result.error, ZeroDivisionError)
+    assert "over the limit" in result.text
 
 
 def test_await_and_nesting(gpu_notebook):
-    ran = gpu_notebook.run(f"%%gpumem --limit 1MiB\nimport asyncio\nawait asyncio.sleep(0)\nx = {TAKE.format(8)}\n7")
-    error_message(ran)
-    assert ran.value == 7
-    error_message(gpu_notebook.run(f"%%capture\n%%gpumem --limit 1MiB\nx = {TAKE.format(8)}"))
-    error_message(gpu_notebook.run(f"get_ipython().run_cell_magic('gpumem', '--limit 1MiB', {TAKE.format(8)!r})"))
+    result = gpu_notebook.run(
+        f"%%gpumem --limit 1MiB\nimport asyncio\nawait asyncio.sleep(0)\nx = {ALLOCATE.format(8)}\n7"
+    )
+    error_message(result)
+    assert result.value == 7
+    error_message(gpu_notebook.run(f"%%capture\n%%gpumem --limit 1MiB\nx = {ALLOCATE.format(8)}"))
+    error_message(gpu_notebook.run(f"get_ipython().run_cell_magic('gpumem', '--limit 1MiB', {ALLOCATE.format(8)!r})"))
 
 
 def test_setting_applies_to_every_cell_and_records_nothing(gpu_notebook, fake_gpu):
     nb = gpu_notebook
     nb.run("%config GPUMem.limit = '10 MiB'")
     before = fake_gpu.calls["record_memory_history"]
-    assert nb.run(f"x = {TAKE.format(8)}; del x").success
-    ran = nb.run(f"x = {TAKE.format(12)}; del x\n3")
-    assert error_message(ran) == (
+    assert nb.run(f"x = {ALLOCATE.format(8)}; del x").success
+    result = nb.run(f"x = {ALLOCATE.format(12)}; del x\n3")
+    assert error_message(result) == (
         "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB; run this cell with %%gpumem --limit to see the line"
     )
-    assert ran.value == 3
+    assert result.value == 3
     assert fake_gpu.calls["record_memory_history"] == before
-    assert nb.run(f"%%gpumem --limit 20MiB\nx = {TAKE.format(12)}; del x").success, (
+    assert nb.run(f"%%gpumem --limit 20MiB\nx = {ALLOCATE.format(12)}; del x").success, (
         "the limit of the cell takes precedence"
     )
-    error_message(nb.run(f"%%gpumem\nx = {TAKE.format(12)}; del x"))
+    error_message(nb.run(f"%%gpumem\nx = {ALLOCATE.format(12)}; del x"))
     nb.run("%config GPUMem.report = 'off'")
-    error_message(nb.run(f"x = {TAKE.format(12)}; del x"))
+    error_message(nb.run(f"x = {ALLOCATE.format(12)}; del x"))
     nb.run("%config GPUMem.limit = None")
-    assert nb.run(f"x = {TAKE.format(12)}; del x").success
+    assert nb.run(f"x = {ALLOCATE.format(12)}; del x").success
 
 
 def test_statement(gpu_notebook):
-    ran = gpu_notebook.run(f"%gpumem --limit 1MiB x = {TAKE.format(8)}")
-    assert "over the limit of 1.0 MiB" in error_message(ran)
-    assert "cells.py" not in ran.stdout + ran.stderr, "no traceback into this package"
-    assert gpu_notebook.run(f"%gpumem --limit 10MiB {TAKE.format(8)}.shape[0]").value == 8 << 20
+    result = gpu_notebook.run(f"%gpumem --limit 1MiB x = {ALLOCATE.format(8)}")
+    assert "over the limit of 1.0 MiB" in error_message(result)
+    assert "cells.py" not in result.stdout + result.stderr, "no traceback into this package"
+    assert gpu_notebook.run(f"%gpumem --limit 10MiB {ALLOCATE.format(8)}.shape[0]").value == 8 << 20
 
 
 def test_unchecked_limit_is_reported(make_gpu, make_notebook):
@@ -131,9 +135,9 @@ def test_unchecked_limit_is_reported(make_gpu, make_notebook):
     nb = make_notebook()
     nb.run("import torch", store_history=False)
     nb.load()
-    ran = nb.run(f"%%gpumem --limit-outside 0\nx = {TAKE.format(8)}")
-    assert ran.success
-    assert "(cuda:0, outside PyTorch) was not checked" in ran.text
+    result = nb.run(f"%%gpumem --limit-outside 0\nx = {ALLOCATE.format(8)}")
+    assert result.success
+    assert "(cuda:0, outside PyTorch) was not checked" in result.text
 
 
 @pytest.mark.parametrize(
@@ -150,9 +154,9 @@ def test_unchecked_limit_is_reported(make_gpu, make_notebook):
 )
 def test_invalid_options_end_cell_before_it_runs(gpu_notebook, line, message):
     gpu_notebook.run("x = 3")
-    ran = gpu_notebook.run(f"%%gpumem {line}\nran = True")
-    assert isinstance(ran.error, UsageError)
-    assert message in str(ran.error)
+    result = gpu_notebook.run(f"%%gpumem {line}\nran = True")
+    assert isinstance(result.error, UsageError)
+    assert message in str(result.error)
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
@@ -162,20 +166,20 @@ def test_model_limits(gpu_notebook):
         "class Net(torch.nn.Module):\n"
         "    def __init__(self):\n        super().__init__()\n        self.inner = torch.nn.Identity()\n"
         "    def forward(self, n):\n"
-        f"        self.inner(n)\n        return {TAKE.format('n')}\n"
+        f"        self.inner(n)\n        return {ALLOCATE.format('n')}\n"
         "nets = torch.nn.ModuleList([Net()])"
     )
-    ran = nb.run("%%gpumem --modules nets.0\ny = nets[0](12)\n4")
-    assert ran.value == 4
+    result = nb.run("%%gpumem --modules nets.0\ny = nets[0](12)\n4")
+    assert result.value == 4
     (tree,) = nb.last.modules
     assert [(row.path, row.type, row.calls) for row in tree.rows] == [("", "Net", 1), ("inner", "Identity", 1)]
     assert tree.row("").activations == 12 << 20
     for part in ("cuda:0 by phase", "cuda:0 at its peak and at the end, by kind", "model: Net"):
-        assert part in ran.text
-        assert part in ran.displays[0]["text/html"]
+        assert part in result.text
+        assert part in result.displays[0]["text/html"]
     assert not nb.shell.user_ns["torch"].nn.modules.module._global_forward_hooks
-    ran = nb.run("%%gpumem --modules nets.0\ny = nets[0]('x')")
-    assert isinstance(ran.error, TypeError)
+    result = nb.run("%%gpumem --modules nets.0\ny = nets[0]('x')")
+    assert isinstance(result.error, TypeError)
     assert not nb.shell.user_ns["torch"].nn.modules.module._global_forward_hooks
     assert nb.run("%gpumem --modules nets.0 nets[0](1).shape[0]").value == 1 << 20
     assert nb.run("%%gpumem --modules nets[0]\ny = nets[0](12)\n5").value == 5

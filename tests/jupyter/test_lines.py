@@ -48,17 +48,17 @@ def titles(notebook):
 
 
 def test_cell_and_notebook_functions_that_ran(nb):
-    ran = nb.run("%%gpumem --lines\nkeep = []\nfor i in range(3):\n    keep.append(net.forward(10))\nlen(keep)")
-    assert ran.value == 3
+    result = nb.run("%%gpumem --lines\nkeep = []\nfor i in range(3):\n    keep.append(net.forward(10))\nlen(keep)")
+    assert result.value == 3
     assert titles(nb) == ["In [2]", "make, In [1]", "Net.forward, In [1]"]
     lines = uses(nb)
     assert lines["keep.append(net.forward(10))"].allocated == 60 << 20
     assert lines["return make(n)"].allocations == 6
     assert lines["x = torch.ones(n << 20, dtype=torch.uint8, device='cuda')"].kept == 30 << 20
     assert nb.last.lines[0].listings[0].lines[0].text == "%%gpumem --lines"
-    assert "cuda:0 by line of code" in ran.text
-    assert "60.0 MiB ×6" in ran.text  # noqa: RUF001 (multiplication sign)
-    assert "60.0 MiB ×6" in ran.displays[0]["text/html"]  # noqa: RUF001 (multiplication sign)
+    assert "cuda:0 by line of code" in result.text
+    assert "60.0 MiB ×6" in result.text  # noqa: RUF001 (multiplication sign)
+    assert "60.0 MiB ×6" in result.displays[0]["text/html"]  # noqa: RUF001 (multiplication sign)
     assert not nb.shell.user_ns["torch"]._C._cuda_isHistoryEnabled()
 
 
@@ -77,11 +77,11 @@ def test_function_defined_in_cell_is_listed_once(nb):
 
 
 def test_statement(nb):
-    ran = nb.run("%gpumem --lines a = make(4)")
+    result = nb.run("%gpumem --lines a = make(4)")
     assert titles(nb) == ["make, In [1]", "In [2]"]
     assert uses(nb)["a = make(4)"].kept == 4 << 20
     assert uses(nb)["y = torch.ones(n << 20, dtype=torch.uint8, device='cuda')"].peak == (32 + 1 + 8) << 20
-    assert "cuda:0 by line of code" in ran.text
+    assert "cuda:0 by line of code" in result.text
 
 
 def test_repeated_cell_is_listed_under_latest_number(nb):
@@ -91,14 +91,14 @@ def test_repeated_cell_is_listed_under_latest_number(nb):
 
 
 def test_failing_cell_is_listed(nb):
-    ran = nb.run("%%gpumem --lines\na = make(5)\n1/0")
-    assert isinstance(ran.error, ZeroDivisionError)
+    result = nb.run("%%gpumem --lines\na = make(5)\n1/0")
+    assert isinstance(result.error, ZeroDivisionError)
     assert uses(nb)["a = make(5)"].kept == 5 << 20
 
 
 def test_awaiting_cell(nb):
-    ran = nb.run("%%gpumem --lines\nimport asyncio\nawait asyncio.sleep(0)\na = make(5)\n7")
-    assert ran.value == 7
+    result = nb.run("%%gpumem --lines\nimport asyncio\nawait asyncio.sleep(0)\na = make(5)\n7")
+    assert result.value == 7
     assert uses(nb)["a = make(5)"].kept == 5 << 20
 
 
@@ -109,11 +109,11 @@ def test_magics_in_cell_do_not_shift_lines(nb):
 
 def test_snapshot_and_lines_share_one_recording(nb, tmp_path):
     path = tmp_path / "x.pickle"
-    ran = nb.run(f"%%gpumem --lines --snapshot {path}\na = make(5)")
+    result = nb.run(f"%%gpumem --lines --snapshot {path}\na = make(5)")
     assert path.exists()
     assert uses(nb)["a = make(5)"].kept == 5 << 20
-    assert f"snapshot {path}" in ran.text
-    assert "at its peak, by line of code" not in ran.text, "the listing contains the peak"
+    assert f"snapshot {path}" in result.text
+    assert "at its peak, by line of code" not in result.text, "the listing contains the peak"
 
 
 def test_lines_and_limits_below_another_magic(nb):
@@ -122,8 +122,8 @@ def test_lines_and_limits_below_another_magic(nb):
 
 
 def test_time_magic_below_own_magic(nb):
-    ran = nb.run("%%gpumem --lines\n\n%%time\na = make(5)\nb = make(6)\nmake(7).shape")
-    assert ran.success
+    result = nb.run("%%gpumem --lines\n\n%%time\na = make(5)\nb = make(6)\nmake(7).shape")
+    assert result.success
     lines = uses(nb)
     assert lines["a = make(5)"].kept == 5 << 20
     assert lines["b = make(6)"].kept == 6 << 20
@@ -169,9 +169,9 @@ def test_recording_options_apply_to_lines(nb):
     ],
 )
 def test_invalid_options_end_cell_before_it_runs(nb, options, message):
-    ran = nb.run(f"%%gpumem {options}\nran = True")
-    assert isinstance(ran.error, UsageError)
-    assert message in str(ran.error)
+    result = nb.run(f"%%gpumem {options}\nran = True")
+    assert isinstance(result.error, UsageError)
+    assert message in str(result.error)
     assert "ran" not in nb.shell.user_ns
 
 
@@ -182,16 +182,16 @@ def test_code_of_named_objects_is_not_run(nb):
         "    __class__ = property(lambda self: 1/0)\n"
         "trap = Trap()"
     )
-    ran = nb.run("%%gpumem -f trap.step\nran = True")
-    assert isinstance(ran.error, UsageError)
-    ran = nb.run("%%gpumem -f trap\nran = True")
-    assert isinstance(ran.error, UsageError)
+    result = nb.run("%%gpumem -f trap.step\nran = True")
+    assert isinstance(result.error, UsageError)
+    result = nb.run("%%gpumem -f trap\nran = True")
+    assert isinstance(result.error, UsageError)
 
 
 def test_without_gpu(cpu_notebook):
-    ran = cpu_notebook.run("%%gpumem --lines\nran = True")
-    assert isinstance(ran.error, UsageError)
-    assert "GPU memory only" in str(ran.error)
+    result = cpu_notebook.run("%%gpumem --lines\nran = True")
+    assert isinstance(result.error, UsageError)
+    assert "GPU memory only" in str(result.error)
 
 
 def test_labels_of_lines_at_peak(gpu_notebook, tmp_path):

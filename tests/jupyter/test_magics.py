@@ -23,27 +23,27 @@ pytestmark = pytest.mark.ipython
 MIB = 1 << 20
 
 
-def take(mib, name="kept"):
+def allocate(mib, name="kept"):
     return f"{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda')"
 
 
-def usage(ran):
+def usage(result):
     """The message of a UsageError, which has one line."""
-    assert isinstance(ran.error, UsageError), ran
-    assert ran.stdout == ""
-    assert ran.displays == []
-    assert ran.stderr.startswith("UsageError: ") and ran.stderr.count("\n") == 1
-    return ran.stderr.removeprefix("UsageError: ").rstrip("\n")
+    assert isinstance(result.error, UsageError), result
+    assert result.stdout == ""
+    assert result.displays == []
+    assert result.stderr.startswith("UsageError: ") and result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("UsageError: ").rstrip("\n")
 
 
 # %gpumem alone
 
 
 def test_breakdown(gpu_notebook):
-    gpu_notebook.run(take(100))
-    ran = gpu_notebook.run("%gpumem")
-    assert ran.value is None
-    lines = ran.text.splitlines()
+    gpu_notebook.run(allocate(100))
+    result = gpu_notebook.run("%gpumem")
+    assert result.value is None
+    lines = result.text.splitlines()
     assert lines[0] == "cuda:0 NVIDIA H200"
     labels = [line.rsplit("  ", 1)[0].strip() for line in lines[2:14]]
     assert labels == [
@@ -60,8 +60,8 @@ def test_breakdown(gpu_notebook):
         "first kernels",
         "unattributed",
     ]
-    assert re.search(r"allocated \(tensors\) +132\.0 MiB", ran.text)
-    assert ran.displays[0]["text/html"].startswith("<div")
+    assert re.search(r"allocated \(tensors\) +132\.0 MiB", result.text)
+    assert result.displays[0]["text/html"].startswith("<div")
 
 
 def test_breakdown_without_a_gpu(cpu_notebook):
@@ -73,9 +73,9 @@ def test_breakdown_without_a_gpu(cpu_notebook):
 
 
 def test_breakdown_as_value(gpu_notebook):
-    ran = gpu_notebook.run("now = %gpumem -o -q\nnow")
-    assert ran.displays == []
-    assert isinstance(ran.value, Reading)
+    result = gpu_notebook.run("now = %gpumem -o -q\nnow")
+    assert result.displays == []
+    assert isinstance(result.value, Reading)
     assert isinstance(gpu_notebook.run("%gpumem -q -v now2\nnow2").value, Reading)
 
 
@@ -92,10 +92,10 @@ def test_breakdown_of_one_device(two_gpus, make_notebook):
 
 def test_on_and_off(gpu_notebook):
     assert gpu_notebook.run("%gpumem off").stdout == "ipygpumem: reports are off\n"
-    assert gpu_notebook.run(take(10)).texts == []
+    assert gpu_notebook.run(allocate(10)).texts == []
     assert gpu_notebook.run("%gpumem off").stdout == "ipygpumem: reports are off\n"
     assert gpu_notebook.run("%gpumem on").stdout == "ipygpumem: reports are on\n"
-    assert len(gpu_notebook.run(take(10, "more")).texts) == 1
+    assert len(gpu_notebook.run(allocate(10, "more")).texts) == 1
 
 
 def test_on_restores_the_setting(cpu_notebook):
@@ -112,31 +112,31 @@ def test_on_restores_the_setting(cpu_notebook):
 @pytest.mark.parametrize("line", ["%gpumem on now", "%gpumem off -q", "%gpumem on --nothing"])
 def test_on_and_off_take_no_options(gpu_notebook, line):
     gpu_notebook.run("on = off = 3")
-    ran = gpu_notebook.run(line)
-    assert "unrecognized arguments" in usage(ran)
+    result = gpu_notebook.run(line)
+    assert "unrecognized arguments" in usage(result)
 
 
 @pytest.mark.parametrize(
     "line", ["--help", "-h", "on --help", "off -h", "record --help", "record start --help", "-q -h", "x = 1 -h"]
 )
 def test_help(gpu_notebook, line):
-    ran = gpu_notebook.run(f"%gpumem {line}")
+    result = gpu_notebook.run(f"%gpumem {line}")
     if line == "x = 1 -h":  # the report of the statement
-        assert isinstance(ran.error, NameError)
+        assert isinstance(result.error, NameError)
         return
     name = line.split()[0]
     command = next((command for command in COMMANDS if command.name == name), None)
-    assert ran.stdout == (help_text() if command is None else command_help(command)) + "\n"
-    assert ran.displays == []
+    assert result.stdout == (help_text() if command is None else command_help(command)) + "\n"
+    assert result.displays == []
     assert not torch._C._cuda_isHistoryEnabled()
 
 
 @pytest.mark.parametrize("question", ["%gpumem?", "%%gpumem?", "?%gpumem", "%gpumem??"])
 def test_question_mark_has_the_same_text(cpu_notebook, question):
     text = re.sub(r"\x1b\[[0-9;]*m", "", cpu_notebook.run(question).stdout)
-    squeezed = re.sub(r"\s+", " ", text)
+    single_spaced = re.sub(r"\s+", " ", text)
     for line in help_text().splitlines():
-        assert re.sub(r"\s+", " ", line).strip() in squeezed or question.endswith("??")
+        assert re.sub(r"\s+", " ", line).strip() in single_spaced or question.endswith("??")
 
 
 def test_help_names_every_option_and_command():
@@ -154,10 +154,12 @@ def test_help_names_every_option_and_command():
 def test_statement_has_value_and_report(gpu_notebook):
     gpu_notebook.run("def f(n): return torch.ones(n << 20, dtype=torch.uint8, device='cuda').shape[0] >> 20")
     number = gpu_notebook.shell.execution_count
-    ran = gpu_notebook.run("%gpumem f(100)")
-    assert ran.value == 100
-    assert ran.stdout == f"Out[{number}]: 100\n"
-    assert re.fullmatch(r"cuda:0  peak \+100\.0 MiB · cache \+100\.0 MiB · .* used   In \[\d+\], \d+\.\d ms", ran.text)
+    result = gpu_notebook.run("%gpumem f(100)")
+    assert result.value == 100
+    assert result.stdout == f"Out[{number}]: 100\n"
+    assert re.fullmatch(
+        r"cuda:0  peak \+100\.0 MiB · cache \+100\.0 MiB · .* used   In \[\d+\], \d+\.\d ms", result.text
+    )
     assert gpu_notebook.last.cell == number
     assert gpu_notebook.reports.cell(number) is gpu_notebook.last
 
@@ -177,12 +179,12 @@ def test_statement_has_value_and_report(gpu_notebook):
 )
 def test_statements(cpu_notebook, line, name, value):
     cpu_notebook.shell.register_magic_function(int, magic_name="sql_like")
-    ran = cpu_notebook.run(line)
-    assert ran.success, ran
-    assert ran.value is None
+    cell_result = cpu_notebook.run(line)
+    assert cell_result.success, cell_result
+    assert cell_result.value is None
     result = cpu_notebook.shell.user_ns[name]
     assert (list(result) if isinstance(value, list) else result) == value
-    assert len(ran.texts) == (0 if "-q" in line else 1)
+    assert len(cell_result.texts) == (0 if "-q" in line else 1)
 
 
 @pytest.mark.parametrize(
@@ -210,43 +212,43 @@ def test_values(fake_gpu, make_notebook, line, value):
     notebook = make_notebook(GPUMem={"report": "always"})
     notebook.load()
     notebook.run("x, on, record = 1, 5, 6", store_history=False)
-    ran = notebook.run(line)
-    assert ran.success, ran
+    result = notebook.run(line)
+    assert result.success, result
     if value is Report:
-        assert isinstance(ran.value, Report)
+        assert isinstance(result.value, Report)
     else:
-        assert ran.value == value
+        assert result.value == value
     quiet = "-q" in line
-    assert len(ran.texts) == (0 if quiet else 1)
+    assert len(result.texts) == (0 if quiet else 1)
     assert len(notebook.reports) == 1
 
 
 def test_statement_within_function_sees_local_names(cpu_notebook):
-    ran = cpu_notebook.run(
+    result = cpu_notebook.run(
         "def f(n):\n    get_ipython().run_line_magic('gpumem', '-q -v facts n + 1')\n    return n\nf(3)"
     )
-    assert ran.value == 3
-    ran = cpu_notebook.run("for i in range(3):\n    %gpumem -q i + 1")
-    assert ran.success
+    assert result.value == 3
+    result = cpu_notebook.run("for i in range(3):\n    %gpumem -q i + 1")
+    assert result.success
 
 
 def test_cell_of_statements_reports_each_and_itself(cpu_notebook):
-    ran = cpu_notebook.run("%gpumem x = 1\n%gpumem y = 2\nz = b'x' * (128 << 20)")
-    assert len(ran.texts) == 3
+    result = cpu_notebook.run("%gpumem x = 1\n%gpumem y = 2\nz = b'x' * (128 << 20)")
+    assert len(result.texts) == 3
     assert cpu_notebook.last.host.held > 100 * MIB  # the report of the cell
-    ran = cpu_notebook.run("# one statement\n\n%gpumem x = 1\n")
-    assert len(ran.texts) == 1
+    result = cpu_notebook.run("# one statement\n\n%gpumem x = 1\n")
+    assert len(result.texts) == 1
 
 
 def test_statement_that_raises(cpu_notebook):
     cpu_notebook.run("def f():\n    1/0")
     number = cpu_notebook.shell.execution_count
-    ran = cpu_notebook.run("%gpumem f()")
-    assert isinstance(ran.error, ZeroDivisionError)
-    assert "In [%d], " % number in ran.text and ran.text.endswith("failed")  # noqa: UP031 (brackets)
+    result = cpu_notebook.run("%gpumem f()")
+    assert isinstance(result.error, ZeroDivisionError)
+    assert "In [%d], " % number in result.text and result.text.endswith("failed")  # noqa: UP031 (brackets)
     assert cpu_notebook.last.success is False
-    assert "ipygpumem" not in ran.stdout
-    frames = traceback.extract_tb(ran.error.__traceback__)
+    assert "ipygpumem" not in result.stdout
+    frames = traceback.extract_tb(result.error.__traceback__)
     assert (frames[-1].name, frames[-1].line) == ("f", "1/0")
     assert frames[-2].line == "f()"
     assert len(cpu_notebook.run("1 + 1").texts) == 1
@@ -256,9 +258,9 @@ def test_statement_that_raises(cpu_notebook):
 @pytest.mark.filterwarnings("ignore:To exit")
 def test_interrupted_statement(cpu_notebook, error):
     cpu_notebook.run("def f(): raise " + error)
-    ran = cpu_notebook.run("%gpumem f()")
-    assert type(ran.error).__name__ == error
-    assert len(ran.texts) == 1
+    result = cpu_notebook.run("%gpumem f()")
+    assert type(result.error).__name__ == error
+    assert len(result.texts) == 1
     from ipygpumem.measurement.runtime import current
 
     assert current().peaks._scopes == []
@@ -277,9 +279,9 @@ def test_statement_that_awaits(cpu_notebook):
     assert usage_line(cpu_notebook.run("%gpumem await f(); 1")).endswith("use %%gpumem for the cell")
 
 
-def usage_line(ran):
-    assert isinstance(ran.error, UsageError), ran
-    return ran.stderr.strip().removeprefix("UsageError: ")
+def usage_line(result):
+    assert isinstance(result.error, UsageError), result
+    return result.stderr.strip().removeprefix("UsageError: ")
 
 
 def test_magic_in_failing_statement(cpu_notebook):
@@ -288,9 +290,9 @@ def test_magic_in_failing_statement(cpu_notebook):
 
 def test_long_statement_with_snapshot(gpu_notebook, tmp_path):
     path = tmp_path / "a b.pickle"
-    ran = gpu_notebook.run(f"%gpumem --snapshot '{path}' --max-entries 50 {take(30)}")
-    assert ran.success, ran
-    assert f"snapshot {path}: " in ran.text
+    result = gpu_notebook.run(f"%gpumem --snapshot '{path}' --max-entries 50 {allocate(30)}")
+    assert result.success, result
+    assert f"snapshot {path}: " in result.text
     snapshot = pickle.loads(path.read_bytes())
     assert [e["size"] for e in snapshot["device_traces"][0] if e["action"] == "alloc"] == [30 * MIB]
     cell = snapshot["ipygpumem"]["cells"][0]
@@ -301,8 +303,8 @@ def test_long_statement_with_snapshot(gpu_notebook, tmp_path):
 
 
 def test_quiet_and_variable(gpu_notebook):
-    ran = gpu_notebook.run(f"%%gpumem -q -v facts\n{take(10)}")
-    assert ran.displays == []
+    result = gpu_notebook.run(f"%%gpumem -q -v facts\n{allocate(10)}")
+    assert result.displays == []
     facts = gpu_notebook.shell.user_ns["facts"]
     assert isinstance(facts, Report)
     assert facts is gpu_notebook.last
@@ -313,12 +315,12 @@ def test_device(two_gpus, make_notebook):
     notebook = make_notebook()
     notebook.load()
     for words in ("-d 1", "--device cuda:1", "-d=1", "--device=1", "-d 1 -d 1"):
-        ran = notebook.run(f"%%gpumem {words}\nimport torch\nx = torch.ones(1 << 20, device='cuda:1')")
-        assert ran.success, ran
-        assert ran.text.startswith("cuda:1")
-        assert "cuda:0" not in ran.text
+        result = notebook.run(f"%%gpumem {words}\nimport torch\nx = torch.ones(1 << 20, device='cuda:1')")
+        assert result.success, result
+        assert result.text.startswith("cuda:1")
+        assert "cuda:0" not in result.text
         assert list(notebook.last.devices) == ["cuda:1"]
-    ran = notebook.run("%%gpumem -d 0,1\n1")
+    result = notebook.run("%%gpumem -d 0,1\n1")
     assert list(notebook.last.devices) == ["cuda:0", "cuda:1"]
 
 
@@ -368,7 +370,7 @@ def test_invalid_options_are_one_line_and_nothing_runs(gpu_notebook, tmp_path, m
     assert "ran" not in gpu_notebook.shell.user_ns
     assert list(tmp_path.iterdir()) == []
     assert torch._C._cuda_isHistoryEnabled() is False
-    assert len(gpu_notebook.run(take(10)).texts) == 1
+    assert len(gpu_notebook.run(allocate(10)).texts) == 1
 
 
 @pytest.mark.parametrize(
@@ -386,11 +388,11 @@ def test_snapshot_without_a_statement_is_an_error(gpu_notebook, tmp_path):
 
 def test_snapshot(gpu_notebook, tmp_path):
     path = tmp_path / "run.pickle"
-    cell = f"%%gpumem --snapshot {path}\n{take(30)}\nlen(kept)"
+    cell = f"%%gpumem --snapshot {path}\n{allocate(30)}\nlen(kept)"
     number = gpu_notebook.shell.execution_count
-    ran = gpu_notebook.run(cell)
-    assert ran.value == 30 * MIB
-    assert re.search(rf"snapshot {path}: \d events, \d+\.\d KiB$", ran.text)
+    result = gpu_notebook.run(cell)
+    assert result.value == 30 * MIB
+    assert re.search(rf"snapshot {path}: \d events, \d+\.\d KiB$", result.text)
     raw = path.read_bytes()
     assert raw[:2] == b"\x80\x04"
     snapshot = pickle.loads(raw)
@@ -404,7 +406,7 @@ def test_snapshot(gpu_notebook, tmp_path):
     ]
     assert set(lines) == {2}  # as written in the cell
     assert torch._C._cuda_isHistoryEnabled() is False
-    rerun = gpu_notebook.run(cell.replace(take(30), take(20)))  # a re-run overwrites
+    rerun = gpu_notebook.run(cell.replace(allocate(30), allocate(20)))  # a re-run overwrites
     assert rerun.success
     assert pickle.loads(path.read_bytes())["ipygpumem"]["cells"][0]["number"] == number + 1
     assert [path.name for path in tmp_path.iterdir()] == ["run.pickle"]
@@ -417,8 +419,8 @@ def test_stacks(gpu_notebook, fake_gpu, tmp_path, stacks):
     words = (
         f"--snapshot {tmp_path}/x.pickle --stacks {stacks} --max-entries 77 --history skip_actions=['free_requested']"
     )
-    ran = gpu_notebook.run(f"%%gpumem {words.replace('[', chr(34) + '[').replace(']', ']' + chr(34))}\nlook()")
-    assert ran.success, ran
+    result = gpu_notebook.run(f"%%gpumem {words.replace('[', chr(34) + '[').replace(']', ']' + chr(34))}\nlook()")
+    assert result.success, result
     (history,) = histories
     assert history["max_entries"] == 77
     assert history["stacks"] == ("all" if stacks == "all" else "python")
@@ -428,42 +430,42 @@ def test_stacks(gpu_notebook, fake_gpu, tmp_path, stacks):
 
 def test_placeholders_in_path(gpu_notebook, tmp_path):
     gpu_notebook.run("step, run = 7, {'name': 'a'}")
-    ran = gpu_notebook.run(
+    result = gpu_notebook.run(
         f"%%gpumem -q --snapshot '{tmp_path}/{{step:03d}}-{{run[\"name\"]}}-{{host}}-{{time}}.pickle'\n1"
     )
-    assert ran.success, ran
+    assert result.success, result
     (path,) = tmp_path.iterdir()
     assert re.fullmatch(rf"007-a-{re.escape(platform.node())}-\d{{8}}-\d{{6}}\.pickle", path.name)
 
 
 def test_failing_cell_writes_its_snapshot(gpu_notebook, tmp_path):
     path = tmp_path / "x.pickle"
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{take(10)}\n1/0")
-    assert isinstance(ran.error, ZeroDivisionError)
-    assert f"snapshot {path}: " in ran.text
+    result = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{allocate(10)}\n1/0")
+    assert isinstance(result.error, ZeroDivisionError)
+    assert f"snapshot {path}: " in result.text
     assert pickle.loads(path.read_bytes())["ipygpumem"]["cells"][0]["success"] is False
 
 
 def test_out_of_memory(gpu_notebook, tmp_path):
     path = tmp_path / "oom.pickle"
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{take(100)}\n{take(1 << 20, 'huge')}")
-    assert isinstance(ran.error, torch.OutOfMemoryError)
-    table, panel = ran.texts
+    result = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{allocate(100)}\n{allocate(1 << 20, 'huge')}")
+    assert isinstance(result.error, torch.OutOfMemoryError)
+    table, panel = result.texts
     assert "cuda:0 ran out of memory" in table
     assert "cuda:0 is out of memory" in panel
     assert any(event["action"] == "oom" for event in pickle.loads(path.read_bytes())["device_traces"][0])
-    ran = gpu_notebook.run(take(1 << 20, "huge"))  # without the magic the panel replaces the line
-    assert isinstance(ran.error, torch.OutOfMemoryError)
-    assert "cuda:0 is out of memory" in ran.text
+    result = gpu_notebook.run(allocate(1 << 20, "huge"))  # without the magic the panel replaces the line
+    assert isinstance(result.error, torch.OutOfMemoryError)
+    assert "cuda:0 is out of memory" in result.text
 
 
 def test_quiet_cell_still_reports_lost_recordings(gpu_notebook, tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
-    ran = gpu_notebook.run(f"%%gpumem -q --snapshot {folder}/x.pickle\nimport os; os.rmdir({str(folder)!r})\n42")
-    assert ran.value == 42
-    assert ran.displays == []
-    assert ran.stdout.splitlines()[-1].startswith(f"ipygpumem: the snapshot {folder}/x.pickle was not written: ")
+    result = gpu_notebook.run(f"%%gpumem -q --snapshot {folder}/x.pickle\nimport os; os.rmdir({str(folder)!r})\n42")
+    assert result.value == 42
+    assert result.displays == []
+    assert result.stdout.splitlines()[-1].startswith(f"ipygpumem: the snapshot {folder}/x.pickle was not written: ")
 
 
 def test_no_recording_without_gpu(notebook, tmp_path):

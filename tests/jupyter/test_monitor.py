@@ -69,9 +69,9 @@ def test_updates_are_sent_while_a_page_is_visible(monitoring, displayed, sent_me
     points = [content["now"] for content, _ in sent_messages]
     assert points[-1]["devices"]["cuda:0"]["outside"] - points[0]["devices"]["cuda:0"]["outside"] == 64 << 20
     monitoring._widget._receive(monitoring._widget, {"id": "a", "get": "past"}, None)
-    past = next(content for content, _ in sent_messages if content.get("id") == "a")
-    assert len(past["time"]) >= 5
-    assert past["labels"] == {"cuda:0": "NVIDIA H200"}
+    history_message = next(content for content, _ in sent_messages if content.get("id") == "a")
+    assert len(history_message["time"]) >= 5
+    assert history_message["labels"] == {"cuda:0": "NVIDIA H200"}
 
 
 def test_monitor_pauses_without_pages(monitoring, sent_messages):
@@ -149,12 +149,12 @@ def test_no_interactive_notebook(monitoring, monkeypatch, kind, message):
 
 @pytest.mark.parametrize("arguments", ["--every 0.1", "--every x", "--every 100", "5", "--no"])
 def test_invalid_arguments(gpu_notebook, arguments):
-    ran = gpu_notebook.run(f"%gpumem monitor {arguments}")
-    assert not ran.success
-    assert "UsageError" in type(ran.error).__name__
+    result = gpu_notebook.run(f"%gpumem monitor {arguments}")
+    assert not result.success
+    assert "UsageError" in type(result.error).__name__
     assert threads() == []
 
 
 def test_terminal(gpu_notebook):
-    ran = gpu_notebook.run("%gpumem monitor")
-    assert str(ran.error) == ("%gpumem monitor: the monitor needs a notebook; %gpumem shows the memory in use now")
+    result = gpu_notebook.run("%gpumem monitor")
+    assert str(result.error) == ("%gpumem monitor: the monitor needs a notebook; %gpumem shows the memory in use now")

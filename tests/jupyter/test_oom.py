@@ -21,15 +21,15 @@ def oom_notebook(gpu_notebook, monkeypatch):
     return gpu_notebook
 
 
-def panels(ran):
-    return [text for text in ran.texts if "is out of memory" in text]
+def panels(result):
+    return [text for text in result.texts if "is out of memory" in text]
 
 
 def test_panel(oom_notebook, fake_gpu):
     fake_gpu.nvml.devices[0].others[UNUSED_PID] = 50 << 30
-    ran = oom_notebook.run("step(40)")
-    assert type(ran.error) is torch.OutOfMemoryError
-    (panel,) = ran.texts
+    result = oom_notebook.run("step(40)")
+    assert type(result.error) is torch.OutOfMemoryError
+    (panel,) = result.texts
     head, holders = panel.split("\n\n")
     assert head.startswith("cuda:0 is out of memory: 40.0 GiB requested\n")
     assert "other processes                50.0 GiB" in head
@@ -48,16 +48,16 @@ def test_panel(oom_notebook, fake_gpu):
 
 
 def test_error_that_caused_another_exception(oom_notebook):
-    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise ValueError('no') from error")
-    assert type(ran.error) is ValueError
-    assert "requested\n" in panels(ran)[0]
-    assert "last exception: step() x" in panels(ran)[0]
+    result = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise ValueError('no') from error")
+    assert type(result.error) is ValueError
+    assert "requested\n" in panels(result)[0]
+    assert "last exception: step() x" in panels(result)[0]
 
 
 def test_error_caught_by_user_code(oom_notebook):
-    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    print('caught')")
-    assert (ran.success, ran.stdout) == (True, "caught\n")
-    (panel,) = panels(ran)
+    result = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    print('caught')")
+    assert (result.success, result.stdout) == (True, "caught\n")
+    (panel,) = panels(result)
     assert "80.0 GiB requested (caught by the code)" in panel
     assert "who holds the memory at the failure" in panel
     assert "thread MainThread: step() x" in panel, (
@@ -79,32 +79,32 @@ def test_exception_that_raises_when_read_keeps_panel_and_report(oom_notebook, bo
     if IPython.version_info < (8,) and "__getattribute__" in body:
         pytest.skip("this IPython's own traceback fails on such an exception")
     oom_notebook.run(f"class Raising(Exception):\n    {body}")
-    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise Raising() from error")
-    (panel,) = panels(ran)
+    result = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise Raising() from error")
+    (panel,) = panels(result)
     assert "80.0 GiB requested\n" in panel
-    assert "Error in callback" not in ran.stdout + ran.stderr
+    assert "Error in callback" not in result.stdout + result.stderr
     assert oom_notebook.last.devices["cuda:0"].ooms == 1
 
 
 def test_cell_with_a_later_error_has_no_note(oom_notebook):
-    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception:\n    pass\nraise ValueError('no')")
-    (panel,) = panels(ran)
+    result = oom_notebook.run("try:\n    step(80)\nexcept Exception:\n    pass\nraise ValueError('no')")
+    (panel,) = panels(result)
     assert "caught by the code" not in panel
 
 
 def test_error_in_thread(oom_notebook):
     cell = "import threading\nthreading.excepthook = lambda hook: None"
     cell += "\nt = threading.Thread(target=step, args=(80,), name='w')"
-    ran = oom_notebook.run(f"{cell}\nt.start(); t.join()")
-    (panel,) = panels(ran)
+    result = oom_notebook.run(f"{cell}\nt.start(); t.join()")
+    (panel,) = panels(result)
     assert "in thread w" in panel
 
 
 def test_several_failures_have_one_panel(oom_notebook):
-    ran = oom_notebook.run(
+    result = oom_notebook.run(
         "for n in (100, 90, 80):\n    try:\n        step(n)\n    except torch.OutOfMemoryError:\n        pass"
     )
-    (panel,) = panels(ran)
+    (panel,) = panels(result)
     assert "80.0 GiB requested" in panel
     assert "3 allocations failed in this cell; this is the last one" in panel
 
@@ -122,9 +122,9 @@ def test_no_panel_while_reports_are_off(oom_notebook):
 
 
 def test_measured_cell_has_panel_and_table(oom_notebook):
-    ran = oom_notebook.run("%%gpumem\nstep(80)")
-    assert len(ran.texts) == 2
-    assert len(panels(ran)) == 1
+    result = oom_notebook.run("%%gpumem\nstep(80)")
+    assert len(result.texts) == 2
+    assert len(panels(result)) == 1
 
 
 def test_no_panel_without_extension(oom_notebook):
@@ -138,8 +138,8 @@ def test_no_panel_without_extension(oom_notebook):
 
 
 def test_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
-    ran = oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'")
-    assert "the last 100,000 allocations and frees are recorded" in ran.stdout
+    result = oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'")
+    assert "the last 100,000 allocations and frees are recorded" in result.stdout
     assert fake_gpu.history["max_entries"] == 100_000
     (panel,) = panels(oom_notebook.run("step(80)"))
     assert f"snapshot {tmp_path}/oom_1.pickle" in panel
@@ -153,15 +153,15 @@ def test_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
 
 def test_history_is_interrupted_by_other_recordings(oom_notebook, fake_gpu, tmp_path):
     oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom.pickle'")
-    ran = oom_notebook.run("%gpumem record start")
-    assert ran.success
+    result = oom_notebook.run("%gpumem record start")
+    assert result.success
     assert fake_gpu.history["max_entries"] == 1_000_000
     oom_notebook.run("%gpumem record stop")
     oom_notebook.run("1 + 1")
     assert fake_gpu.history["max_entries"] == 100_000
-    ran = oom_notebook.run(f"%%gpumem --snapshot {tmp_path}/own.pickle\nx = torch.ones(9 << 20, {GPU}")
-    assert "own.pickle" in ran.text
-    assert "cut out" not in ran.text
+    result = oom_notebook.run(f"%%gpumem --snapshot {tmp_path}/own.pickle\nx = torch.ones(9 << 20, {GPU}")
+    assert "own.pickle" in result.text
+    assert "cut out" not in result.text
     oom_notebook.run("1 + 1")
     assert fake_gpu.history["max_entries"] == 100_000
     oom_notebook.run("%unload_ext ipygpumem")

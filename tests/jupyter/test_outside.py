@@ -21,15 +21,15 @@ def cupti(monkeypatch):
 
 @pytest.fixture
 def notebook(gpu_notebook, fake_gpu, cupti):
-    def take(address, size, source):
+    def allocate(address, size, source):
         fake_gpu.outside(size)
         cupti.alloc(address, size, source)
 
-    def give(address):
+    def free(address):
         fake_gpu.outside(-cupti._sizes[address])
         cupti.free(address)
 
-    gpu_notebook.shell.user_ns.update(take=take, give=give, NCCL=NCCL, CUPY=CUPY, MIB=MIB)
+    gpu_notebook.shell.user_ns.update(allocate=allocate, free=free, NCCL=NCCL, CUPY=CUPY, MIB=MIB)
     return gpu_notebook
 
 
@@ -39,36 +39,36 @@ def threads():
 
 
 def test_cell_with_table_by_library(notebook, cupti):
-    ran = notebook.run("%%gpumem --outside\ntake(0x1000, 388 * MIB, NCCL)")
-    assert ran.success
-    assert "cuda:0 outside PyTorch, by library" in ran.text
-    assert "NCCL" in ran.text
+    result = notebook.run("%%gpumem --outside\nallocate(0x1000, 388 * MIB, NCCL)")
+    assert result.success
+    assert "cuda:0 outside PyTorch, by library" in result.text
+    assert "NCCL" in result.text
     assert notebook.last.libraries[0].named == 388 * MIB
     assert not cupti.enabled
     assert threads() == []
-    assert notebook.run("take(0x2000, MIB, NCCL)").success
+    assert notebook.run("allocate(0x2000, MIB, NCCL)").success
     assert notebook.last.libraries == ()
 
 
 def test_statement_has_a_sentence(notebook):
-    ran = notebook.run("%gpumem --outside take(0x1000, 388 * MIB, NCCL)")
-    assert "cuda:0 outside PyTorch: NCCL +388.0 MiB" in ran.text
+    result = notebook.run("%gpumem --outside allocate(0x1000, 388 * MIB, NCCL)")
+    assert "cuda:0 outside PyTorch: NCCL +388.0 MiB" in result.text
 
 
 def test_reason_is_shown_without_cupti(gpu_notebook, no_cupti):
-    ran = gpu_notebook.run("%%gpumem --outside\nx = 5\nx")
-    assert ran.value == 5
-    assert "memory outside PyTorch by library: no CUPTI library is loaded" in ran.text
+    result = gpu_notebook.run("%%gpumem --outside\nx = 5\nx")
+    assert result.value == 5
+    assert "memory outside PyTorch by library: no CUPTI library is loaded" in result.text
 
 
 def test_setting_records_across_cells(notebook, cupti):
     notebook.run("%config GPUMem.outside = 'library'")
     assert cupti.enabled
     assert threads() == ["ipygpumem-outside"]
-    ran = notebook.run("take(0x1000, 256 * MIB, CUPY)")
-    assert "cuda:0 outside PyTorch: CuPy +256.0 MiB" in ran.text
-    ran = notebook.run("give(0x1000)")
-    assert "cuda:0 outside PyTorch: CuPy -256.0 MiB" in ran.text
+    result = notebook.run("allocate(0x1000, 256 * MIB, CUPY)")
+    assert "cuda:0 outside PyTorch: CuPy +256.0 MiB" in result.text
+    result = notebook.run("free(0x1000)")
+    assert "cuda:0 outside PyTorch: CuPy -256.0 MiB" in result.text
     notebook.run("%config GPUMem.outside = 'off'")
     assert not cupti.enabled
     assert threads() == []
@@ -76,28 +76,28 @@ def test_setting_records_across_cells(notebook, cupti):
 
 def test_memory_freed_in_same_cell(notebook):
     notebook.run("%config GPUMem.outside = 'library'")
-    ran = notebook.run("take(0x1000, 512 * MIB, CUPY)\ngive(0x1000)")
-    assert "cuda:0 outside PyTorch: CuPy peak +512.0 MiB" in ran.text
+    result = notebook.run("allocate(0x1000, 512 * MIB, CUPY)\nfree(0x1000)")
+    assert "cuda:0 outside PyTorch: CuPy peak +512.0 MiB" in result.text
     notebook.run("%config GPUMem.min_change = '4 MiB'")
-    assert notebook.run("take(0x2000, 2 * MIB, CUPY)\ngive(0x2000)").displays == []
+    assert notebook.run("allocate(0x2000, 2 * MIB, CUPY)\nfree(0x2000)").displays == []
 
 
 def test_problem_with_setting_is_reported_once(gpu_notebook, fake_gpu, no_cupti):
-    ran = gpu_notebook.run("%config GPUMem.outside = 'library'")
-    assert ran.stdout == (
+    result = gpu_notebook.run("%config GPUMem.outside = 'library'")
+    assert result.stdout == (
         "ipygpumem: memory outside PyTorch is reported without libraries: no CUPTI library is loaded; "
         "PyTorch's CUDA builds load it\n"
     )
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu
-    ran = gpu_notebook.run("gpu.outside(64 << 20)")
-    assert "outside PyTorch +64.0 MiB" in ran.text
-    assert "CUPTI" not in ran.text + ran.stdout
+    result = gpu_notebook.run("gpu.outside(64 << 20)")
+    assert "outside PyTorch +64.0 MiB" in result.text
+    assert "CUPTI" not in result.text + result.stdout
 
 
 def test_unload_within_cell_stops_recording(notebook, cupti):
     notebook.run("%config GPUMem.outside = 'library'")
-    ran = notebook.run("%%gpumem --outside\ntake(0x1000, MIB, CUPY)\n%unload_ext ipygpumem\nx = 7")
-    assert ran.success
+    result = notebook.run("%%gpumem --outside\nallocate(0x1000, MIB, CUPY)\n%unload_ext ipygpumem\nx = 7")
+    assert result.success
     assert not cupti.enabled
     assert threads() == []
 
@@ -108,10 +108,10 @@ def test_invalid_setting(notebook, caplog):
 
 
 def test_env_shows_missing_packages(gpu_notebook, no_cupti):
-    ran = gpu_notebook.run("%gpumem env")
-    assert "outside PyTorch, by library" in ran.stdout
-    assert "unknown: no CUPTI library is loaded; PyTorch's CUDA builds load it" in ran.stdout
-    assert "NVML entry verified by a test allocation" in ran.stdout
+    result = gpu_notebook.run("%gpumem env")
+    assert "outside PyTorch, by library" in result.stdout
+    assert "unknown: no CUPTI library is loaded; PyTorch's CUDA builds load it" in result.stdout
+    assert "NVML entry verified by a test allocation" in result.stdout
     assert not gpu_notebook.run("%gpumem env now").success
 
 
@@ -134,19 +134,19 @@ def test_env_with_all_packages(notebook):
 
 def test_later_problem_is_reported_once(notebook, cupti):
     notebook.run("%config GPUMem.outside = 'library'")
-    notebook.run("take(0x1000, 100 * MIB, NCCL)")
+    notebook.run("allocate(0x1000, 100 * MIB, NCCL)")
     cupti.refuses["cuptiGetTimestamp"] = 999
-    texts = [notebook.run(f"take({0x2000 + i * 0x1000}, 100 * MIB, NCCL)").text for i in range(3)]
+    texts = [notebook.run(f"allocate({0x2000 + i * 0x1000}, 100 * MIB, NCCL)").text for i in range(3)]
     assert ["by library: " in text for text in texts] == [True, False, False]
     cupti.refuses.clear()
-    assert "NCCL +50.0 MiB" in notebook.run("take(0x9000, 50 * MIB, NCCL)").text
+    assert "NCCL +50.0 MiB" in notebook.run("allocate(0x9000, 50 * MIB, NCCL)").text
     notebook.run("%config GPUMem.outside = 'off'")
 
 
 def test_env_shows_the_last_error_of_cupti(notebook, cupti):
     cupti.refuses["cuptiActivityEnable"] = 35
-    ran = notebook.run("%%gpumem --outside -v r\n1")
-    assert ran.success
+    result = notebook.run("%%gpumem --outside -v r\n1")
+    assert result.success
     env = notebook.run("%gpumem env").stdout
     assert "exact: CUPTI's records" not in env
     assert "the last attempt failed: " in env
@@ -156,6 +156,6 @@ def test_env_shows_the_last_error_of_cupti(notebook, cupti):
 
 
 def test_option_requires_a_statement(notebook):
-    ran = notebook.run("%gpumem --outside")
-    assert not ran.success
-    assert "add the statement to measure" in str(ran.error)
+    result = notebook.run("%gpumem --outside")
+    assert not result.success
+    assert "add the statement to measure" in str(result.error)

@@ -35,39 +35,39 @@ def notebook(gpu_notebook, fake_gpu, child):
 
 def test_unchanged_processes_are_not_reported(notebook):
     notebook.run("others(**{child: 3 * GIB})")
-    ran = notebook.run("import torch\nx = torch.ones(1 << 22, device='cuda')")
-    assert "pid" not in ran.text
+    result = notebook.run("import torch\nx = torch.ones(1 << 22, device='cuda')")
+    assert "pid" not in result.text
     assert notebook.last.neighbours == ()
 
 
 def test_changed_processes_are_reported(notebook, child):
-    ran = notebook.run("others(**{child: 3 * GIB}, p4194303=GIB)\ny = torch.ones(1 << 22, device='cuda')")
-    assert ran.text.splitlines()[1] == (
+    result = notebook.run("others(**{child: 3 * GIB}, p4194303=GIB)\ny = torch.ones(1 << 22, device='cuda')")
+    assert result.text.splitlines()[1] == (
         f"cuda:0 other processes: pid {child.pid} (sleep, child of this process) started, +3.0 GiB · "
         "pid 4194303 started using the GPU, +1.0 GiB"
     )
     child.kill()
     child.wait()
-    ran = notebook.run("others(p4194303=2 * GIB)\ndel y")
-    assert ran.text.splitlines()[1] == (
+    result = notebook.run("others(p4194303=2 * GIB)\ndel y")
+    assert result.text.splitlines()[1] == (
         f"cuda:0 other processes: pid {child.pid} (sleep, child of this process) ended, -3.0 GiB · pid 4194303 +1.0 GiB"
     )
     report = notebook.last
     assert sum(change.change for change in report.neighbours) == report.devices["cuda:0"].others
-    assert "pid 4194303" in ran.displays[0]["text/html"]
+    assert "pid 4194303" in result.displays[0]["text/html"]
 
 
 def test_process_that_stops_using_the_gpu(notebook, child):
     notebook.run("others(**{child: 3 * GIB})")
-    ran = notebook.run("others()\nz = torch.ones(1 << 22, device='cuda')")
-    assert f"pid {child.pid} (sleep, child of this process) stopped using the GPU, -3.0 GiB" in ran.text
+    result = notebook.run("others()\nz = torch.ones(1 << 22, device='cuda')")
+    assert f"pid {child.pid} (sleep, child of this process) stopped using the GPU, -3.0 GiB" in result.text
 
 
 def test_full_table_has_a_row_per_process(notebook, child):
     notebook.run("others(**{child: 3 * GIB})")
-    ran = notebook.run("%%gpumem\nothers(**{child: 3 * GIB}, p4194303=GIB)")
-    at = next(i for i, line in enumerate(ran.text.splitlines()) if "other processes" in line)
-    lines = [line.split() for line in ran.text.splitlines()[at : at + 3]]
+    result = notebook.run("%%gpumem\nothers(**{child: 3 * GIB}, p4194303=GIB)")
+    at = next(i for i, line in enumerate(result.text.splitlines()) if "other processes" in line)
+    lines = [line.split() for line in result.text.splitlines()[at : at + 3]]
     assert lines[0] == ["other", "processes", "+1.0", "GiB", "4.0", "GiB"]
     assert lines[1] == ["pid", "4194303", "+1.0", "GiB", "1.0", "GiB", "started", "using", "the", "GPU"]
     assert lines[2] == [
@@ -77,25 +77,30 @@ def test_full_table_has_a_row_per_process(notebook, child):
 
 
 def test_further_processes_are_summed(notebook):
-    crowd = ", ".join(f"p{4194303 - i}={i + 1} * GIB" for i in range(8))
-    ran = notebook.run(f"%%gpumem\nothers({crowd})")
-    assert "    3 more" in ran.text
-    assert next(line for line in ran.text.splitlines() if "3 more" in line).split()[2:] == ["+6.0", "GiB", "6.0", "GiB"]
-    ran = notebook.run("%gpumem")
-    assert next(line for line in ran.text.splitlines() if "3 more" in line).split()[2:] == ["6.0", "GiB"]
-    ran = notebook.run("others()\nw = torch.ones(1 << 22, device='cuda')")
-    assert ran.text.splitlines()[1].endswith("pid 4194298 stopped using the GPU, -6.0 GiB · 5 more -15.0 GiB")
+    arguments = ", ".join(f"p{4194303 - i}={i + 1} * GIB" for i in range(8))
+    result = notebook.run(f"%%gpumem\nothers({arguments})")
+    assert "    3 more" in result.text
+    assert next(line for line in result.text.splitlines() if "3 more" in line).split()[2:] == [
+        "+6.0",
+        "GiB",
+        "6.0",
+        "GiB",
+    ]
+    result = notebook.run("%gpumem")
+    assert next(line for line in result.text.splitlines() if "3 more" in line).split()[2:] == ["6.0", "GiB"]
+    result = notebook.run("others()\nw = torch.ones(1 << 22, device='cuda')")
+    assert result.text.splitlines()[1].endswith("pid 4194298 stopped using the GPU, -6.0 GiB · 5 more -15.0 GiB")
 
 
 def test_breakdown_names_other_processes(notebook, child):
-    ran = notebook.run("others(**{child: 3 * GIB})\n%gpumem")
-    assert f"pid {child.pid} (sleep, child of this process)" in ran.texts[0]
+    result = notebook.run("others(**{child: 3 * GIB})\n%gpumem")
+    assert f"pid {child.pid} (sleep, child of this process)" in result.texts[0]
 
 
 def test_oom_panel_names_other_processes(notebook, child):
     notebook.run("others(**{child: 130 * GIB})")
-    ran = notebook.run("torch.ones(20 << 30, dtype=torch.uint8, device='cuda')")
-    (panel,) = ran.texts
+    result = notebook.run("torch.ones(20 << 30, dtype=torch.uint8, device='cuda')")
+    (panel,) = result.texts
     assert f"pid {child.pid} (sleep, child of this process)" in panel
     sentence = f"another process uses 130.0 GiB of this device: pid {child.pid} (sleep, child of this process)"
     assert sentence in panel
@@ -103,8 +108,8 @@ def test_oom_panel_names_other_processes(notebook, child):
 
 def test_command(notebook, child):
     notebook.run("others(**{child: 3 * GIB}, p4194303=GIB)")
-    ran = notebook.run("%gpumem processes")
-    lines = [" ".join(line.split()) for line in ran.text.splitlines()]
+    result = notebook.run("%gpumem processes")
+    lines = [" ".join(line.split()) for line in result.text.splitlines()]
     assert lines[0] == "cuda:0 NVIDIA H200"
     assert lines[2].startswith(f"pid {os.getpid()} this process ")
     assert lines[3].startswith(f"pid {child.pid} child ")
@@ -112,31 +117,31 @@ def test_command(notebook, child):
     assert lines[4].startswith("pid 4194303 unknown 1.0 GiB")
     assert lines[4].endswith("the process has ended or is hidden by the system")
     assert lines[-1].startswith("used (nvidia-smi)")
-    assert "pid 4194303" in ran.displays[0]["text/html"]
+    assert "pid 4194303" in result.displays[0]["text/html"]
     (device,) = notebook.run("%gpumem processes -o -q").value
     parts = [device.own, device.unattributed, *(process.amount for process in device.neighbours)]
     assert sum(parts) == device.used
     assert notebook.run("%gpumem processes -q -v found").texts == []
     assert notebook.shell.user_ns["found"] == (device,)
     assert ipygpumem.processes(device=["cuda:0"]) == (device,)
-    assert repr(ipygpumem.processes()) == ran.text, "the table is shown for a statement at the end of a cell"
+    assert repr(ipygpumem.processes()) == result.text, "the table is shown for a statement at the end of a cell"
 
 
 @pytest.mark.parametrize("words", ["processes -d cuda:7", "processes everybody", "processes --all", "processes -v 1x"])
 def test_invalid_arguments_are_one_line(notebook, words):
-    ran = notebook.run(f"%gpumem {words}")
-    assert type(ran.error).__name__ == "UsageError"
-    assert "\n" not in str(ran.error)
+    result = notebook.run(f"%gpumem {words}")
+    assert type(result.error).__name__ == "UsageError"
+    assert "\n" not in str(result.error)
 
 
 def test_all_devices_are_listed_before_cuda_is_initialized(fake_gpu, make_notebook, child):
     fake_gpu.nvml_device.others[child.pid] = 3 * GIB
     notebook = make_notebook(GPUMem={"preload": "off"})
     notebook.load()
-    ran = notebook.run("%gpumem processes")
-    assert ran.text.splitlines()[0] == "GPU 0 NVIDIA H200"
-    assert f"pid {child.pid}" in ran.text
-    assert "not looked up" in ran.text
+    result = notebook.run("%gpumem processes")
+    assert result.text.splitlines()[0] == "GPU 0 NVIDIA H200"
+    assert f"pid {child.pid}" in result.text
+    assert "not looked up" in result.text
     assert not fake_gpu[0].context
 
 
@@ -144,8 +149,8 @@ def test_missing_driver_is_one_line(make_notebook, fake_nvml):
     fake_nvml.present = False
     notebook = make_notebook()
     notebook.load()
-    ran = notebook.run("%gpumem processes")
-    assert str(ran.error) == "%gpumem processes: no NVIDIA driver library (libnvidia-ml) on this machine"
+    result = notebook.run("%gpumem processes")
+    assert str(result.error) == "%gpumem processes: no NVIDIA driver library (libnvidia-ml) on this machine"
 
 
 def test_nvml_error_is_shown_with_its_device(notebook, fake_gpu):
@@ -153,14 +158,14 @@ def test_nvml_error_is_shown_with_its_device(notebook, fake_gpu):
 
     for version in ("v3", "v2"):
         fake_gpu.nvml.fail(f"nvmlDeviceGetComputeRunningProcesses_{version}", pynvml.NVML_ERROR_NO_PERMISSION)
-    ran = notebook.run("%gpumem processes")
-    assert "no permission for the NVML query" in ran.text
+    result = notebook.run("%gpumem processes")
+    assert "no permission for the NVML query" in result.text
 
 
 def test_lookup_error_keeps_the_report(notebook, monkeypatch):
     monkeypatch.setattr(process_names.ProcessDirectory, "lookup", lambda *_, **__: 1 / 0)
-    ran = notebook.run("others(p4194303=GIB)\nv = torch.ones(1 << 22, device='cuda')")
-    assert "no names of other processes: division by zero" in ran.text
+    result = notebook.run("others(p4194303=GIB)\nv = torch.ones(1 << 22, device='cuda')")
+    assert "no names of other processes: division by zero" in result.text
     assert notebook.last.devices["cuda:0"].others == GIB
 
 

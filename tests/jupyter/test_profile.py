@@ -27,10 +27,10 @@ def notebook(make_notebook, tmp_path):
 
 
 def test_both_files_and_picture_below_report(notebook, tmp_path):
-    ran = notebook.run("%%gpumem --trace {folder}/t.json.gz --timeline {folder}/t.html\n" + BODY + "y.shape")
-    assert ran.success
-    assert tuple(ran.value) == (1000, 200)
-    report, picture = ran.displays
+    result = notebook.run("%%gpumem --trace {folder}/t.json.gz --timeline {folder}/t.html\n" + BODY + "y.shape")
+    assert result.success
+    assert tuple(result.value) == (1000, 200)
+    report, picture = result.displays
     assert f"trace: {tmp_path}/t.json.gz (" in report["text/plain"]
     assert "profiling took" in report["text/plain"]
     assert set(picture) == {"text/plain", "image/png"}
@@ -47,10 +47,10 @@ def test_trace_alone_has_no_picture(notebook):
 
 def test_failing_cell(notebook, tmp_path):
     original = vars(notebook.shell).get("showtraceback")
-    ran = notebook.run(
+    result = notebook.run(
         "%%gpumem --trace {folder}/t.json --timeline {folder}/t.html\n" + BODY + "raise ValueError('mine')"
     )
-    assert isinstance(ran.error, ValueError)
+    assert isinstance(result.error, ValueError)
     text = (tmp_path / "t.json").read_text()
     assert "aten::mul" in text
     assert "ultratb" not in text, "rendering the traceback is not part of the cell"
@@ -91,13 +91,13 @@ def test_replaced_showtraceback(notebook):
 
 
 def test_cell_with_its_own_profiler(notebook, tmp_path):
-    ran = notebook.run(
+    result = notebook.run(
         "%%gpumem --timeline {folder}/t.html\n"
         + BODY
         + "with torch.profiler.profile() as p: torch.ones(5).sub(1)\n'aten::sub' in {e.key for e in p.key_averages()}"
     )
-    assert ran.value is True
-    assert "the code started its own profiler: the profile ended after" in ran.displays[0]["text/plain"]
+    assert result.value is True
+    assert "the code started its own profiler: the profile ended after" in result.displays[0]["text/plain"]
     assert (tmp_path / "t.html").exists()
 
 
@@ -114,49 +114,49 @@ def test_cell_with_its_own_profiler(notebook, tmp_path):
     ],
 )  # fmt: skip
 def test_invalid_options_end_cell_before_it_runs(notebook, tmp_path, line, message):
-    ran = notebook.run(f"%%gpumem {line}\nran = True")
-    assert isinstance(ran.error, UsageError)
-    assert ran.stderr.strip() == f"UsageError: {message.replace('{tmp}', str(tmp_path))}"
+    result = notebook.run(f"%%gpumem {line}\nran = True")
+    assert isinstance(result.error, UsageError)
+    assert result.stderr.strip() == f"UsageError: {message.replace('{tmp}', str(tmp_path))}"
     assert "ran" not in notebook.shell.user_ns
     assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_statement(notebook):
-    ran = notebook.run("%gpumem --trace {folder}/t.json")
-    assert "add the statement to record" in ran.stderr
+    result = notebook.run("%gpumem --trace {folder}/t.json")
+    assert "add the statement to record" in result.stderr
 
 
 def test_statement(notebook, tmp_path):
-    ran = notebook.run("%gpumem --timeline {folder}/t.html torch.ones(1000, 200).mul(2).shape")
-    assert tuple(ran.value) == (1000, 200)
-    assert len(ran.displays) == 2
+    result = notebook.run("%gpumem --timeline {folder}/t.html torch.ones(1000, 200).mul(2).shape")
+    assert tuple(result.value) == (1000, 200)
+    assert len(result.displays) == 2
     assert (tmp_path / "t.html").exists()
 
 
 def test_host_limit_is_not_exceeded_by_the_profiler(notebook):
     body = "for _ in range(3000): y = torch.ones(10).mul(2)"
-    ran = notebook.run("%%gpumem --limit-host 0MiB --trace {folder}/t.json\n" + body)
-    assert ran.success, ran.stderr
+    result = notebook.run("%%gpumem --limit-host 0MiB --trace {folder}/t.json\n" + body)
+    assert result.success, result.stderr
     host = notebook.last.host
     assert host.peak > 0
     assert [host.grades[name].trust for name in ("held", "peak")] == ["bound", "bound"]
     note = "the limit of 0 (host, peak) was not checked: includes the records of torch.profiler"
     assert notebook.last.notes == (note,)
-    assert note in ran.texts[0]
-    (row,) = [line for line in ran.texts[0].splitlines() if "resident (RSS)" in line]
+    assert note in result.texts[0]
+    (row,) = [line for line in result.texts[0].splitlines() if "resident (RSS)" in line]
     assert row.count("at most ") == 2
-    assert ran.texts[0].count("includes the records of torch.profiler") == 2, "in the table, and for the limit"
+    assert result.texts[0].count("includes the records of torch.profiler") == 2, "in the table, and for the limit"
     assert type(notebook.last).from_dict(notebook.last.to_dict()) == notebook.last
-    ran = notebook.run("%%gpumem --limit-host 100GiB --trace {folder}/t.json\n" + body)
-    assert ran.success and notebook.last.notes == (), "the upper bound is within the limit"
+    result = notebook.run("%%gpumem --limit-host 100GiB --trace {folder}/t.json\n" + body)
+    assert result.success and notebook.last.notes == (), "the upper bound is within the limit"
 
 
 def test_quiet(notebook, tmp_path):
-    ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n" + BODY)
-    assert (ran.displays, ran.stdout) == ([], "")
-    ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n1;")
-    assert ran.displays == []
-    assert ran.stdout == f"ipygpumem: {NO_TIMELINE} by the profiled thread\n"
+    result = notebook.run("%%gpumem -q --timeline {folder}/t.html\n" + BODY)
+    assert (result.displays, result.stdout) == ([], "")
+    result = notebook.run("%%gpumem -q --timeline {folder}/t.html\n1;")
+    assert result.displays == []
+    assert result.stdout == f"ipygpumem: {NO_TIMELINE} by the profiled thread\n"
 
 
 def test_timeline_without_allocations_is_not_written(notebook):
@@ -175,15 +175,15 @@ def test_timeline_without_allocations_is_not_written(notebook):
 
 def test_without_matplotlib(notebook, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    ran = notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY)
-    assert set(ran.displays[1]) == {"text/plain"}
-    assert ran.stdout.startswith("ipygpumem: no picture of t.html: pictures require matplotlib")
+    result = notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY)
+    assert set(result.displays[1]) == {"text/plain"}
+    assert result.stdout.startswith("ipygpumem: no picture of t.html: pictures require matplotlib")
 
 
 def test_extension_unloaded_during_a_profile(notebook, tmp_path):
-    ran = notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY + "%unload_ext ipygpumem")
-    assert ran.success
-    assert f"trace: {tmp_path}/t.json (" in ran.stdout
+    result = notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY + "%unload_ext ipygpumem")
+    assert result.success
+    assert f"trace: {tmp_path}/t.json (" in result.stdout
     assert "aten::mul" in (tmp_path / "t.json").read_text()
     assert "showtraceback" not in vars(notebook.shell)
 
@@ -200,5 +200,5 @@ def test_completion_of_paths(tmp_path, monkeypatch):
 
 def test_next_cell_is_not_profiled(notebook):
     notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY)
-    ran = notebook.run("with torch.profiler.profile() as p: torch.ones(5).sub(1)\nlen(p.events()) > 0")
-    assert ran.value is True
+    result = notebook.run("with torch.profiler.profile() as p: torch.ones(5).sub(1)\nlen(p.events()) > 0")
+    assert result.value is True

@@ -23,21 +23,21 @@ def run(tmp_path):
 def test_tables(notebook, run):
     notebook.load()
     notebook.shell.user_ns["folder"] = str(run)
-    ran = notebook.run("%gpumem ranks {folder}")
-    assert ran.success, ran
-    assert "rank 2 differs most, rank 0 is the most typical" in ran.text
-    assert "<table" in ran.displays[0]["text/html"]
+    result = notebook.run("%gpumem ranks {folder}")
+    assert result.success, result
+    assert "rank 2 differs most, rank 0 is the most typical" in result.text
+    assert "<table" in result.displays[0]["text/html"]
     error = notebook.run("%gpumem ranks $folder").error
     assert str(error) == "%gpumem ranks: '$folder' contains $folder: write {folder} to insert the value of the variable"
 
 
 def test_picture_and_viewer(notebook, run):
     notebook.load()
-    ran = notebook.run(f"%gpumem ranks {run} --plot")
-    assert "rank 2 differs most" in ran.displays[0]["text/plain"]
-    assert ran.displays[1]["image/png"]
-    ran = notebook.run(f"%gpumem ranks {run} --view")
-    assert ran.success and any("rank_2.pickle.xz" in text for text in ran.texts)
+    result = notebook.run(f"%gpumem ranks {run} --plot")
+    assert "rank 2 differs most" in result.displays[0]["text/plain"]
+    assert result.displays[1]["image/png"]
+    result = notebook.run(f"%gpumem ranks {run} --view")
+    assert result.success and any("rank_2.pickle.xz" in text for text in result.texts)
 
 
 def test_tables_are_shown_if_the_picture_fails(notebook, tmp_path):
@@ -45,16 +45,16 @@ def test_tables_are_shown_if_the_picture_fails(notebook, tmp_path):
     notebook.run(
         f"import ipygpumem\nwith ipygpumem.measure(rank_reports={str(tmp_path)!r}, rank=0, snapshot=False): pass"
     )
-    ran = notebook.run(f"%gpumem ranks {tmp_path} --plot")
-    assert ran.text.startswith("1 rank on ")
-    assert isinstance(ran.error, UsageError) and "none has a snapshot with times" in ran.stderr
+    result = notebook.run(f"%gpumem ranks {tmp_path} --plot")
+    assert result.text.startswith("1 rank on ")
+    assert isinstance(result.error, UsageError) and "none has a snapshot with times" in result.stderr
 
 
 @pytest.mark.parametrize("line", ["ranks", "ranks a b", "ranks nowhere", "ranks {run} -n 0", "ranks {run} --by color"])
 def test_invalid_arguments(notebook, run, line):
     notebook.load()
-    ran = notebook.run(f"%gpumem {line.replace('{run}', str(run))}")
-    assert isinstance(ran.error, UsageError) and ran.stderr.count("\n") == 1
+    result = notebook.run(f"%gpumem {line.replace('{run}', str(run))}")
+    assert isinstance(result.error, UsageError) and result.stderr.count("\n") == 1
 
 
 def test_rank_in_path(notebook):

@@ -20,16 +20,16 @@ def recording():
     return torch._C._cuda_isHistoryEnabled()
 
 
-def usage(ran):
-    assert isinstance(ran.error, UsageError), ran
-    assert ran.stderr.count("\n") == 1
-    return ran.stderr.strip().removeprefix("UsageError: ")
+def usage(result):
+    assert isinstance(result.error, UsageError), result
+    assert result.stderr.count("\n") == 1
+    return result.stderr.strip().removeprefix("UsageError: ")
 
 
 def test_start_save_and_stop(gpu_notebook, tmp_path):
     path = tmp_path / "run.pickle"
-    ran = gpu_notebook.run("%gpumem record start")
-    assert ran.stdout == (
+    result = gpu_notebook.run("%gpumem record start")
+    assert result.stdout == (
         "ipygpumem: recording allocation history, at most 1000000 events per device, until %gpumem record stop\n"
     )
     assert recording()
@@ -40,8 +40,8 @@ def test_start_save_and_stop(gpu_notebook, tmp_path):
     reports = [gpu_notebook.run(cell) for cell in cells.values()]
     assert "recording allocation history (2 cells so far): %gpumem record save PATH saves it" in reports[0].text
     assert "(4 cells so far)" in reports[2].text
-    ran = gpu_notebook.run(f"%gpumem record save {path}")
-    assert re.fullmatch(rf"ipygpumem: snapshot {path}: \d+ events, \d+\.\d KiB\n", ran.stdout)
+    result = gpu_notebook.run(f"%gpumem record save {path}")
+    assert re.fullmatch(rf"ipygpumem: snapshot {path}: \d+ events, \d+\.\d KiB\n", result.stdout)
     assert recording()
     snapshot = pickle.loads(path.read_bytes())
     facts = {cell["number"]: cell for cell in snapshot["ipygpumem"]["cells"]}
@@ -56,15 +56,15 @@ def test_start_save_and_stop(gpu_notebook, tmp_path):
     assert sizes == [8 * MIB, 16 * MIB]
     assert gpu_notebook.run("%gpumem record stop").stdout == "ipygpumem: recording stopped\n"
     assert not recording()
-    ran = gpu_notebook.run(allocation(8, "third"))
-    assert "recording" not in ran.text
+    result = gpu_notebook.run(allocation(8, "third"))
+    assert "recording" not in result.text
 
 
 def test_options(gpu_notebook, fake_gpu):
-    ran = gpu_notebook.run(
+    result = gpu_notebook.run(
         "%gpumem record start --stacks none --max-entries 99 --history skip_actions=\"['free_requested']\""
     )
-    assert ran.success, ran
+    assert result.success, result
     assert fake_gpu.history["max_entries"] == 99
     assert fake_gpu.history["context"] is None
     assert fake_gpu.history["skip_actions"] == ("free_requested",)
@@ -145,8 +145,8 @@ def test_user_recording_is_left_unchanged(gpu_notebook, fake_gpu):
 def test_user_takes_over_recording(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
-    ran = gpu_notebook.run(allocation(8))
-    assert "the recording across cells has ended, because the code switched" in ran.text
+    result = gpu_notebook.run(allocation(8))
+    assert "the recording across cells has ended, because the code switched" in result.text
     assert gpu_notebook.run("%gpumem record stop").success
     assert recording()  # events of the user
     assert "recording" not in gpu_notebook.run(allocation(8, "more")).text
@@ -155,8 +155,8 @@ def test_user_takes_over_recording(gpu_notebook):
 def test_snapshot_of_cell_during_recording(gpu_notebook, tmp_path):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run(allocation(4))
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/cell.pickle\n{allocation(8, 'more')}")
-    assert "taken from the recording that was already running" in ran.text
+    result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/cell.pickle\n{allocation(8, 'more')}")
+    assert "taken from the recording that was already running" in result.text
     trace = pickle.loads((tmp_path / "cell.pickle").read_bytes())["device_traces"][0]
     assert [event["size"] for event in trace if event["action"] == "alloc"] == [8 * MIB]
     assert recording()
@@ -177,10 +177,10 @@ def test_statement_in_cell_is_distinct_from_cell(fake_gpu, make_notebook, tmp_pa
     cell = f"%%gpumem --snapshot {tmp_path}/x.pickle\n%gpumem -q y = torch.ones(40 << 20, device='cuda')\nz = 1"
     notebook.run(cell)
     snapshot = pickle.loads((tmp_path / "x.pickle").read_bytes())
-    [ran] = snapshot["ipygpumem"]["cells"]
+    [result] = snapshot["ipygpumem"]["cells"]
     frames = {f["filename"] for e in snapshot["device_traces"][0] for f in e.get("frames", ())}
-    assert ran["filename"] in frames
-    assert snapshot["source_code"][ran["filename"]] == cell
+    assert result["filename"] in frames
+    assert snapshot["source_code"][result["filename"]] == cell
     texts = {text.strip() for text in snapshot["source_code"].values()}
     assert "y = torch.ones(40 << 20, device='cuda')" in texts
 

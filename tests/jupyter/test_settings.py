@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ipython
 MIB = 1 << 20
 
 
-def take(mib, name="kept", device="cuda"):
+def allocate(mib, name="kept", device="cuda"):
     return f"{name} = torch.ones({mib} << 20, dtype=torch.uint8, device={device!r})"
 
 
@@ -82,8 +82,8 @@ INVALID = {
 def test_invalid_value_by_config_is_one_line(gpu_notebook, caplog, name):
     before = gpu_notebook.run(f"%config GPUMem.{name}").value
     with caplog.at_level(logging.ERROR):
-        ran = gpu_notebook.run(f"%config GPUMem.{name} = {INVALID[name]!r}")
-    assert ran.success  # IPython logs one line
+        result = gpu_notebook.run(f"%config GPUMem.{name} = {INVALID[name]!r}")
+    assert result.success  # IPython logs one line
     (record,) = caplog.records
     assert "\n" not in record.getMessage()
     assert repr(INVALID[name]) in record.getMessage() or str(INVALID[name]) in record.getMessage()
@@ -102,9 +102,9 @@ def test_invalid_value_in_configuration_does_not_break_load(fake_gpu, configured
     assert fault.startswith(f"ipygpumem: c.GPUMem.{name} = {INVALID[name]!r} is ignored: ")
     assert notebook.said.stderr == ""
     assert notebook.said.success
-    ran = notebook.run(take(64))
-    assert len(ran.texts) == 1
-    assert ("allocated (tensors)" in ran.text) is (name != "style")  # valid values are applied
+    result = notebook.run(allocate(64))
+    assert len(result.texts) == 1
+    assert ("allocated (tensors)" in result.text) is (name != "style")  # valid values are applied
 
 
 def test_nonexistent_device(fake_gpu, make_notebook, monkeypatch):
@@ -135,7 +135,7 @@ def test_unknown_name_is_reported_by_traitlets(fake_gpu, configured):
 @pytest.mark.parametrize(("report", "reports"), [("changed", [1, 0, 1]), ("always", [1, 1, 1]), ("off", [0, 0, 0])])
 def test_report(fake_gpu, setting, report, reports):
     notebook = setting(report=report)
-    cells = (take(64), "1 + 1", TAKE_AND_DROP)
+    cells = (allocate(64), "1 + 1", TAKE_AND_DROP)
     assert [len(notebook.run(cell).texts) for cell in cells] == reports
     assert len(notebook.run("%%gpumem\n1 + 1").texts) == 1  # requested reports are always shown
 
@@ -151,14 +151,18 @@ def test_min_change(fake_gpu, setting, minimum, reports):
     notebook = setting(min_change="2 GiB")
     notebook.run("x = torch.ones(1, device='cuda')")  # a segment to cut small blocks from
     notebook = setting(min_change=minimum)
-    cells = ("y = torch.ones(1, device='cuda')", "z = torch.ones(1 << 20, dtype=torch.uint8, device='cuda')", take(64))
+    cells = (
+        "y = torch.ones(1, device='cuda')",
+        "z = torch.ones(1 << 20, dtype=torch.uint8, device='cuda')",
+        allocate(64),
+    )
     assert [len(notebook.run(cell).texts) for cell in cells] == reports
 
 
 @pytest.mark.parametrize(("style", "tables"), [("auto", [0, 1]), ("line", [0, 0]), ("table", [1, 1])])
 def test_style(fake_gpu, setting, style, tables):
     notebook = setting(style=style)
-    cells = (take(64), f"%%gpumem\n{take(64, 'more')}")
+    cells = (allocate(64), f"%%gpumem\n{allocate(64, 'more')}")
     assert ["allocated (tensors)" in notebook.run(cell).text for cell in cells] == [bool(table) for table in tables]
 
 
@@ -166,9 +170,9 @@ def test_style(fake_gpu, setting, style, tables):
 def test_devices(two_gpus, setting, devices):
     notebook = setting(devices=devices)
     assert notebook.run("%config GPUMem.devices", store_history=False).value == ("cuda:1",)
-    assert notebook.run(take(64)).texts == []
-    ran = notebook.run(take(64, "other", "cuda:1"))
-    assert ran.text.startswith("cuda:1  +64.0 MiB held")
+    assert notebook.run(allocate(64)).texts == []
+    result = notebook.run(allocate(64, "other", "cuda:1"))
+    assert result.text.startswith("cuda:1  +64.0 MiB held")
     assert list(notebook.last.devices) == ["cuda:1"]
     assert notebook.said.stdout.startswith("ipygpumem: cuda:0 NVIDIA H200")  # the current one is preloaded
     notebook.run("%config GPUMem.devices = None")
@@ -207,11 +211,13 @@ def test_preload_off_does_not_initialize_cuda(fake_gpu, configured):
     assert notebook.run("torch.cuda.is_initialized()").value is False
     assert not any(fake_gpu.calls.values()), fake_gpu.calls
 
-    ran = notebook.run(take(64))
-    assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB · CUDA context and first kernels +612.0 MiB · ")
+    result = notebook.run(allocate(64))
+    assert result.text.startswith(
+        "cuda:0  +64.0 MiB held · peak +64.0 MiB · CUDA context and first kernels +612.0 MiB · "
+    )
     assert notebook.run("ipygpumem.measurement.runtime.current().baseline.outside").value == 612 * MIB
-    ran = notebook.run(take(64, "more"))
-    assert "context" not in ran.text
+    result = notebook.run(allocate(64, "more"))
+    assert "context" not in result.text
     assert "since the baseline" not in notebook.run("%gpumem").text, "no memory was allocated in between"
 
 
@@ -223,8 +229,8 @@ def test_breakdown_before_cuda_is_initialized(fake_gpu, configured):
 
 def test_preload_set_later_by_config(fake_gpu, configured):
     notebook = configured(preload="off")
-    ran = notebook.run("%config GPUMem.preload = 'context'")
-    assert ran.stdout.startswith("ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 612 MiB (context 612, ")
+    result = notebook.run("%config GPUMem.preload = 'context'")
+    assert result.stdout.startswith("ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 612 MiB (context 612, ")
     assert notebook.run("%config GPUMem.preload = 'off'").stdout == ""
 
 
@@ -232,9 +238,9 @@ def test_untouched_peaks_are_not_reset(fake_gpu, configured):
     notebook = configured(peaks="untouched")
     assert fake_gpu.calls["resetPeakMemoryStats"] == 0
     assert "peak +64.0 MiB" in notebook.run(TAKE_AND_DROP).text  # a new maximum is exact
-    ran = notebook.run("x = torch.ones(32 << 20, dtype=torch.uint8, device='cuda'); del x")
+    result = notebook.run("x = torch.ones(32 << 20, dtype=torch.uint8, device='cuda'); del x")
     assert fake_gpu.calls["resetPeakMemoryStats"] == 0
-    assert ran.texts == []  # a bound from an older maximum says nothing about this cell
+    assert result.texts == []  # a bound from an older maximum says nothing about this cell
     assert notebook.last.devices["cuda:0"].grades["peak"].trust == "bound"
     notebook.run("%config GPUMem.peaks = 'exact'")
     notebook.run("x = torch.ones(32 << 20, dtype=torch.uint8, device='cuda'); del x")
@@ -245,7 +251,7 @@ def test_untouched_peaks_are_not_reset(fake_gpu, configured):
 def test_synchronize(fake_gpu, configured):
     notebook = configured()
     before = fake_gpu.calls["synchronize"] + fake_gpu.calls["streamSynchronize"]
-    notebook.run(take(64))
+    notebook.run(allocate(64))
     assert fake_gpu.calls["synchronize"] + fake_gpu.calls["streamSynchronize"] == before
     notebook.run("%config GPUMem.synchronize = True")
     waits = []
@@ -254,7 +260,7 @@ def test_synchronize(fake_gpu, configured):
     original = pytorch.synchronize
     pytorch.synchronize = lambda: waits.append("all devices")
     try:
-        notebook.run(take(64, "more"))
+        notebook.run(allocate(64, "more"))
     finally:
         pytorch.synchronize = original
     assert waits == ["all devices"] * 2
@@ -291,11 +297,11 @@ def test_device_selected_in_a_cell_is_reported_from_the_next_cell(two_gpus, sett
     assert list(notebook.last.devices) == ["cuda:1"]
     notebook.run("%config GPUMem.devices = 'cuda:0'")
     assert list(notebook.last.devices) == []
-    ran = notebook.run("%%gpumem\n%config GPUMem.devices = 'cuda:0,cuda:1'")
+    result = notebook.run("%%gpumem\n%config GPUMem.devices = 'cuda:0,cuda:1'")
     assert list(notebook.last.devices) == ["cuda:0"]
     assert notebook.last.devices["cuda:0"].held == 0
     note = "cuda:1 was added to the monitored devices during this measurement: it is reported from the next one on"
     assert notebook.last.notes == (note,)
-    assert note in ran.text
+    assert note in result.text
     notebook.run("c = torch.ones(1 << 20, device='cuda:1')")
     assert {name: device.held for name, device in notebook.last.devices.items()} == {"cuda:0": 0, "cuda:1": 4 << 20}

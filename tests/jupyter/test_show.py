@@ -13,7 +13,7 @@ from ipygpumem.jupyter.display import is_terminal, uses_color
 
 pytestmark = pytest.mark.ipython
 
-TAKE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"
+ALLOCATE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"
 
 
 class Tty(io.StringIO):
@@ -54,11 +54,12 @@ def test_line_in_a_terminal(terminal, monkeypatch):
     shell.display_pub = DisplayPublisher(shell=shell, parent=shell)
     shell.display_pub.outputs = []
     try:
-        ran = terminal.run(TAKE)
+        result = terminal.run(ALLOCATE)
     finally:
         shell.display_pub = captured
     assert re.fullmatch(
-        r"cuda:0  \+100\.0 MiB held · peak \+100\.0 MiB · 0\.\d of 139\.8 GiB used   In \[1\], \d+\.\d ms\n", ran.stdout
+        r"cuda:0  \+100\.0 MiB held · peak \+100\.0 MiB · 0\.\d of 139\.8 GiB used   In \[1\], \d+\.\d ms\n",
+        result.stdout,
     )
 
 
@@ -67,7 +68,7 @@ def test_notebook_is_not_a_terminal(cpu_notebook):
     assert not uses_color(cpu_notebook.shell)
 
 
-@pytest.mark.parametrize(("cell", "limit"), [(TAKE, 4096), (f"%%gpumem\n{TAKE}", 16384), ("%gpumem", 16384)])
+@pytest.mark.parametrize(("cell", "limit"), [(ALLOCATE, 4096), (f"%%gpumem\n{ALLOCATE}", 16384), ("%gpumem", 16384)])
 def test_html_is_small_and_plain(gpu_notebook, cell, limit):
     (bundle,) = gpu_notebook.run(cell).displays
     assert set(bundle) == {"text/plain", "text/html"}
@@ -81,8 +82,8 @@ def test_one_to_three_lines(two_gpus, make_notebook, tmp_path):
     notebook = make_notebook()
     notebook.run("import torch")
     notebook.load()
-    assert notebook.run(TAKE).text.count("\n") == 0
-    first = notebook.run(f"more = {TAKE}; two = torch.ones(1 << 28, device='cuda:1')").text
+    assert notebook.run(ALLOCATE).text.count("\n") == 0
+    first = notebook.run(f"more = {ALLOCATE}; two = torch.ones(1 << 28, device='cuda:1')").text
     assert first.count("\n") == 2
     assert first.endswith("cuda:1: the first tensor there created a CUDA context, which stays until the process ends")
     assert notebook.run("two = torch.ones(1 << 20, device='cuda:1')").text.count("\n") <= 1
@@ -94,7 +95,7 @@ def test_one_to_three_lines(two_gpus, make_notebook, tmp_path):
 
 def test_text_of_the_caller_is_not_markup(gpu_notebook, tmp_path):
     path = tmp_path / "<b>&.pickle"
-    (bundle,) = gpu_notebook.run(f"%%gpumem --snapshot '{path}'\n{TAKE}").displays
+    (bundle,) = gpu_notebook.run(f"%%gpumem --snapshot '{path}'\n{ALLOCATE}").displays
     assert "&lt;b&gt;&amp;.pickle" in bundle["text/html"]
     assert "<b>&.pickle" in bundle["text/plain"]
 

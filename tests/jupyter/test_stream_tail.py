@@ -61,8 +61,8 @@ def test_later_patches_are_kept(monkeypatch):
     out, _ = put(monkeypatch)
     tail = StreamTail()
     tail.install()
-    ours = out.write
-    out.write = lambda text: ours(text.upper())
+    own_write = out.write
+    out.write = lambda text: own_write(text.upper())
     tail.remove()
     print("x", end="")
     assert out.getvalue() == "X"

@@ -35,11 +35,11 @@ def gpt(tmp_path):
     return shutil.copy(files.path("gpt_small"), tmp_path / "my gpt.xz")
 
 
-def usage(ran):
-    assert isinstance(ran.error, UsageError), ran
-    assert ran.stderr.count("\n") == 1
-    assert ran.displays == []
-    return ran.stderr.strip().removeprefix("UsageError: ")
+def usage(result):
+    assert isinstance(result.error, UsageError), result
+    assert result.stderr.count("\n") == 1
+    assert result.displays == []
+    return result.stderr.strip().removeprefix("UsageError: ")
 
 
 @pytest.fixture
@@ -50,24 +50,24 @@ def quiet(make_notebook):
 
 
 def test_file_in_a_terminal(cpu_notebook, gpt):
-    ran = cpu_notebook.run(f"%gpumem view '{gpt}'")
-    assert ran.success
-    assert ran.texts == [f"{Snapshot.load(gpt).summary()}\n{HINT}"], "the cell has no separate report"
-    assert ran.value is None
+    result = cpu_notebook.run(f"%gpumem view '{gpt}'")
+    assert result.success
+    assert result.texts == [f"{Snapshot.load(gpt).summary()}\n{HINT}"], "the cell has no separate report"
+    assert result.value is None
 
 
 @pytest.mark.parametrize("kind", ["live", "batch"])
 def test_file_in_a_notebook(quiet, gpt, monkeypatch, kind):
     watch(monkeypatch, kind)
-    ran = quiet.run(f"%gpumem view '{gpt}'")
-    kinds = [set(data) for data in ran.displays]
+    result = quiet.run(f"%gpumem view '{gpt}'")
+    kinds = [set(data) for data in result.displays]
     assert kinds == [{"text/plain", "image/png"}, *([{"text/plain", WIDGET}] if kind == "live" else [])]
 
 
 def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
     quiet.shell.user_ns["folder"] = tmp_path
-    ran = quiet.run(f"%gpumem view '{{folder}}/my gpt.xz' {files.path('resnet50')}")
-    assert "my gpt.xz\n\nGPU 0: peak 976.7 MiB" in ran.text
+    result = quiet.run(f"%gpumem view '{{folder}}/my gpt.xz' {files.path('resnet50')}")
+    assert "my gpt.xz\n\nGPU 0: peak 976.7 MiB" in result.text
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_file_that_is_not_a_snapshot(quiet, tmp_path):
 def test_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monkeypatch):
     watch(monkeypatch, "live")
     path = tmp_path / "x.pickle"
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {path} --view\n{BODY}")
-    assert ran.value == 31457280
-    table, picture, viewer = ran.displays
+    result = gpu_notebook.run(f"%%gpumem --snapshot {path} --view\n{BODY}")
+    assert result.value == 31457280
+    table, picture, viewer = result.displays
     assert f"snapshot {path}: " in table["text/plain"]
     assert picture["text/plain"] == Snapshot.load(path).summary()
     assert "peak 62.0 MiB requested" in picture["text/plain"]
@@ -106,21 +106,21 @@ def test_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monkeyp
 
 
 def test_failing_cell_is_shown_and_fails(gpu_notebook, tmp_path):
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle --view\n{BODY}\n1/0")
-    assert isinstance(ran.error, ZeroDivisionError)
-    assert HINT in ran.texts[-1]
+    result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle --view\n{BODY}\n1/0")
+    assert isinstance(result.error, ZeroDivisionError)
+    assert HINT in result.texts[-1]
 
 
 def test_quiet_keeps_the_view(gpu_notebook, tmp_path):
-    ran = gpu_notebook.run(f"%%gpumem -q --snapshot {tmp_path}/x.pickle --view\n{BODY}")
-    assert HINT in ran.text
-    assert ran.stdout == "Out[1]: 31457280\n"
+    result = gpu_notebook.run(f"%%gpumem -q --snapshot {tmp_path}/x.pickle --view\n{BODY}")
+    assert HINT in result.text
+    assert result.stdout == "Out[1]: 31457280\n"
 
 
 def test_statement(gpu_notebook, tmp_path):
-    ran = gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle --view {BODY.splitlines()[0]}")
-    assert HINT in ran.texts[-1]
-    assert "peak 62.0 MiB requested" in ran.texts[-1]
+    result = gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle --view {BODY.splitlines()[0]}")
+    assert HINT in result.texts[-1]
+    assert "peak 62.0 MiB requested" in result.texts[-1]
 
 
 def test_failing_view_is_one_line(gpu_notebook, tmp_path, monkeypatch):
@@ -128,22 +128,22 @@ def test_failing_view_is_one_line(gpu_notebook, tmp_path, monkeypatch):
         raise RuntimeError("no canvas\nand more")
 
     monkeypatch.setattr(View, "publish", broken)
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle --view\n{BODY}")
-    assert ran.success
-    assert ran.value == 31457280
-    assert len(ran.displays) == 1
-    assert ran.stdout == f"Out[1]: 31457280\nipygpumem: {tmp_path}/x.pickle cannot be shown: no canvas\n"
-    assert ran.stderr == ""
+    result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle --view\n{BODY}")
+    assert result.success
+    assert result.value == 31457280
+    assert len(result.displays) == 1
+    assert result.stdout == f"Out[1]: 31457280\nipygpumem: {tmp_path}/x.pickle cannot be shown: no canvas\n"
+    assert result.stderr == ""
 
 
 def test_no_view_without_snapshot_file(gpu_notebook, tmp_path):
     (tmp_path / "gone").mkdir()
-    ran = gpu_notebook.run(
+    result = gpu_notebook.run(
         f"%%gpumem --snapshot {tmp_path}/gone/x.pickle --view\n{BODY.splitlines()[0]}\n"
         f"import shutil; shutil.rmtree('{tmp_path}/gone')"
     )
-    assert "was not written" in ran.text
-    assert ran.success
+    assert "was not written" in result.text
+    assert result.success
 
 
 def test_view_requires_snapshot(gpu_notebook):

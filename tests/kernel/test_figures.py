@@ -38,10 +38,10 @@ def test_notebook_and_log_have_the_same_figures(executed):
         "%gpumem 6 * 7",
         "1/0",
     ]
-    for carried, logged in zip(notebook.rows, log.rows, strict=True):
+    for stored, logged in zip(notebook.rows, log.rows, strict=True):
         for name in ("cell", "device", "held", "peak", "peak_trust", "success"):
-            assert getattr(carried, name) == getattr(logged, name)
-        assert carried.seconds == pytest.approx(logged.seconds, abs=1e-4)
+            assert getattr(stored, name) == getattr(logged, name)
+        assert stored.seconds == pytest.approx(logged.seconds, abs=1e-4)
     assert notebook.rows[0].held >= 64 << 20
     assert [row.success for row in notebook.rows] == [True, True, True, False]
 

@@ -21,7 +21,7 @@ class Displays:
     def __init__(self):
         self.by_request, self.places, self.updates = {}, {}, {}
 
-    def take(self, message):
+    def handle_message(self, message):
         kind, content = message["msg_type"], message["content"]
         request_displays = self.by_request.setdefault(message["parent_header"].get("msg_id"), [])
         if kind == "clear_output":
@@ -54,13 +54,13 @@ def run(kernel):
         displays = Displays()
         displays.kinds, displays.printed = [], ""
         requests = [execute(kernel, text, stdin=stdin, cell=cell) for text in (code, *also)]
-        waiting, end = set(requests), time.monotonic() + 60
-        while waiting:
+        pending, end = set(requests), time.monotonic() + 60
+        while pending:
             message = kernel.client.get_iopub_msg(timeout=max(0.1, end - time.monotonic()))
             parent = message["parent_header"].get("msg_id")
             displays.take(message)
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
-                waiting.discard(parent)
+                pending.discard(parent)
             elif message["msg_type"] == "stream":
                 displays.printed += message["content"]["text"]
             if message["msg_type"] not in {"status", "execute_input"}:
@@ -164,12 +164,12 @@ def test_live_plot_is_not_cleared(run):
 
 def test_display_stays_in_its_cell(run):
     """A thread that outlives its cell, and an async cell: the display of each is in its own cell."""
-    chatter = (
+    background_thread = (
         "import threading, asyncio\n"
         "def chatter():\n    for i in range(26): print('line', i); time.sleep(0.05)\n"
         "thread = threading.Thread(target=chatter); thread.start(); 1"
     )
-    displays = run(chatter, also=["for _ in range(11): await asyncio.sleep(0.1)", "thread.join()"])
+    displays = run(background_thread, also=["for _ in range(11): await asyncio.sleep(0.1)", "thread.join()"])
     assert [len(texts) for texts in displays.texts] == [1, 1, 1]
     assert not any(LIVE in text for texts in displays.texts for text in texts)
     assert len(displays.updates) == 1

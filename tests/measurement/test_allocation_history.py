@@ -54,27 +54,27 @@ def test_file_can_be_read_by_torch_and_has_our_keys(fake_gpu, tmp_path):
     assert (facts.path, facts.size, facts.events, facts.dropped) == (str(path), path.stat().st_size, 7, 0)
     assert (facts.own, facts.error) == (True, "")
 
-    ours = snapshot["ipygpumem"]
-    assert ours["schema"] == 1
-    assert ours["version"] == ipygpumem.__version__
-    assert ours["torch"] == torch.__version__
-    assert ours["host"] == platform.node()
-    assert before <= ours["started_us"] <= ours["ended_us"] <= after
-    assert ours["recording"] == {
+    metadata = snapshot["ipygpumem"]
+    assert metadata["schema"] == 1
+    assert metadata["version"] == ipygpumem.__version__
+    assert metadata["torch"] == torch.__version__
+    assert metadata["host"] == platform.node()
+    assert before <= metadata["started_us"] <= metadata["ended_us"] <= after
+    assert metadata["recording"] == {
         "own": True, "stacks": "python", "context": "all", "max_entries": 1_000_000, "dropped": [0],
     }  # fmt: skip
-    (cell,) = ours["cells"]
+    (cell,) = metadata["cells"]
     assert cell.keys() == {"number", "filename", "start_us", "end_us", "success"}
-    assert ours["started_us"] <= cell["start_us"] <= cell["end_us"]
+    assert metadata["started_us"] <= cell["start_us"] <= cell["end_us"]
     assert (cell["number"], cell["success"]) == (None, True)
-    (device,) = ours["devices"]
+    (device,) = metadata["devices"]
     assert (device["index"], device["name"], device["uuid"]) == (0, "NVIDIA H200", fake_gpu[0].uuid)
     assert device["total"] == (143_771 - 615) * MIB
-    assert ours["readings"]["before"]["cuda:0"]["allocated"] == MIB
-    assert ours["readings"]["after"]["cuda:0"]["allocated"] == 31 * MIB
-    assert ours["readings"]["after"]["cuda:0"]["outside"] == 612 * MIB
-    assert ours["curves"] == {}
-    json.dumps(ours)
+    assert metadata["readings"]["before"]["cuda:0"]["allocated"] == MIB
+    assert metadata["readings"]["after"]["cuda:0"]["allocated"] == 31 * MIB
+    assert metadata["readings"]["after"]["cuda:0"]["outside"] == 612 * MIB
+    assert metadata["curves"] == {}
+    json.dumps(metadata)
     assert not torch._C._cuda_isHistoryEnabled()
 
 

@@ -59,17 +59,17 @@ def test_several_observers_share_one_wrapper(original):
 def test_wrapper_of_another_library_on_top(original):
     passes = BackwardPasses()
     passes.start()
-    ours = torch.autograd._engine_run_backward
+    own_wrapper = torch.autograd._engine_run_backward
 
     def other_wrapper(*arguments, **options):
-        return ours(*arguments, **options)
+        return own_wrapper(*arguments, **options)
 
     torch.autograd._engine_run_backward = other_wrapper
     passes.stop()
     assert torch.autograd._engine_run_backward is other_wrapper
     run_backward()
     assert passes.passes == []
-    torch.autograd._engine_run_backward = ours
+    torch.autograd._engine_run_backward = own_wrapper
     new_observer = BackwardPasses()
     new_observer.start()
     run_backward()

@@ -312,10 +312,10 @@ def test_reset_by_the_program_after_removal_with_an_open_scope(fake_gpu):
 def test_wrapper_of_another_library_is_not_removed(fake_gpu):
     fake_gpu.alloc(MIB)
     current().peaks.install()
-    ours = torch._C._cuda_memoryStats
+    own_wrapper = torch._C._cuda_memoryStats
 
     def other_wrapper(index):
-        return ours(index)
+        return own_wrapper(index)
 
     torch._C._cuda_memoryStats = other_wrapper
     current().peaks.remove()

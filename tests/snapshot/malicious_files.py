@@ -83,12 +83,12 @@ def _rotated(value, bits):
 def colliding_pairs(count):
     """Pairs of numbers with the same hash, computed by inverting Python's hash of tuples (xxHash)."""
     factor, lane_factor, seed = _PRIMES
-    goal = _rotated(12345678901234567 * pow(factor, -1, 1 << 64) & _WRAP, 33)
+    target = _rotated(12345678901234567 * pow(factor, -1, 1 << 64) & _WRAP, 33)
     first = 0
     while count:
         first += 1
         sum_ = _rotated((seed + first * lane_factor) & _WRAP, 31) * factor & _WRAP
-        second = (goal - sum_) * pow(lane_factor, -1, 1 << 64) & _WRAP
+        second = (target - sum_) * pow(lane_factor, -1, 1 << 64) & _WRAP
         if second < (1 << 61) - 1:  # whose hash is the number itself
             count -= 1
             yield first, second

@@ -95,9 +95,9 @@ class Device:
             self.log("segment_alloc", home.address, size, stream, pool, frames)
             return home, home.blocks[0]
         arena = self.arenas.setdefault((stream, pool), next(self.addresses))
-        mine = [r for r in self.ranges if r.expandable and (r.stream, r.pool) == (stream, pool)]
-        end = max((r.address + r.size for r in mine), default=arena)
-        home = next((r for r in mine if r.address + r.size == end), None)
+        own_ranges = [r for r in self.ranges if r.expandable and (r.stream, r.pool) == (stream, pool)]
+        end = max((r.address + r.size for r in own_ranges), default=arena)
+        home = next((r for r in own_ranges if r.address + r.size == end), None)
         if home is None:
             home = Range(end, 0, stream, pool, True, [])
             self.ranges.append(home)

@@ -295,13 +295,13 @@ def test_failed_kernel_before_first_reading(fake_gpu):
     assert device.why
 
 
-def _accompany(gpu, monkeypatch, *movers):
+def _accompany(gpu, monkeypatch, *processes):
     """Let another process allocate and free the same amount as each test allocation."""
-    malloc, free, waiting, moved = gpu.malloc, gpu.raw_free, list(movers), []
+    malloc, free, pending, moved = gpu.malloc, gpu.raw_free, list(processes), []
 
     def cuda_malloc(size):
-        if waiting:
-            moved.append((waiting.pop(0), size))
+        if pending:
+            moved.append((pending.pop(0), size))
             gpu.nvml_device.others[moved[-1][0]] += size
         return malloc(size)
 

@@ -157,7 +157,7 @@ def texts(monkeypatch):
     positions = {}
     pixels = Sheet.pixels
 
-    def spy(sheet):
+    def record_texts(sheet):
         image = pixels(sheet)
         positions.clear()
         for text in sheet.figure.findobj(Text):
@@ -166,7 +166,7 @@ def texts(monkeypatch):
                 positions[text.get_text()] = (extent.x0 + extent.x1) / 2 / sheet.scale
         return image
 
-    monkeypatch.setattr(Sheet, "pixels", spy)
+    monkeypatch.setattr(Sheet, "pixels", record_texts)
 
     def texts_of(snapshot):
         picture(snapshot)
@@ -224,8 +224,8 @@ def test_sampled_curves_are_drawn_and_named(texts):
     assert {"device used, at most 90.0 MiB (sampled)", "outside PyTorch, at most 30.0 MiB (sampled)"} <= {
         *texts(snapshot)
     }
-    far = {"curves": {"device used": {**curve, "bytes": [900 * MIB] * 3}}}
-    assert "device used, at most 900.0 MiB (sampled), above the picture" in texts(load_events(events, far))
+    other_processes = {"curves": {"device used": {**curve, "bytes": [900 * MIB] * 3}}}
+    assert "device used, at most 900.0 MiB (sampled), above the picture" in texts(load_events(events, other_processes))
 
 
 def test_negative_reserved_bytes_are_not_drawn():

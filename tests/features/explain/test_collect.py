@@ -16,8 +16,8 @@ from ipygpumem.core.units import MIB
 from ipygpumem.features.outside.cupti_records import outside_records
 
 
-def steps(fall):
-    return {step.label: step.amount for step in fall.steps}
+def steps(waterfall):
+    return {step.label: step.amount for step in waterfall.steps}
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def cupy(monkeypatch):
 def test_pool_counters_replace_records(gpu, cupy):
     cupy.total = 256 * MIB
     gpu.outside(300 * MIB)
-    (fall,) = ipygpumem.explain().devices
-    amounts = steps(fall)
+    (waterfall,) = ipygpumem.explain().devices
+    amounts = steps(waterfall)
     assert amounts["CuPy's pool"] == 256 * MIB
     assert amounts["libraries, kernel code, stacks, graphs"] == 44 * MIB
-    (step,) = [step for step in fall.steps if step.label == "CuPy's pool"]
+    (step,) = [step for step in waterfall.steps if step.label == "CuPy's pool"]
     assert (step.grade.trust, step.todo) == ("exact", "cupy.get_default_memory_pool().free_all_blocks()")
-    assert waterfall_imbalance(fall) == 0
+    assert waterfall_imbalance(waterfall) == 0
 
 
 def test_memory_in_records_and_pool_is_listed_once(gpu, cupti, cupy):
@@ -75,19 +75,19 @@ def test_memory_in_records_and_pool_is_listed_once(gpu, cupti, cupy):
     cupti.alloc(0x1000, 156 * MIB, CUPY)
     gpu.outside(156 * MIB)
     cupy.total = 256 * MIB
-    (fall,) = ipygpumem.explain().devices
-    amounts = steps(fall)
+    (waterfall,) = ipygpumem.explain().devices
+    amounts = steps(waterfall)
     assert (amounts["CuPy"], amounts["CuPy's pool, before recording"]) == (156 * MIB, 100 * MIB)
     assert "kernel code, stacks, graphs" not in amounts
-    assert waterfall_imbalance(fall) == 0
+    assert waterfall_imbalance(waterfall) == 0
     outside_records().release()
 
 
 def test_pool_larger_than_used_memory_is_counted_twice(gpu, cupy):
     cupy.total = 512 * MIB
-    (fall,) = ipygpumem.explain().devices
-    assert steps(fall)["counted twice"] == -512 * MIB
-    assert waterfall_imbalance(fall) == 0
+    (waterfall,) = ipygpumem.explain().devices
+    assert steps(waterfall)["counted twice"] == -512 * MIB
+    assert waterfall_imbalance(waterfall) == 0
     assert str(ipygpumem.explain())
     assert ipygpumem.explain()._repr_html_()
 
@@ -95,9 +95,9 @@ def test_pool_larger_than_used_memory_is_counted_twice(gpu, cupy):
 def test_mig_instance_with_only_the_whole_gpu_visible(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(mig=True)])
     gpu.alloc(100 * MIB)
-    (fall,) = ipygpumem.explain().devices
-    assert waterfall_imbalance(fall) == 0
-    assert fall.totals[-1].amount == 100 * MIB
+    (waterfall,) = ipygpumem.explain().devices
+    assert waterfall_imbalance(waterfall) == 0
+    assert waterfall.totals[-1].amount == 100 * MIB
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

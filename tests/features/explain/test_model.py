@@ -26,12 +26,14 @@ def baseline(context=400 * MIB, kernels=60 * MIB):
     return Baseline(reading, "cuda:0", "NVIDIA H200", context, kernels)
 
 
-def lines(fall):
-    return [(step.label, None if step.amount is None else step.amount / MIB, step.grade.trust) for step in fall.steps]
+def lines(waterfall):
+    return [
+        (step.label, None if step.amount is None else step.amount / MIB, step.grade.trust) for step in waterfall.steps
+    ]
 
 
 def test_all_steps():
-    fall = device_waterfall(
+    waterfall = device_waterfall(
         before(others=70 * MIB),
         baseline=baseline(),
         recorded=True,
@@ -39,7 +41,7 @@ def test_all_steps():
         named=[NamedMemory("NCCL", 100 * MIB, EXACT), NamedMemory("CuPy", 2 * MIB, EXACT, managed=True)],
         cache=Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
     )
-    assert lines(fall) == [
+    assert lines(waterfall) == [
         ("device used", 1500, "exact"),
         ("driver reserved", 615, "exact"),
         ("nvidia-smi shows", 885, "exact"),
@@ -59,23 +61,23 @@ def test_all_steps():
         ("unused in private pools of graphs", 2, "exact"),
         ("allocated (tensors)", 100, "exact"),
     ]
-    assert waterfall_imbalance(fall) == 0
-    assert fall.summary == (
+    assert waterfall_imbalance(waterfall) == 0
+    assert waterfall.summary == (
         "cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB are allocated (tensors). The rest: "
         "70.0 MiB other processes; 9.0 MiB unattributed; 686.0 MiB outside PyTorch in this process; "
         "20.0 MiB PyTorch's cache, of which torch.cuda.empty_cache() frees 12.0 MiB."
     )
-    todo = {step.label: step.todo for step in fall.steps}
+    todo = {step.label: step.todo for step in waterfall.steps}
     assert todo["NCCL"] == "torch.distributed.destroy_process_group()"
     assert todo["pid 7 (python a.py)"] == "your process: kill 7 if it is no longer needed"
-    pinned = next(step for step in fall.steps if step.label == "cached, cannot be freed")
+    pinned = next(step for step in waterfall.steps if step.label == "cached, cannot be freed")
     assert pinned.remark == ("3 free blocks in 2 segments, because 4 blocks of 9.0 MiB in the same segments are in use")
 
 
 def test_without_own_entry_remainder_may_belong_to_other_processes():
     no_attribution = before(process=None, others=None, mode="device", why="hidden by its container")
-    fall = device_waterfall(no_attribution, baseline=baseline())
-    assert lines(fall)[2:] == [
+    waterfall = device_waterfall(no_attribution, baseline=baseline())
+    assert lines(waterfall)[2:] == [
         ("nvidia-smi shows", 885, "exact"),
         ("CUDA context", 400, "derived"),
         ("first kernels", 60, "derived"),
@@ -84,64 +86,64 @@ def test_without_own_entry_remainder_may_belong_to_other_processes():
         ("cached", 20, "exact"),
         ("allocated (tensors)", 100, "exact"),
     ]
-    assert waterfall_imbalance(fall) == 0
-    assert "765.0 MiB outside PyTorch in this or other processes" in fall.summary
+    assert waterfall_imbalance(waterfall) == 0
+    assert "765.0 MiB outside PyTorch in this or other processes" in waterfall.summary
 
 
 def test_without_nvml_only_pytorch_memory_is_known():
     bare = before(used=None, driver_reserved=None, process=None, others=None, mode="torch-only", why="no driver")
-    fall = device_waterfall(bare)
-    assert lines(fall) == [
+    waterfall = device_waterfall(bare)
+    assert lines(waterfall) == [
         ("nvidia-smi shows", None, "unknown"),
         ("PyTorch reserved", 120, "exact"),
         ("cached", 20, "exact"),
         ("allocated (tensors)", 100, "exact"),
     ]
-    assert fall.summary == "cuda:0: nvidia-smi shows: unknown (no driver)"
+    assert waterfall.summary == "cuda:0: nvidia-smi shows: unknown (no driver)"
 
 
 def test_process_list_without_value_for_device():
     unified = before(used=None, driver_reserved=None)
-    fall = device_waterfall(unified)
-    assert [label for label, *_ in lines(fall)][:3] == [
+    waterfall = device_waterfall(unified)
+    assert [label for label, *_ in lines(waterfall)][:3] == [
         "nvidia-smi shows",
         "this process",
         "CUDA context, libraries, kernel code, stacks, graphs",
     ]
-    assert waterfall_imbalance(fall) == 0
+    assert waterfall_imbalance(waterfall) == 0
 
 
 def test_driver_that_does_not_report_its_reserve():
-    fall = device_waterfall(before(driver_reserved=None))
-    assert lines(fall)[0] == ("nvidia-smi shows", 1500, "exact")
-    (unattributed,) = [step for step in fall.steps if step.label == "unattributed"]
+    waterfall = device_waterfall(before(driver_reserved=None))
+    assert lines(waterfall)[0] == ("nvidia-smi shows", 1500, "exact")
+    (unattributed,) = [step for step in waterfall.steps if step.label == "unattributed"]
     assert unattributed.amount == 624 * MIB
     assert "the driver's own memory" in unattributed.grade.reason
-    assert waterfall_imbalance(fall) == 0
+    assert waterfall_imbalance(waterfall) == 0
 
 
 def test_allocator_without_counters():
     pluggable = before(allocated=None, reserved=None, active=None, torch_why="this allocator keeps no counters")
-    fall = device_waterfall(pluggable, baseline=baseline())
-    assert lines(fall)[-3:] == [
+    waterfall = device_waterfall(pluggable, baseline=baseline())
+    assert lines(waterfall)[-3:] == [
         ("this process", 806, "exact"),
         ("PyTorch reserved", None, "unknown"),
         ("allocated (tensors)", None, "unknown"),
     ]
-    assert fall.summary == "cuda:0: allocated (tensors): unknown (this allocator keeps no counters)"
+    assert waterfall.summary == "cuda:0: allocated (tensors): unknown (this allocator keeps no counters)"
 
 
 def test_memory_counted_twice_is_negative():
-    fall = device_waterfall(before(), baseline=baseline(), named=[NamedMemory("CuPy's pool", 300 * MIB, EXACT)])
-    (overlap,) = [step for step in fall.steps if step.label == "counted twice"]
+    waterfall = device_waterfall(before(), baseline=baseline(), named=[NamedMemory("CuPy's pool", 300 * MIB, EXACT)])
+    (overlap,) = [step for step in waterfall.steps if step.label == "counted twice"]
     assert (overlap.amount, overlap.grade.trust) == (-74 * MIB, "unknown")
-    assert waterfall_imbalance(fall) == 0
+    assert waterfall_imbalance(waterfall) == 0
 
 
 def test_baseline_of_another_device_is_not_used():
-    fall = device_waterfall(before("cuda:1"), baseline=baseline())
-    assert "CUDA context" not in [step.label for step in fall.steps]
-    assert waterfall_imbalance(fall) == 0
+    waterfall = device_waterfall(before("cuda:1"), baseline=baseline())
+    assert "CUDA context" not in [step.label for step in waterfall.steps]
+    assert waterfall_imbalance(waterfall) == 0
 
 
 @pytest.mark.parametrize(
@@ -158,8 +160,8 @@ def test_baseline_of_another_device_is_not_used():
     ],
 )
 def test_advice_for_other_processes(facts, todo):
-    fall = device_waterfall(before(), processes=[OtherProcess(7, 70 * MIB, **facts)])
-    assert next(step for step in fall.steps if step.kind == "others").todo == todo
+    waterfall = device_waterfall(before(), processes=[OtherProcess(7, 70 * MIB, **facts)])
+    assert next(step for step in waterfall.steps if step.kind == "others").todo == todo
 
 
 BYTES = st.integers(0, 1 << 38)
@@ -209,7 +211,7 @@ def test_steps_add_up_to_the_byte(  # noqa: PLR0917 (one draw each)
         driver_reserved=driver,
         mode="process" if process else "device",
     )
-    fall = device_waterfall(
+    waterfall = device_waterfall(
         reading,
         baseline=None if start is None else baseline(*start),
         kernels=kernels,
@@ -218,17 +220,17 @@ def test_steps_add_up_to_the_byte(  # noqa: PLR0917 (one draw each)
         named=[NamedMemory(f"lib{i}", amount, EXACT, managed) for i, (amount, managed) in enumerate(named)],
         cache=None if split is None else Cache(*split),
     )
-    assert waterfall_imbalance(fall) == 0
-    assert fall.totals[-1].amount == allocated
-    assert [step.amount for step in fall.totals if step.label == "nvidia-smi shows"] == [reading.in_use]
-    assert all(step.grade.reason or step.grade.trust == "exact" for step in fall.steps)
-    assert fall.summary
+    assert waterfall_imbalance(waterfall) == 0
+    assert waterfall.totals[-1].amount == allocated
+    assert [step.amount for step in waterfall.totals if step.label == "nvidia-smi shows"] == [reading.in_use]
+    assert all(step.grade.reason or step.grade.trust == "exact" for step in waterfall.steps)
+    assert waterfall.summary
 
 
 def test_missing_step_is_an_imbalance():
-    fall = device_waterfall(before(), baseline=baseline())
-    steps = tuple(step for step in fall.steps if step.label != "cached")
-    assert waterfall_imbalance(dataclasses.replace(fall, steps=steps)) == 20 * MIB
+    waterfall = device_waterfall(before(), baseline=baseline())
+    steps = tuple(step for step in waterfall.steps if step.label != "cached")
+    assert waterfall_imbalance(dataclasses.replace(waterfall, steps=steps)) == 20 * MIB
 
 
 # host memory
@@ -236,29 +238,29 @@ def test_missing_step_is_an_imbalance():
 
 def test_host_memory():
     host = HostReading(rss=300 * MIB, total=1000 * MIB, available=400 * MIB)
-    fall = host_waterfall(host, 100 * MIB)
-    assert lines(fall) == [
+    waterfall = host_waterfall(host, 100 * MIB)
+    assert lines(waterfall) == [
         ("machine used", 600, "derived"),
         ("other processes and the system", 300, "derived"),
         ("this process (RSS)", 300, "exact"),
         ("everything else in it", 200, "derived"),
         ("tensors in main memory", 100, "bound"),
     ]
-    assert waterfall_imbalance(fall) == 0
-    assert fall.summary == (
+    assert waterfall_imbalance(waterfall) == 0
+    assert waterfall.summary == (
         "host: machine used 600.0 MiB, of which 100.0 MiB are tensors in main memory. The rest: 300.0 MiB "
         "other processes and the system; 200.0 MiB other memory of this process."
     )
 
 
 def test_unwritten_tensors_are_not_resident():
-    fall = host_waterfall(HostReading(rss=300 * MIB), 400 * MIB)
-    assert lines(fall)[1] == ("not resident", -100, "derived")
-    assert waterfall_imbalance(fall) == 0
+    waterfall = host_waterfall(HostReading(rss=300 * MIB), 400 * MIB)
+    assert lines(waterfall)[1] == ("not resident", -100, "derived")
+    assert waterfall_imbalance(waterfall) == 0
 
 
 def test_system_without_values():
-    fall = host_waterfall(HostReading(), 100 * MIB, ["not all were found"])
-    assert lines(fall)[0] == ("this process (RSS)", None, "unknown")
-    assert fall.notes == ("not all were found",)
-    assert fall.summary == "host: this process (RSS): unknown (this system does not report it)"
+    waterfall = host_waterfall(HostReading(), 100 * MIB, ["not all were found"])
+    assert lines(waterfall)[0] == ("this process (RSS)", None, "unknown")
+    assert waterfall.notes == ("not all were found",)
+    assert waterfall.summary == "host: this process (RSS): unknown (this system does not report it)"

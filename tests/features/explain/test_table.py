@@ -19,7 +19,7 @@ MIB = 1 << 20
 BASE = Baseline(Reading(1.0, {"cuda:0": before()}, HostReading()), "cuda:0", "NVIDIA H200", 518 * MIB, 158 * MIB)
 
 
-def fall(**changes):
+def waterfall(**changes):
     facts = {
         "label": "NVIDIA H200",
         "baseline": BASE,
@@ -72,12 +72,12 @@ a note"""
 
 
 def test_text():
-    assert text_waterfalls([fall()], "no GPU") == TEXT
+    assert text_waterfalls([waterfall()], "no GPU") == TEXT
 
 
 def test_each_bar_starts_where_the_previous_one_ends():
     level = None
-    for row in _rows(fall()):
+    for row in _rows(waterfall()):
         if row.step.kind == "total":
             assert row.start == 0
             assert level is None or row.end == pytest.approx(level)
@@ -89,9 +89,9 @@ def test_each_bar_starts_where_the_previous_one_ends():
 
 
 def test_html_has_all_steps_and_only_allowed_elements():
-    html = html_waterfalls([fall()], "no <GPU>")
+    html = html_waterfalls([waterfall()], "no <GPU>")
     assert "no &lt;GPU&gt;" in html
-    for step in fall().steps:
+    for step in waterfall().steps:
         assert step.label in html
         assert step.todo.replace("'", "&#39;") in html
     assert not re.search(r"<(svg|script|style|iframe|canvas)", html)
@@ -101,7 +101,7 @@ def test_html_has_all_steps_and_only_allowed_elements():
 
 
 def test_long_cells_are_wrapped():
-    html = html_waterfalls([fall()])
+    html = html_waterfalls([waterfall()])
     cells = re.findall(r'<td style="([^"]*)"', html)
     assert len(cells) % 5 == 0
     assert {"overflow-wrap:anywhere" in style for style in cells[0::5] + cells[4::5]} == {True}
@@ -129,7 +129,7 @@ def test_unused_device():
 
 
 def test_long_name_is_shortened():
-    long = fall(processes=[OtherProcess(7, 70 * MIB, "x" * 60, "own")])
+    long = waterfall(processes=[OtherProcess(7, 70 * MIB, "x" * 60, "own")])
     assert max(len(line.partition("-")[0]) for line in text_waterfalls([long]).splitlines() if "…" in line) < 60
     html = html_waterfalls([long])
     assert f">pid 7 ({'x' * 36}…</td>" in html

@@ -52,8 +52,8 @@ def test_each_report_is_written_at_once(tmp_path):
 
 def test_log_survives_a_kill(tmp_path):
     path = tmp_path / "s.jsonl"
-    ran = script("for n in range(200): reports.append(cell(n))\nos.kill(os.getpid(), signal.SIGKILL)", path)
-    assert ran.returncode == -signal.SIGKILL
+    result = script("for n in range(200): reports.append(cell(n))\nos.kill(os.getpid(), signal.SIGKILL)", path)
+    assert result.returncode == -signal.SIGKILL
     assert [report.cell for report in load_reports(path)] == list(range(200))
 
 
@@ -73,10 +73,10 @@ reports.append(cell(4))
 def test_full_disk_is_reported_once_and_no_report_is_lost(tmp_path):
     """A limit on the file size simulates a disk that becomes full in the middle of a line."""
     path = tmp_path / "s.jsonl"
-    ran = script(FULL, path)
-    assert ran.returncode == 0, ran.stderr
+    result = script(FULL, path)
+    assert result.returncode == 0, result.stderr
     reason = "File too large. Reports are kept and written once it is possible"
-    assert ran.stderr == f"ipygpumem: cannot write the log {path}: {reason}\n"
+    assert result.stderr == f"ipygpumem: cannot write the log {path}: {reason}\n"
     assert [report.cell for report in load_reports(path)] == [0, 1, 2, 3, 4]
 
 

@@ -28,7 +28,7 @@ SUMMARY_FIELDS += ("allocated", "cache", "outside_level", "others_level", "capac
 
 
 @pytest.mark.parametrize(
-    "measured",
+    "cell_report",
     [
         report(),
         report(exact=False),
@@ -38,9 +38,9 @@ SUMMARY_FIELDS += ("allocated", "cache", "outside_level", "others_level", "capac
         dataclasses.replace(report(success=None, cell=None), devices={}),
     ],
 )
-def test_round_trip(measured):
-    rows = rows_from_summary(json.loads(json.dumps(summary(measured))))
-    for row, original in zip(rows, report_rows(measured), strict=True):
+def test_round_trip(cell_report):
+    rows = rows_from_summary(json.loads(json.dumps(summary(cell_report))))
+    for row, original in zip(rows, report_rows(cell_report), strict=True):
         assert {name: getattr(row, name) for name in SUMMARY_FIELDS} == {
             name: getattr(original, name) for name in SUMMARY_FIELDS
         }

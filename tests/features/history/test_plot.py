@@ -81,9 +81,9 @@ def test_failed_cells_are_marked():
 
 
 def test_capacity_is_visible_if_usage_is_near():
-    far, near = (Plot([report]).panel for report in (cell(1), cell(1, held=60_000, peak=60_000)))
-    assert far.limit < far.capacity
-    assert near.limit > near.capacity
+    low_usage, high_usage = (Plot([report]).panel for report in (cell(1), cell(1, held=60_000, peak=60_000)))
+    assert low_usage.limit < low_usage.capacity
+    assert high_usage.limit > high_usage.capacity
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 300, 10_000])

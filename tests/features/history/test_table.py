@@ -110,8 +110,8 @@ def test_figures_of_the_whole_device_are_marked():
 
 
 def test_discarded_reports_are_mentioned():
-    remark = "1,234 older reports have been discarded: set GPUMem.log to keep all reports in a file"
-    assert text(REPORTS, dropped=1234).endswith(remark)
+    note = "1,234 older reports have been discarded: set GPUMem.log to keep all reports in a file"
+    assert text(REPORTS, dropped=1234).endswith(note)
 
 
 def test_code_is_escaped_in_html():

@@ -38,7 +38,7 @@ def gpu(fake_gpu):
     return fake_gpu
 
 
-def take(gpu, cupti, address, size, source, **facts):
+def allocate(gpu, cupti, address, size, source, **facts):
     gpu.outside(size)
     cupti.alloc(address, size, source, **facts)
 
@@ -51,9 +51,9 @@ def outside_memory(m):
 def test_libraries_and_remainder(gpu, cupti):
     threads = set(threading.enumerate())
     with measure(outside=True) as m:
-        take(gpu, cupti, 0x1000, 388 * MIB, NCCL)
-        take(gpu, cupti, 0x2000, 64 * MIB, CUBLAS)
-        take(gpu, cupti, 0x3000, 256 * MIB, CUPY)
+        allocate(gpu, cupti, 0x1000, 388 * MIB, NCCL)
+        allocate(gpu, cupti, 0x2000, 64 * MIB, CUBLAS)
+        allocate(gpu, cupti, 0x3000, 256 * MIB, CUPY)
         cupti.free(0x3000)
         gpu.outside(-256 * MIB)
         gpu.outside(166 * MIB)
@@ -75,7 +75,7 @@ def test_managed_memory_and_kernel_variables(gpu, cupti):
     with measure(outside=True) as m:
         cupti.alloc(0x1000, 512 * MIB, CTYPES, memory=MANAGED)
         gpu.nvml_device.unattributed += 512 * MIB
-        take(gpu, cupti, 0x2000, 8 * MIB, NCCL, memory=STATIC)
+        allocate(gpu, cupti, 0x2000, 8 * MIB, NCCL, memory=STATIC)
     memory = outside_memory(m)
     assert (memory.named, memory.rest) == (8 * MIB, 0)
     assert {(library.library, library.memory) for library in memory.libraries} == {
@@ -129,16 +129,16 @@ def test_missing_records_of_pytorch_segments(gpu, cupti):
 
 def test_block_that_raises(gpu, cupti):
     with pytest.raises(ZeroDivisionError), measure(outside=True) as m:
-        take(gpu, cupti, 0x1000, 10 * MIB, CUPY)
+        allocate(gpu, cupti, 0x1000, 10 * MIB, CUPY)
         raise ZeroDivisionError
     assert outside_memory(m).named == 10 * MIB
 
 
 def test_nested_measurements(gpu, cupti):
     with measure(outside=True) as outer:
-        take(gpu, cupti, 0x1000, 10 * MIB, CUPY)
+        allocate(gpu, cupti, 0x1000, 10 * MIB, CUPY)
         with measure(outside=True) as inner:
-            take(gpu, cupti, 0x2000, 5 * MIB, NCCL)
+            allocate(gpu, cupti, 0x2000, 5 * MIB, NCCL)
     assert outside_memory(inner).named == 5 * MIB
     assert outside_memory(outer).named == 15 * MIB
     assert not cupti.enabled
@@ -146,7 +146,7 @@ def test_nested_measurements(gpu, cupti):
 
 def test_no_libraries_unless_requested(gpu, cupti):
     with measure() as m:
-        take(gpu, cupti, 0x1000, 10 * MIB, CUPY)
+        allocate(gpu, cupti, 0x1000, 10 * MIB, CUPY)
     assert m.report.libraries == ()
     assert cupti.calls == []
 
@@ -182,7 +182,7 @@ def test_profiler_in_block(gpu, cupti):
         gpu.outside(10 * MIB)
         cupti.alloc(0x1000, 10 * MIB, CUPY)
         outside_records().resume()
-        take(gpu, cupti, 0x2000, 6 * MIB, NCCL)
+        allocate(gpu, cupti, 0x2000, 6 * MIB, NCCL)
     memory = outside_memory(m)
     assert (memory.named, memory.rest, memory.grade.trust) == (6 * MIB, 10 * MIB, "sampled")
     assert memory.seconds > 0

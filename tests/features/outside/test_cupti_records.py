@@ -469,11 +469,11 @@ def test_pytorch_segments_are_identified_by_address(fake_gpu, records, cupti):
     torch.cuda.empty_cache()
     cupti.free(segment["address"])
     block = fake_gpu.alloc(50 * MIB)
-    mine = torch.cuda.memory_snapshot()[0]
-    cupti.alloc(mine["address"], mine["total_size"], NCCL)  # a pool of PyTorch that uses NCCL's allocator
+    own_segment = torch.cuda.memory_snapshot()[0]
+    cupti.alloc(own_segment["address"], own_segment["total_size"], NCCL)  # a pool of PyTorch that uses NCCL's allocator
     records.close_interval(interval)
     assert {name: level for name, (level, _, _) in figures(interval).items() if level} == {
-        "PyTorch's allocator": mine["total_size"] - segment["total_size"]
+        "PyTorch's allocator": own_segment["total_size"] - segment["total_size"]
     }
     assert interval.devices[0].level == 0
     del block

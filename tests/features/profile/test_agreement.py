@@ -45,8 +45,8 @@ def check(capture, path):
     for timeline in timelines:
         times, sizes = by_torch(capture, path, timeline.device)
         # torch divides floats, and exports the initial state at the time of the first change
-        ours = np.array([int(int(time) / 1000) for time in timeline.time])
-        rows = np.searchsorted(ours, times, side="right")
+        own_times = np.array([int(int(time) / 1000) for time in timeline.time])
+        rows = np.searchsorted(own_times, times, side="right")
         rows[: int(times[0] == times[1])] = 0  # if there is an initial state
         levels = timeline.levels[rows]
         assert (levels == sizes).all(), np.argwhere(levels != sizes)[:5]
@@ -103,10 +103,10 @@ def test_total_is_the_same_without_operators(tmp_path):
     capture = captured(PROGRAMS["adam"]())
     without_operators = build_timelines(read_allocations(capture.result))
     full_timeline = build_timelines(read_flow(capture.result))
-    (ours,), (full,) = without_operators, full_timeline
-    assert not ours.levels[:, :UNKNOWN].any()
+    (own_times,), (full,) = without_operators, full_timeline
+    assert not own_times.levels[:, :UNKNOWN].any()
     assert full.levels[:, :UNKNOWN].any()
     # apart from memory that was allocated before and stays allocated, the totals are equal
-    created = ours.total - ours.total[0]
+    created = own_times.total - own_times.total[0]
     assert created.max() == (full.total - full.total[0]).max()
     assert created[-1] == full.total[-1] - full.total[0]

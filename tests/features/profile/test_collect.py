@@ -25,14 +25,14 @@ def training_step():
     model(torch.ones(8, 100)).sum().backward()
 
 
-def measured(tmp_path, run=training_step, **options):
+def measure_profile(tmp_path, run=training_step, **options):
     with ipygpumem.measure(trace=tmp_path / "t.json.gz", timeline=tmp_path / "t.html", **options) as m:
         run()
     return m.report
 
 
 def test_both_files_and_their_facts(tmp_path):
-    report = measured(tmp_path)
+    report = measure_profile(tmp_path)
     facts = report.profile
     assert facts.trace == str(tmp_path / "t.json.gz")
     assert facts.trace_size == (tmp_path / "t.json.gz").stat().st_size
@@ -68,7 +68,7 @@ def test_code_with_its_own_profiler_keeps_its_profile(tmp_path):
             torch.ones(10).sub(3)
         profiles.append(profile)
 
-    facts = measured(tmp_path, run).profile
+    facts = measure_profile(tmp_path, run).profile
     assert "aten::sub" in {event.key for event in profiles[0].key_averages()}
     assert facts.aside > 0
     assert "the code started its own profiler: the profile ended after" in facts.sentences()[0]
@@ -117,7 +117,7 @@ def test_nested_measurement(tmp_path):
             torch.ones(10).sub(3)
         inner.append(m.report.profile)
 
-    facts = measured(tmp_path, run).profile
+    facts = measure_profile(tmp_path, run).profile
     assert facts.errors == inner[0].errors == ()
     assert facts.aside > 0
     assert "aten::sub" in (tmp_path / "inner.json").read_text()
@@ -133,7 +133,7 @@ def break_functions(monkeypatch, *names):
 
 def test_unreadable_operators(tmp_path, monkeypatch):
     break_functions(monkeypatch, "read_flow")
-    facts = measured(tmp_path).profile
+    facts = measure_profile(tmp_path).profile
     reason = (
         "all categories are unknown: the profile of this version of PyTorch cannot be read (AttributeError: this torch)"
     )
@@ -147,7 +147,7 @@ def test_unreadable_operators(tmp_path, monkeypatch):
 def test_unreadable_profile(tmp_path, monkeypatch):
     break_functions(monkeypatch, "read_flow", "read_allocations")
     with pytest.warns(RuntimeWarning, match="the timeline was not written: the profile of this version"):
-        facts = measured(tmp_path).profile
+        facts = measure_profile(tmp_path).profile
     assert facts.trace is not None
     assert facts.timeline is None
     assert not (tmp_path / "t.html").exists()
@@ -155,7 +155,7 @@ def test_unreadable_profile(tmp_path, monkeypatch):
 
 def test_code_without_allocations(tmp_path):
     with pytest.warns(RuntimeWarning, match="nothing was allocated or freed by the profiled thread"):
-        facts = measured(tmp_path, lambda: None).profile
+        facts = measure_profile(tmp_path, lambda: None).profile
     assert facts.trace is not None
 
 
@@ -166,7 +166,7 @@ def test_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     monkeypatch.setattr("shutil.copyfileobj", full)
     with pytest.warns(RuntimeWarning, match="No space left on device") as warnings:
-        facts = measured(tmp_path).profile
+        facts = measure_profile(tmp_path).profile
     assert len(facts.errors) == 2
     assert len(warnings) == 1
     assert list(tmp_path.iterdir()) == []
@@ -181,7 +181,7 @@ def test_profiler_without_result(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Capture, "stop", no_result)
     with pytest.warns(RuntimeWarning, match=r"^torch\.profiler has no result$"):
-        assert measured(tmp_path).profile.errors == ("torch.profiler has no result",)
+        assert measure_profile(tmp_path).profile.errors == ("torch.profiler has no result",)
 
 
 def test_result_is_released(tmp_path):

@@ -95,8 +95,8 @@ def test_row_limit():
 
 def test_many_clocks_are_one_remark():
     members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
-    (remark,) = [line for line in text(members) if line.startswith("clocks")]
-    assert remark == (
+    (note,) = [line for line in text(members) if line.startswith("clocks")]
+    assert note == (
         "clocks differ from the shared folder's by up to 39 min 00 s (n1, n2, n3, n4, n5, n6, n7, n8 and 31 more): "
         "start times are by the folder's clock"
     )

@@ -55,9 +55,9 @@ def test_without_paths(snapshot):
     assert "alices-machine" not in text
     assert result.own.host is None
     assert "…/ipykernel_77/123.py" in text
-    ours, theirs = snapshot.by_line(), result.by_line()
-    assert [(group.label, group.bytes, group.count, group.source) for group in ours] == [
-        (group.label, group.bytes, group.count, group.source) for group in theirs
+    original, shared = snapshot.by_line(), result.by_line()
+    assert [(group.label, group.bytes, group.count, group.source) for group in original] == [
+        (group.label, group.bytes, group.count, group.source) for group in shared
     ]
     assert result.live().by("cell")[0].label == "In[3]"
     for before, after in zip(snapshot.stacks.frames, result.stacks.frames, strict=True):

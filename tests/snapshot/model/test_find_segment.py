@@ -20,18 +20,18 @@ def linear_search(segments, address, event):
 @pytest.mark.parametrize("seed", range(20))
 def test_agrees_with_linear_search(seed):
     """Segments of different sizes reuse addresses, but never overlap at the same time."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     segments, live = [], {}
     for event in range(-1, 120):
-        for begin in [address for address in live if dice.random() < 0.2]:
+        for begin in [address for address in live if rng.random() < 0.2]:
             size, start = live.pop(begin)
             segments.append((begin, size, start, event))
-        begin, size = dice.randrange(0, 60, 2), dice.choice([2, 4, 20])
+        begin, size = rng.randrange(0, 60, 2), rng.choice([2, 4, 20])
         if all(begin + size <= at or at + other_size <= begin for at, (other_size, _) in live.items()):
             live[begin] = (size, event)
     segments += [(begin, size, start, 120) for begin, (size, start) in live.items()]
-    dice.shuffle(segments)
-    queries = [(dice.randrange(-2, 90), dice.randrange(-1, 120)) for _ in range(500)]
+    rng.shuffle(segments)
+    queries = [(rng.randrange(-2, 90), rng.randrange(-1, 120)) for _ in range(500)]
     columns = tuple(np.asarray(column, np.int64) for column in zip(*segments, strict=True))
     address, event = (np.asarray(column, np.int64) for column in zip(*queries, strict=True))
     assert find_segment(columns, address, event).tolist() == [linear_search(segments, *query) for query in queries]

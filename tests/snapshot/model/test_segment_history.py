@@ -49,4 +49,6 @@ def test_mapped_ranges_at_every_event():
             first = int(row["address"]) // (2 * MIB)
             pages_found[int(row["stream"])] |= set(range(first, first + int(row["size"]) // (2 * MIB)))
         assert pages_found == pages_then
-        assert len(state.segments) == sum(page - 1 not in mine for mine in pages_then.values() for page in mine)
+        assert len(state.segments) == sum(
+            page - 1 not in stream_pages for stream_pages in pages_then.values() for page in stream_pages
+        )

@@ -35,13 +35,18 @@ def test_free_memory_of_private_pools_is_separate():
         **segment(40 * MIB, 2 * MIB, [block(40 * MIB, 2 * MIB, 0, "inactive")]),
         "segment_pool_id": (0, 1),
     }
-    mine = {**segment(80 * MIB, 4 * MIB, [block(80 * MIB, 4 * MIB, 0, "inactive")]), "segment_pool_id": (0, 0)}
-    snapshot = Snapshot.load({"segments": [private_segment, mine]})
+    default_segment = {
+        **segment(80 * MIB, 4 * MIB, [block(80 * MIB, 4 * MIB, 0, "inactive")]),
+        "segment_pool_id": (0, 0),
+    }
+    snapshot = Snapshot.load({"segments": [private_segment, default_segment]})
     memory = snapshot.fragmentation()
     assert (memory.free, memory.empty, memory.partly, memory.private) == (6 * MIB, 4 * MIB, 0, 2 * MIB)
     text = "\n".join(fragmentation_lines(memory))
     assert "   2.0 MiB  in private pools: only their CUDA graphs can use these" in text
-    assert "private" not in "\n".join(fragmentation_lines(Snapshot.load({"segments": [mine]}).fragmentation()))
+    assert "private" not in "\n".join(
+        fragmentation_lines(Snapshot.load({"segments": [default_segment]}).fragmentation())
+    )
 
 
 def test_reason_of_an_oom():

@@ -348,8 +348,8 @@ def test_entries_in_the_wrong_list_are_refused():
 
 
 def test_references_to_later_objects_are_refused():
-    early, late = FRAMES[:1], FRAMES[1:]
-    trace = [{**entry, "frames": early if n < 1500 else late} for n, entry in enumerate(steady(2500))]
+    early, late_index = FRAMES[:1], FRAMES[1:]
+    trace = [{**entry, "frames": early if n < 1500 else late_index} for n, entry in enumerate(steady(2500))]
     text = "x" * 300  # enough entries for memo indices of four bytes
     data = bytearray(pickle.dumps({"notes": list(map(str, range(300))), "text": text, "device_traces": [trace]}, 4))
     batches = runs(bytes(data))
@@ -450,8 +450,8 @@ def test_lists_that_refer_to_later_objects_are_refused():
     entries = run.entries
     entry_bytes = data[int(entries.start[1500]) : int(entries.end[1500])]
     at = int(entries.start[1500]) + entry_bytes.index(b"]h") + 1
-    late = bytes([max(arg for code, arg, _ in pickletools.genops(data) if code.name == "BINGET")])
-    changed = data[: at + 1] + late + data[at + 2 :]
+    late_index = bytes([max(arg for code, arg, _ in pickletools.genops(data) if code.name == "BINGET")])
+    changed = data[: at + 1] + late_index + data[at + 2 :]
     with pytest.raises(pickle.UnpicklingError):
         pickle.loads(changed)
     with pytest.raises(SnapshotError, match=r"memo entry \d+ is read before it is written \(at byte"):

@@ -53,9 +53,9 @@ def test_host_traces():
     raw = {"device_traces": [], "segments": []}
     assert [t.size.tolist() for t in Snapshot.load(raw | {"host_traces": [entry]}).host] == [[10]]
     assert [t.size.tolist() for t in Snapshot.load(raw | {"host_traces": [[entry], []]}).host] == [[10], []]
-    for invalid, trouble in (["?"], "host_traces[0] is a str, not a dict"), ({}, "host_traces is a dict, not a list"):
+    for invalid, message in (["?"], "host_traces[0] is a str, not a dict"), ({}, "host_traces is a dict, not a list"):
         (trace,) = Snapshot.load(raw | {"host_traces": invalid}).host
-        assert (len(trace), trace.trouble) == (0, trouble)
+        assert (len(trace), trace.trouble) == (0, message)
 
 
 def test_tables_are_the_same_in_every_process():
