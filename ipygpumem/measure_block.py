@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
 
-__all__ = ["measure"]
-
 
 class measure:  # noqa: N801 (a context manager is used like a function)
     """Measure a block of code.

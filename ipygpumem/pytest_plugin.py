@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.measure_block import measure
 
-__all__ = [
-    "gpumem_limit",
-    "pytest_addoption",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-    "pytest_runtest_call",
-    "pytest_terminal_summary",
-]
-
 _MARK = "gpumem_limit"
 _MAX_ROWS = 30
 _PROPERTIES = ("gpumem_peak", "gpumem_held", "gpumem_outside", "gpumem_host_peak")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot import Snapshot
 
-__all__ = ["COMMANDS"]
-
 
 def _load(arguments: argparse.Namespace) -> list[Snapshot]:
     from ipygpumem.snapshot import Snapshot

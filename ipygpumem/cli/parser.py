@@ -22,8 +22,6 @@ from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, INTERRUP
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "main", "parser"]
-
 
 def _demo(arguments: argparse.Namespace) -> int:
     from ipygpumem.snapshot import sample

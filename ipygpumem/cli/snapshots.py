@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.model.timeline import Timeline
 
-__all__ = ["COMMANDS"]
-
 _TOP = 20
 """Number of groups that are shown by default."""
 _KEYS = tuple(sorted(KEYS))

@@ -22,8 +22,6 @@ from ipygpumem.core.to_dict import PlainData
 if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, Reading
 
-__all__ = ["PRELOAD_OFF", "Baseline", "BreakdownLine", "breakdown"]
-
 PRELOAD_OFF = "preload is off"
 """The note of a baseline for which CUDA was not started: there may be a GPU."""
 

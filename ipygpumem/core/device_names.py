@@ -8,8 +8,6 @@ from typing import Any
 
 from ipygpumem.core.errors import OptionError
 
-__all__ = ["HOST", "device_names", "split_devices"]
-
 HOST = "host"
 """Name used in place of a device for the host memory of this process."""
 _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)

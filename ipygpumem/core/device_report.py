@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.core.samples import OutsidePeak
 
-__all__ = ["DeviceReport", "Peak"]
-
 _DIFFERENT_SOURCES = "the device could not be read from the same source at both ends"
 _UNATTRIBUTED = "not in the entry of any process: page tables, managed memory or hidden processes"
 _PROPERTIES = "CUDA's device properties"

@@ -14,8 +14,6 @@ from ipygpumem.core.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["check_ending", "check_path", "import_library", "replacing"]
-
 
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
     """Return the absolute path of a file to write, after creating a temporary file in its folder.

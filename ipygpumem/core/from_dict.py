@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     _Reader = Callable[[Any, str], Any]
 
-__all__ = ["SCHEMA", "DataReader", "check_ranges", "check_schema", "mapping", "printable"]
-
 SCHEMA = 1
 """Version of the format that core/FORMAT.md describes. It rises when a key changes its meaning."""
 

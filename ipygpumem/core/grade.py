@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-__all__ = ["Grade", "Trust", "exact_if_known", "grade"]
-
 Trust = Literal["exact", "derived", "bound", "sampled", "device", "unknown"]
 
 

@@ -12,8 +12,6 @@ from ipygpumem.core.units import difference
 if TYPE_CHECKING:
     from ipygpumem.core.reading import HostReading
 
-__all__ = ["HostReport"]
-
 _EARLIER_PEAK = "the kernel's record of peak resident memory is older than this measurement"
 _PROFILED = "includes the records of torch.profiler"
 

@@ -23,27 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-__all__ = [
-    "LATEST_OUTPUTS",
-    "collector_paused",
-    "frame_label",
-    "frame_locals",
-    "instance_dict",
-    "is_exactly",
-    "is_instance",
-    "is_ipython_name",
-    "is_library_file",
-    "is_own_frame",
-    "mro",
-    "output_number",
-    "running_frames",
-    "slot_values",
-    "thread_name",
-    "type_dict",
-    "type_name",
-    "user_frame",
-]
-
 # Objects
 
 mro = type.__dict__["__mro__"].__get__

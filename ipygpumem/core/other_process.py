@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Event", "OtherProcess", "OtherProcessChange", "Relation"]
-
 Relation = Literal["child", "own", "other", "unknown"]
 """``child``: started by this process or one of its children; ``own``: of the same user; ``other``: of another user."""
 

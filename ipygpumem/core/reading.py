@@ -9,8 +9,6 @@ from typing import Literal
 from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import difference
 
-__all__ = ["Counters", "DeviceMemory", "DeviceReading", "HostReading", "Mode", "Reading", "shared"]
-
 Mode = Literal["process", "device", "torch-only"]
 
 

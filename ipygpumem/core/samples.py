@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import DeviceReading
 
-__all__ = ["NOISE", "OutsidePeak", "Sample", "highest_outside", "not_ours"]
-
 NOISE = 16 * MIB
 """Changes up to this size can be caused by page tables and other processes."""
 

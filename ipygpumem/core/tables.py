@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.grade import Grade
 
-__all__ = [
-    "BAR_COLORS",
-    "BAR_PIXELS",
-    "ShownAsTables",
-    "Table",
-    "TableRow",
-    "html_tables",
-    "is_visible",
-    "tables_bundle",
-    "template",
-    "text_tables",
-]
-
 _BAR_CELLS = 10
 _CODE_WIDTH = 100
 BAR_PIXELS = 96

@@ -6,8 +6,6 @@ import dataclasses
 from functools import cache
 from typing import Any, ClassVar
 
-__all__ = ["PlainData", "plain", "written_fields"]
-
 
 class PlainData:
     """Base class of dataclasses that are written to files.

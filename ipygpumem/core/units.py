@@ -6,23 +6,6 @@ import re
 
 from ipygpumem.core.errors import OptionError
 
-__all__ = [
-    "GIB",
-    "KIB",
-    "MIB",
-    "VISIBLE",
-    "change_text",
-    "difference",
-    "duration",
-    "in_bytes",
-    "level_text",
-    "pair",
-    "parse_size",
-    "precise_size",
-    "signed",
-    "size",
-]
-
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30

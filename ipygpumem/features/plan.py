@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.profile.collect import ProfileCollector
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["make_plan"]
-
 
 def make_plan(
     runtime: Runtime,

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Plan
 
-__all__ = ["CellNumbers", "OpenCell", "OpenCells", "TracebackHook", "calling_cell", "guarded"]
-
 _Result = TypeVar("_Result")
 _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 

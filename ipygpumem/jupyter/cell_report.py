@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Collector, Plan
 
-__all__ = ["CellOptions", "ReportPresenter", "one_line_traceback"]
-
 
 @dataclass(slots=True)
 class CellOptions:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Finished, Plan
     from ipygpumem.measurement.recording_keys import CellFacts
 
-__all__ = ["Cells"]
-
 
 class Cells:
     """The cells of one shell while the extension is loaded."""

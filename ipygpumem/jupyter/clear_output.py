@@ -15,8 +15,6 @@ from ipygpumem.jupyter.replaced_method import replace_method
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Clearing", "captured"]
-
 
 def captured(request: str | None) -> bool:
     """Whether an ``ipywidgets.Output`` captures the output of a request (a message id). Imports nothing.

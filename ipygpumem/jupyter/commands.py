@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.commands.command import Option
 
-__all__ = ["COMMANDS", "command_help", "help_text", "similar_command"]
-
 _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 
 

@@ -13,8 +13,6 @@ from ipygpumem.jupyter.options import CELL, STATEMENT
 if TYPE_CHECKING:
     from ipygpumem.features.commands.command import Option
 
-__all__ = ["candidates", "matcher"]
-
 _PATHS = ("--snapshot", "--trace", "--timeline")
 _LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)
 

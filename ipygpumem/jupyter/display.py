@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.profile.model import ProfileFacts
     from ipygpumem.features.profile.timeline import CategoryTimeline
 
-__all__ = ["Display", "is_terminal", "uses_color"]
-
 
 def is_terminal(shell: Any) -> bool:
     """Whether this is IPython in a terminal, which shows only text."""

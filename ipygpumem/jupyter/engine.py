@@ -22,8 +22,6 @@ from ipygpumem.measurement.runtime import current
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
-__all__ = ["join", "leave"]
-
 
 class _ReportSender:
     """Sends the reports of this engine."""

@@ -26,8 +26,6 @@ from ipygpumem.measurement.runtime import close, current
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["load", "unload"]
-
 _MAGICS = (("line", "gpumem"), ("cell", "gpumem"), ("line", "_gpumem_begin"))
 _NAME = "GPUMem"
 _OBSERVED = ["preload", "devices", "oom_snapshot", "log"]

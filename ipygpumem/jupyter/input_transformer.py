@@ -13,8 +13,6 @@ import re
 
 from IPython.core.inputtransformer2 import cell_magic, classic_prompt, ipython_prompt, leading_indent
 
-__all__ = ["BEGIN", "NAME", "rewrite"]
-
 NAME = "gpumem"
 BEGIN = "_gpumem_begin"
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ipygpumem.jupyter.clear_output import Clearing
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["LiveCell", "LiveDisplays", "StreamTail"]
-
 DELAY = 2.0
 INTERVAL = 0.5
 _CHART_POINTS = 110

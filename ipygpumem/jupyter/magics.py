@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Plan
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["GPUMem"]
-
 
 @magics_class
 class GPUMem(Magics, Settings, Display):

@@ -21,8 +21,6 @@ from ipygpumem.measurement.notebook_sources import notebook_sources
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["compile_statement", "filled", "functions", "run_statement"]
-
 
 def filled(shell: Any, text: str) -> str:
     """A path with ``{name}`` replaced by variables of the notebook.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.oom.history import OomHistory
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = ["OomPanel"]
-
 
 class OomPanel:
     """The failed allocations of one shell's cells.

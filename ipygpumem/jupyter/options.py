@@ -12,8 +12,6 @@ from ipygpumem.features.recordings.command import RECORDING
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CELL", "STATEMENT", "parse_options", "split_statement"]
-
 _ARGUMENT = re.compile(r"""\s*((?:"[^"]*"?|'[^']*'?|[^\s"'])+)""")
 """An argument with its quotation marks."""
 _QUIET = Option(("-q", "--quiet"), None, "show nothing; the report is in ipygpumem.last")

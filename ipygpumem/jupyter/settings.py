@@ -17,8 +17,6 @@ from ipygpumem.measurement.runtime import current
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Settings", "without_faults"]
-
 
 class _Converted(TraitType[Any, Any]):
     """A setting whose values ``convert`` checks and converts; None stays None if it is allowed."""

@@ -21,8 +21,6 @@ from ipygpumem.sources.pytorch import WrappedFunctions
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ActiveRecording", "History", "HistoryOptions", "recording_problem"]
-
 _RECORD = "_cuda_record_memory_history"
 _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 

@@ -18,8 +18,6 @@ from ipygpumem.sources.pytorch import CallObservers
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["BackwardObservers", "BackwardPass", "BackwardPasses"]
-
 
 class BackwardObservers(CallObservers):
     """Observers of backward passes, one object per runtime: ``current().state(BackwardObservers)``.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.samples import Sample
     from ipygpumem.measurement.sampler import SampleWindow
 
-__all__ = ["add_reserved_levels", "sampled_curves"]
-
 
 def add_reserved_levels(
     snapshot: Mapping[str, Any], windows: Sequence[SampleWindow], started_us: int, dropped: Sequence[int | None]

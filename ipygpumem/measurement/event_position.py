@@ -11,8 +11,6 @@ from typing import TypeAlias
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
-__all__ = ["EventPosition", "event_position"]
-
 EventPosition: TypeAlias = dict[int, int]
 """Number of allocations and frees so far, by device index. Devices without a context are missing."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.sampler import SampleWindow
     from ipygpumem.sources.device import Device
 
-__all__ = ["Code", "Measurement", "MeasurementOptions", "Observer", "OpenSpans", "Span"]
-
 _cost = attrgetter("cost")
 _OVERLAPPED = "another thread was measured at the same time: the figures of both include the whole process"
 _ADDED = "{} was added to the monitored devices during this measurement: it is reported from the next one on"

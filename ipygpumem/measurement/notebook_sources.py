@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import linecache
 
-__all__ = ["notebook_sources"]
-
 
 def notebook_sources() -> dict[str, str]:
     """Text of the code that was not read from files, such as notebook cells, by file name in tracebacks."""

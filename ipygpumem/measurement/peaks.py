@@ -22,8 +22,6 @@ from ipygpumem.sources.pytorch import WrappedFunctions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PeakScope", "PeakTracker"]
-
 _READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 

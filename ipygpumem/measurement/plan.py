@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.snapshot import Snapshot
 
-__all__ = ["Collector", "Finished", "Outcome", "Plan", "with_notes"]
-
 
 @dataclass
 class Outcome:

@@ -12,8 +12,6 @@ import sys
 
 from ipygpumem.sources.pytorch import CallObservers
 
-__all__ = ["ProfilerObservers", "profiling"]
-
 _MODULE = "torch.autograd.profiler"
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
 
-__all__ = ["Recorder", "write_snapshot"]
-
 _PICKLE_PROTOCOL = 4
 """pytorch.org/memory_viz cannot read protocol 5, the default since Python 3.14 (pytorch#183842)."""
 

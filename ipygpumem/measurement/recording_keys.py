@@ -29,8 +29,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SCHEMA", "CellFacts", "recorded_file_names"]
-
 SCHEMA = 1
 
 

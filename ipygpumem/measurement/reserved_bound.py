@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CounterReading", "ReservedLevels", "reserved_bound"]
-
 _SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CLOCK_TOLERANCE = 0.001
 """In seconds. Times in PyTorch's history are from the CPU's time-stamp counter, ours from the system clock."""

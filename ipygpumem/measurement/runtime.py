@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import DeviceReading, Reading
 
-__all__ = ["Preload", "Runtime", "close", "current"]
-
 Preload = Literal["kernels", "context", "off"]
 _State = TypeVar("_State")
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.reserved_bound import CounterReading, ReservedLevels
     from ipygpumem.sources.device import Device
 
-__all__ = ["DeviceSamples", "SampleWindow", "Sampler"]
-
 _FIRST = 0.05
 _INTERVAL = 0.005
 _MAX_SAMPLES = 8_192

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.snapshot.model.timeline import Timeline
 
-__all__ = ["EventLookup"]
-
 
 class EventLookup:
     """Finds the last event of one device before a position.

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["WorkerThread"]
-
 IDLE_SECONDS = 5.0
 """The thread outlives short breaks between cells, but must end: some programs join all threads at exit."""
 _POLL = 0.05

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer import View
 
-__all__ = ["DisplayMethods"]
-
 
 class DisplayMethods:
     """Methods of `Snapshot` that show it."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.event_window import Churn, DeviceCalls, Step
     from ipygpumem.snapshot.queries.groups import Group
 
-__all__ = ["Snapshot"]
-
 
 class Snapshot(SnapshotData, DisplayMethods):
     """A memory snapshot, created by `load`.

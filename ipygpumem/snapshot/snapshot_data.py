@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.reader.load import Limits
     from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
-__all__ = ["SnapshotData", "check_event"]
-
 
 class SnapshotData:
     """The tables of a snapshot.

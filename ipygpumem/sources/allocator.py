@@ -13,21 +13,6 @@ from typing import Any, NamedTuple
 from ipygpumem.core.reading import Counters
 from ipygpumem.sources import pytorch
 
-__all__ = [
-    "AllocatedBlocks",
-    "AllocatorState",
-    "Block",
-    "allocated_blocks",
-    "allocator_state",
-    "empty_cache",
-    "is_recording",
-    "pinned_memory",
-    "segments",
-    "state",
-    "stats",
-    "uses_expandable_segments",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class AllocatorState:

@@ -14,8 +14,6 @@ from ipygpumem.core.from_dict import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["redact_command", "short_name"]
-
 _MAX_NAME_LENGTH = 60
 _MAX_LENGTH = 200
 _REDACTED = "***"

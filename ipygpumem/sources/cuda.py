@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 _RELAXED = 2
 """cudaStreamCaptureModeRelaxed."""
 
-__all__ = ["CudaPool", "PoolKind", "RelaxedCaptureMode", "pool", "raw_allocation"]
-
 PoolKind = Literal["stream", "graph"]
 _POOL_ATTRIBUTES: dict[PoolKind, tuple[int, int, int]] = {"stream": (5, 7, 6), "graph": (2, 0, 3)}
 """cudaMemPoolAttr... and cudaGraphMemAttr... ReservedMemCurrent, UsedMemCurrent and ReservedMemHigh."""

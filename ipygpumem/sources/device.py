@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ipygpumem.sources.allocator import AllocatorState
     from ipygpumem.sources.nvml import Nvml
 
-__all__ = ["Device", "DriverReading", "device_memory"]
-
 _TEST_SIZES = (34 * MIB, 38 * MIB)
 """Test allocations: multiples of CUDA's granularity of 2 MiB, but sizes that no library is likely to allocate."""
 _TOLERANCE = 2 * MIB

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorState]
 
-__all__ = ["DeviceMonitor"]
-
 _TRIES = 3
 _ASYNC = "cudaMallocAsync: CUDA's default memory pool, which PyTorch shares with every other user of that pool"
 

@@ -9,8 +9,6 @@ from ipygpumem.core.errors import first_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["run_first_kernels"]
-
 _SIZE = 64
 """Rows and columns: large enough for the kernels that real models use, small enough to cost nothing."""
 

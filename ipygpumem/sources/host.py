@@ -14,8 +14,6 @@ from pathlib import Path
 from ipygpumem.core.reading import HostReading
 from ipygpumem.core.units import KIB
 
-__all__ = ["loaded_library", "namespace_pids", "process_start", "read_host", "reset_peak"]
-
 _STATUS = "/proc/self/status"
 _MAPS = "/proc/self/maps"
 _MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB")

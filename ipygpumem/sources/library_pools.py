@@ -15,8 +15,6 @@ from ipygpumem.sources import cuda
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["GRAPHS", "STREAMS", "PoolReading", "pool_readings"]
-
 STREAMS = "CUDA's default memory pool"
 GRAPHS = "memory of CUDA graphs"
 

@@ -13,8 +13,6 @@ from typing import Any
 from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.reading import DeviceMemory
 
-__all__ = ["Nvml"]
-
 _INITIAL_CAPACITY = 32
 """Processes that fit into the first request for a list."""
 _LIST_TRIES = 4

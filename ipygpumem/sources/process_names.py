@@ -20,8 +20,6 @@ from ipygpumem.sources.command_lines import redact_command, short_name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["ProcessDirectory", "own_pid"]
-
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 """The kernel's number of the outermost PID namespace."""
 _FOREIGN_PID = "not looked up: NVML's pid may belong to another PID namespace"

@@ -21,23 +21,6 @@ from ipygpumem.sources.cuda import RelaxedCaptureMode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = [
-    "MINIMUM_VERSION",
-    "CallObservers",
-    "WrappedFunctions",
-    "backend",
-    "busy",
-    "capturing",
-    "device_memory",
-    "has_context",
-    "importable",
-    "listen_for_ooms",
-    "module",
-    "problem",
-    "started",
-    "synchronize",
-]
-
 MINIMUM_VERSION = (2, 4)
 _OOM_LISTENERS = "_ipygpumem_oom_listeners"
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Role = Literal["tensor", "storage", "module", "optimizer"]
 
-__all__ = ["StorageLocation", "TorchTypes", "is_saved_tensor"]
-
 
 def is_saved_tensor(value: Any) -> bool:
     """Return whether this is autograd's wrapper of a saved tensor, which Python's collector cannot look into."""

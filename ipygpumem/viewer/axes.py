@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     LegendItem = tuple[str, str, Any]
     """Color, label, and matplotlib's style of the line; None for a filled area."""
 
-__all__ = [
-    "MAX_BYTES",
-    "SCALES",
-    "Picture",
-    "Sheet",
-    "byte_ticks",
-    "event_ticks",
-    "mark_peak",
-    "printable",
-    "render",
-    "steps",
-    "style",
-    "time_ticks",
-]
-
 MAX_BYTES = 60_000
 """Target size of a PNG: a picture that exceeds it is drawn again with fewer pixels."""
 SCALES = (2.0, 1.5, 1.0)

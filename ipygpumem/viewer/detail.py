@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Pixels = NDArray[np.uint8]
 
-__all__ = ["EMPTY", "SMALL", "Columns", "columns", "strata"]
-
 EMPTY = 0
 """Pixel value above all allocations."""
 SMALL = 1

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     Publish = Callable[[dict[str, Any], dict[str, Any]], None]
 
-__all__ = ["DisplayTarget", "current_target", "shell_target"]
-
 
 @dataclass(frozen=True, slots=True)
 class DisplayTarget:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["LegendEntry", "LineColors", "line_colors"]
-
 # the same colors as in the viewer (js/snapshot/palette.js): distinguishable with any color vision
 _LINE_COLORS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#b9a0dc", "#99ddff", "#aaaa00", "#ffaabb", "#8fb7a8")
 # for allocations without a line of code, by the start of their label

@@ -19,8 +19,6 @@ from ipygpumem.core.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MAX_SNAPSHOTS", "PageData", "check_snapshot_count", "document", "join_names", "page", "script"]
-
 MAX_SNAPSHOTS = 8
 """Limit of snapshots side by side: the usual number of GPUs in a machine."""
 _MAX_NAMES = 2

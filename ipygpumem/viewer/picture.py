@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ipygpumem.viewer.axes import LegendItem, Sheet
     from ipygpumem.viewer.detail import Columns
 
-__all__ = ["SampledCurve", "picture", "sampled_curves"]
-
 _MANY_LIVE = 50_000
 """From so many live allocations on, each column takes noticeable time."""
 _HEADROOM, _TICK_LIMIT = 1.16, 0.91

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ipygpumem.viewer.axes import Picture
     from ipygpumem.viewer.widget import Widget
 
-__all__ = ["View"]
-
 _STILL_END = 64
 _MAX_STILLS = 2
 _BROWSER_HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"

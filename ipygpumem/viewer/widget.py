@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Answer = tuple[dict[str, Any], list[memoryview]]
 
-__all__ = ["MAX_BYTES", "Widget", "answer_request", "slice_of"]
-
 MAX_BYTES = 4_000_000
 """Limit of one message: some servers reject messages of more than 5 MB."""
 

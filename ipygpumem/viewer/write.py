@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["open_page", "write_file", "write_page", "write_picture"]
-
 _TEXT_BROWSERS = {"www-browser", "links", "elinks", "lynx", "w3m"}
 _MAX_STEM = 60
 

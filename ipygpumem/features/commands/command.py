@@ -19,24 +19,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = [
-    "ASSIGNMENT",
-    "DEVICE",
-    "HELP",
-    "Command",
-    "Interface",
-    "Option",
-    "add_shell_command",
-    "byte_count",
-    "parse_line",
-    "positive",
-    "result_command",
-    "result_options",
-    "show_result",
-    "split_command",
-    "split_line",
-]
-
 Interface = Literal["magic", "shell"]
 
 

@@ -14,17 +14,6 @@ from ipygpumem.core.errors import ReportError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = [
-    "BAD_ARGUMENTS",
-    "BAD_FILE",
-    "INTERRUPTED",
-    "print_error",
-    "print_json",
-    "print_lines",
-    "print_skipped",
-    "progress",
-]
-
 BAD_FILE, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
 _PROGRESS_SECONDS = 1.0
 _CLEAR_LINE = "\r\x1b[K"

@@ -13,8 +13,6 @@ from ipygpumem.features.ranks.engines.command import ENGINES
 from ipygpumem.features.recordings.command import RECORD, VIEW
 from ipygpumem.features.release.command import FREE
 
-__all__ = ["COMMANDS"]
-
 COMMANDS = (
     *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW),
     *(HISTORY, NOTEBOOK, COMPARE, ENGINES, RANKS),

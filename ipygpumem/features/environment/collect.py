@@ -21,8 +21,6 @@ from ipygpumem.sources.nvml import Nvml
 if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
 
-__all__ = ["Environment", "environment", "environment_lines"]
-
 _PACKAGES = (
     *("ipygpumem", "torch", "numpy", "nvidia-ml-py", "ipython", "ipykernel", "anywidget"),
     *("pandas", "pyarrow", "llvmlite"),

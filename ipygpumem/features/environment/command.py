@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = ["ENV"]
-
 
 def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
     from ipygpumem.features.environment.collect import environment, environment_lines

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Cache", "cache_of"]
-
 _INACTIVE = "inactive"
 _DEFAULT_POOL = (0, 0)
 _PAGE_SIZES = {"small": 2 << 20, "large": 20 << 20}

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.outside.allocation_totals import Owner
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["Explanation", "explain"]
-
 _LIBRARY_OF_POOL = {
     "CuPy's pool": "CuPy",
     "JAX's pool": "JAX/XLA",

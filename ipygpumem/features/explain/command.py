@@ -9,8 +9,6 @@ from ipygpumem.features.commands.command import result_command
 if TYPE_CHECKING:
     from ipygpumem.features.explain.collect import Explanation
 
-__all__ = ["EXPLAIN"]
-
 
 def _explain(device: list[str] | None) -> Explanation:
     from ipygpumem.features.explain.collect import explain

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import HostReading
 
-__all__ = ["LISTED_TWICE", "NVIDIA_SMI", "RETURNABLE", "Kind", "Step", "Waterfall", "host_waterfall"]
-
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
 """The kind of a step's memory, which decides the color of its bar; ``total`` is not a part."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.explain.cache import Cache
 
-__all__ = ["NamedMemory", "device_waterfall"]
-
 _MAX_PROCESSES = 5
 _PERMANENT = "exists until this process ends"
 _ADVICE = {

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.explain.model import Step, Waterfall
 
-__all__ = ["html_waterfalls", "text_waterfalls"]
-
 _BAR_CELLS = 30
 _MAX_LABEL = 44
 _MIN_BAR = 1

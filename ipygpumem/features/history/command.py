@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.history.comparison import RowPair
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = ["COMPARE", "HISTORY", "NOTEBOOK"]
-
 _COMPARED = ("held", "peak", "outside", "seconds")
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     _RunRows = dict[tuple[object, ...], ReportRow]
 
-__all__ = ["RowPair", "last_run", "pair_rows"]
-
 _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {}"}
 
 

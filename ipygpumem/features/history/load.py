@@ -21,17 +21,6 @@ from ipygpumem.features.history.model import MIME, ReportRow, changed_rows, rows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = [
-    "ReportRows",
-    "open_regular_file",
-    "parse_json",
-    "read_notebook",
-    "read_reports",
-    "read_rows",
-    "short_names",
-    "starts_with_report",
-]
-
 _MAX_JSON_BYTES = 1 << 29
 """Largest file that is read as a single JSON value."""
 _MAX_LINE_BYTES = 1 << 26

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
 
-__all__ = ["ReportLog"]
-
 _MAX_UNWRITTEN = 1000
 """Reports that are kept while the file cannot be written, for example because the disk is full."""
 

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import DeviceReport, Report
 
-__all__ = [
-    "LIMIT",
-    "MIME",
-    "ReportRow",
-    "changed_rows",
-    "output_metadata",
-    "report_rows",
-    "rows_from_summary",
-    "summary",
-]
-
 MIME = "application/vnd.ipygpumem+json"
 LIMIT = 2048
 """Maximum size of the summary as JSON, in bytes of UTF-8."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.history.model import ReportRow
     from ipygpumem.viewer.axes import LegendItem, Picture, Sheet
 
-__all__ = ["history_picture"]
-
 _TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND = 36, 26, 190, 250, 30
 _MAX_DEVICES = 8
 _HEADROOM, _TICK_LIMIT = 1.1, 0.98

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.measurement.plan import Outcome
 
-__all__ = ["COLUMNS", "Reports", "SessionHistory", "data_frame", "load_reports", "session_reports"]
-
 MAX_REPORTS = 10_000
 """Reports that a session keeps, about 30 MB. A log contains all of them."""
 _MAX_DETAILED = 100

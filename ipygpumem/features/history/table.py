@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.history.comparison import RowPair
     from ipygpumem.features.history.model import ReportRow
 
-__all__ = [
-    "COLUMNS",
-    "PAGE",
-    "Page",
-    "comparison_tables",
-    "history_tables",
-    "row_figures",
-    "row_outcome",
-    "select_devices",
-]
-
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
 """The columns by which a history can be sorted, with the field of `ReportRow` that each shows."""
 PAGE = 30

@@ -12,8 +12,6 @@ from ipygpumem.sources.allocator import allocated_blocks
 if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["CellBaselines"]
-
 _COMPARES = re.compile(r"%gpumem\s+who\b.*--new\b")
 
 

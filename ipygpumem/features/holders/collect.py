@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.sources.allocator import AllocatedBlocks, Block
 
-__all__ = ["find_holders", "holders", "new_holders"]
-
 _HOST = "cpu"
 _ROUNDING = 512
 """Bytes to which PyTorch's allocator rounds; used if its blocks cannot be read."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = ["WHO"]
-
 
 def _run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
     from ipygpumem.features.holders.table import holders_tables

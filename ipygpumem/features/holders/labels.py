@@ -29,8 +29,6 @@ from ipygpumem.features.holders.untracked import array_base, array_items, has_ob
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-__all__ = ["Label", "Style", "fallback_label", "global_namespaces", "is_labelled_indirectly", "reference_labels"]
-
 Style = Literal["object", "names", "items", "attributes", "module", "members"]
 """How the keys of a dict are written: as bare names, as items or as attributes; of a module or its parameters."""
 

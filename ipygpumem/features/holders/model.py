@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ipygpumem.sources.allocator import AllocatedBlocks
     from ipygpumem.sources.storages import StorageLocation
 
-__all__ = ["KINDS", "PLACES", "Holder", "Holders", "Kind", "Place", "Rest", "Storage", "StorageBaseline", "Total"]
-
 Kind = Literal["parameter", "gradient", "buffer", "optimizer state", "activation", "plain"]
 Place = Literal["variable", "module", "output", "thread", "traceback", "elsewhere", "garbage"]
 

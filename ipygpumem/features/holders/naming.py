@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.roots import Root
     from ipygpumem.features.holders.targets import Targets
 
-__all__ = ["NamedObject", "ObjectNames"]
-
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
 """Depth added by an optimizer's references, so that a parameter is named after its module."""

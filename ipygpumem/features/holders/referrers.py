@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-__all__ = ["Heap", "ReferrerGraph", "SearchLimit"]
-
 _CHUNK = 8192
 _MAX_SINGLE_LOOKUPS = 32
 """Number of ids up to which single lookups are faster than NumPy."""

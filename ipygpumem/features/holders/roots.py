@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.labels import Style
     from ipygpumem.features.holders.model import Place
 
-__all__ = [
-    "Naming",
-    "Root",
-    "exception_roots",
-    "is_output",
-    "module_roots",
-    "naming",
-    "notebook_roots",
-    "python_roots",
-]
-
 _MISSING = object()
 
 

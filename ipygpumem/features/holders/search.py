@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Place
     from ipygpumem.sources.storages import StorageLocation
 
-__all__ = ["NO_NAME", "NamedStorage", "SearchResult", "search_holders"]
-
 NO_NAME = "no name in Python"
 """The holder of objects that are alive, although no name leads to them."""
 _MAX_SECOND_LOOKS = 4

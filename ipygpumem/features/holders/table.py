@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.holders.model import Holder, Holders, Storage, Total
 
-__all__ = ["holders_tables"]
-
 _NAME_WIDTH = 58
 _OTHER_NAMES = 2
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.referrers import SearchLimit
     from ipygpumem.sources.storages import StorageLocation, TorchTypes
 
-__all__ = ["Target", "Targets"]
-
 _MAX_WRAPPERS = 5
 """Levels of tensors in tensors: a distributed parameter may be quantized, and in a user's own class."""
 _OWNED: tuple[tuple[str, str, int, Kind], ...] = (

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.holders.referrers import Heap, ReferrerGraph
 
-__all__ = ["add_array_referrers", "add_class_referrers", "array_base", "array_items", "has_objects"]
-
 _CHUNK = 8192
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
 _MAX_CLASS_REFERRERS = 50

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.snapshot import Snapshot
 
-__all__ = ["LimitsCollector"]
-
 _HOLDERS_NAMED = 3
 
 

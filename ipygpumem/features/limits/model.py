@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import DeviceReport, Report
 
-__all__ = ["ExceededLimit", "Limits"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:

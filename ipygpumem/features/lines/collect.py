@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Line = tuple[str, int]
 
-__all__ = ["LinesCollector"]
-
 _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 

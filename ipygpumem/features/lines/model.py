@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ipygpumem.core.to_dict import PlainData
 
-__all__ = ["CodeLine", "DeviceLines", "LineUse", "PeakLines", "SourceLine", "SourceListing"]
-
 
 @dataclass(frozen=True, slots=True)
 class LineUse:

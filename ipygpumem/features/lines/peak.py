@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.queries.groups import Group
 
-__all__ = ["PeakLinesCollector", "code_lines", "largest_lines", "lines_at_peak", "lines_reaching_peak", "peak_lines"]
-
 _LINES_SHOWN = 5
 _LABEL_WIDTH = 90
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
 
-__all__ = ["THREAD_FILE", "DeviceRecording", "RecordedSection", "allocator_bytes", "device_timeline", "outermost_files"]
-
 THREAD_FILE = "threading.py"
 """The outermost file of a thread started from Python ends with this name."""
 

@@ -17,16 +17,6 @@ from ipygpumem.core.interpreter import instance_dict, is_instance
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = [
-    "SourceRegion",
-    "SourceTexts",
-    "code_object",
-    "enclosing_functions",
-    "function_region",
-    "resolve_name",
-    "with_statement_region",
-]
-
 _MAX_WRAPPERS = 20
 _FIRST_NAME = re.compile(r"[^.\[\]]+")
 _NEXT_PART = re.compile(r"""\.([^.\[\]]+)|\[(-?[0-9]{1,9}|'[^']*'|"[^"]*")\]""")

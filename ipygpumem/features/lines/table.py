@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine
 
-__all__ = ["line_table"]
-
 _HEADER = ("held after", "peak", "allocated", "freed", "kept")
 _EMPTY = ("",) * len(_HEADER)
 _REMARK = (

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = ["MONITOR"]
-
 _SHORTEST, _LONGEST = 0.25, 60.0
 
 

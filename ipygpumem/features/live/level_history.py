@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     _Running = tuple[int | None, float] | None
     """In number and start of the running cell."""
 
-__all__ = ["LevelHistory", "level_update"]
-
 _FIGURES = {name: name for name in ("allocated", "cached", "outside", "others", "capacity")} | {"used": "in_use"}
 """The page's names of figures, with the attributes of `DeviceReading`."""
 _MAX_CELLS = 1_000

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.live.widget import MonitorWidget
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["Monitor"]
-
 _EVERY = 1.0
 _VIEW_TIMEOUT = 20.0
 """Seconds without a message after which a page counts as closed, unless the kernel was busy."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["Poller"]
-
 _MIN_CHANGE = 2 << 20
 _MIN_INTERVAL = 1.0
 _ATTEMPTS = 2

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 
-__all__ = ["live_bundle"]
-
 _COLORS = {"allocated": "#3b82f6", "reserved": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
 """The areas of the chart from bottom to top; figures that begin with these names are underlined in the color."""
 _WIDTH, _HEIGHT = 220, 36

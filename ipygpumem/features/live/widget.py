@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.viewer.widget import Answer
 
-__all__ = ["MonitorWidget"]
-
 
 class MonitorWidget(anywidget.AnyWidget):
     """A chart of memory over time; ``history`` returns the levels so far, as plain data.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-__all__ = ["DDP", "AttributedAllocations"]
-
 DDP = "DistributedDataParallel"
 _KIND_CODES: dict[MemoryKind, int] = {kind: code for code, kind in enumerate(MEMORY_KINDS)}
 _FORWARD = len(MEMORY_KINDS)  # until it is known whether an allocation outlives the call: activation, or temporary

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.modules.tracker import ModuleTracker
     from ipygpumem.measurement.measurement import Measurement
 
-__all__ = ["ModulesCollector"]
-
 _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
     ("parameters", "parameters"),
     ("buffers", "buffers"),

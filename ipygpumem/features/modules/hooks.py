@@ -12,8 +12,6 @@ from ipygpumem.sources.pytorch import WrappedFunctions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GlobalHooks", "wrap_compiled_call"]
-
 _MODULE = "torch.nn.modules.module"
 _CHECK = "_has_any_global_hook"
 _COMPILED_CALL = "_compiled_call_impl"

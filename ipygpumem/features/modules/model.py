@@ -7,8 +7,6 @@ from typing import Literal, get_args
 
 from ipygpumem.core.to_dict import PlainData
 
-__all__ = ["MEMORY_KINDS", "KindBytes", "MemoryKind", "ModuleRow", "ModuleTree", "StepPhase"]
-
 MemoryKind = Literal[
     "parameters",
     "buffers",

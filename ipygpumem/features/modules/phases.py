@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.measurement.peaks import PeakScope
 
-__all__ = ["PhaseTracker"]
-
 _NAMES = ("forward", "backward", "optimizer", "other")
 
 

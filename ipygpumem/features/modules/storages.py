@@ -17,8 +17,6 @@ from ipygpumem.sources.storages import TorchTypes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["ModelStorages", "ModuleFacts", "StorageAddress"]
-
 _MAX_DEPTH = 5
 _TENSOR_TABLES = (("parameters", "_parameters"), ("buffers", "_buffers"))
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.modules.model import ModuleRow, ModuleTree
 
-__all__ = ["module_tables"]
-
 _MAX_ROWS = 60
 _REMARK = (
     "parameters to activations: when the model's are largest; temporary: the most that a forward used and freed, at "

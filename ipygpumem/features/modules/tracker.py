@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["ModuleCall", "ModuleTracker"]
-
 _MAX_ADDRESSES = 2_000_000
 
 

@@ -16,8 +16,6 @@ from ipygpumem.measurement.runtime import current
 if TYPE_CHECKING:
     from ipygpumem.features.oom.model import Failure
 
-__all__ = ["explain"]
-
 _MAX_CELLS = 3
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.recording_keys import CellFacts
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["OomHistory", "oom_path"]
-
 _MAX_EVENTS = 100_000
 _COST = (
     f"the last {_MAX_EVENTS:,} allocations and frees are recorded with their Python stacks, which takes about 50 MiB of"

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.holders.model import Holders
 
-__all__ = ["Failure", "Frame", "FreeBlocks", "OutOfMemory", "advice", "free_blocks"]
-
 Frame = tuple[str, int, str]
 """File name, line, function."""
 _NEGLIGIBLE = 64 << 20

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.oom.model import Frame
 
-__all__ = ["FailureObserver", "failed_allocations"]
-
 _MAX_FAILURES = 100
 """Failures to keep: a loop may try thousands of times."""
 _MAX_FRAMES = 64

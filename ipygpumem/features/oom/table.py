@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.breakdown import Baseline
     from ipygpumem.features.oom.model import Failure, OutOfMemory
 
-__all__ = ["oom_tables"]
-
 _MAX_HOLDERS = 5
 _MAX_PROCESSES = 3
 _MIN_BAR_SHARE = 0.005

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.outside.model import Memory
     from ipygpumem.sources.cupti.library import Cupti
 
-__all__ = ["COLUMNS", "TIME", "LiveAllocations", "Owner", "RecordingInterval", "Totals", "pytorch_segments"]
-
 TIME, ALLOCATES, ADDRESS, BYTES, OWNER = range(5)
 COLUMNS = 5
 

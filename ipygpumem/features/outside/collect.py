@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["OutsideCollector", "OutsideSetting"]
-
 _Pools = dict[tuple[str, int], PoolReading]
 
 

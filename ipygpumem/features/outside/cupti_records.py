@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.outside.allocation_totals import Owner
 
-__all__ = ["OutsideRecords", "outside_records"]
-
 _DELAY_NS = 100_000_000
 """A record carries the time when its call began, and is written when it ends: few calls take longer."""
 _POLL_SECONDS = 0.05

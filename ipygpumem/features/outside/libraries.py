@@ -7,8 +7,6 @@ from functools import lru_cache
 
 from ipygpumem.core.from_dict import printable
 
-__all__ = ["ALLOCATOR", "file_name", "library_name"]
-
 _MAX_LENGTH = 80
 
 ALLOCATOR = "PyTorch's allocator"

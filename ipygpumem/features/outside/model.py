@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.grade import Grade
     from ipygpumem.core.report import DeviceReport
 
-__all__ = ["DEVICE_MEMORY", "EARLIER", "LibraryMemory", "Memory", "OutsideMemory", "PoolMemory", "balance"]
-
 Memory = Literal["device", "array", "static", "managed", "pinned"]
 """``device``: cudaMalloc and similar; ``array``: textures and surfaces; ``static``: variables of kernels; ``managed``:
 moves between device and host; ``pinned``: page-locked memory of the host."""

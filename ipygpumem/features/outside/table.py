@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
 
-__all__ = ["outside_sentence", "outside_table", "with_outside"]
-
 _REST = "CUDA context, kernel code, stacks"
 _UNATTRIBUTED = "not attributed to a library"
 _IDLE = "unused in CUDA's memory pools"

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["Processes", "ProcessesCollector", "other_processes_by_device", "processes"]
-
 _START_TOLERANCE = 1.0
 """Seconds by which a process may have started before the measurement and still counts as started in it."""
 

@@ -9,8 +9,6 @@ from ipygpumem.features.commands.command import result_command
 if TYPE_CHECKING:
     from ipygpumem.features.processes.collect import Processes
 
-__all__ = ["PROCESSES"]
-
 
 def _processes(device: list[str] | None) -> Processes:
     from ipygpumem.features.processes.collect import processes

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import DeviceReport
 
-__all__ = ["DeviceProcesses", "other_process_changes"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceProcesses(PlainData):

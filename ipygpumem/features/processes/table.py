@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     _Process = tuple[str, tuple[int | None, ...], str]
     """Label, sizes in bytes, and remark."""
 
-__all__ = ["other_process_sentence", "processes_table", "with_change_rows", "with_other_process_rows"]
-
 _ROW_LABEL = "other processes"
 _MAX_ROWS = 5
 _MAX_IN_SENTENCE = 3

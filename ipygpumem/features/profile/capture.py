@@ -26,8 +26,6 @@ from ipygpumem.sources import pytorch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Capture"]
-
 _OTHER_THREAD = (
     "a profiler cannot start in this thread, because %%gpumem --trace or --timeline is profiling the code and PyTorch "
     "aborts the process when two threads profile"

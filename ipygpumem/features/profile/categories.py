@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.profile.data_flow import DataFlow
 
-__all__ = ["CATEGORIES", "Categories", "all_versions", "classify"]
-
 CATEGORIES = (
     "parameter",
     "optimizer state",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Outcome
 
-__all__ = ["ProfileCollector", "check_profile_paths", "profile_collector"]
-
 _ENDINGS = {"trace": (".json", ".json.gz"), "timeline": (".html", ".htm")}
 _EXAMPLES = {"trace": "trace.json.gz", "timeline": "timeline.html"}
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["DataFlow", "Node", "UnmatchedEvent"]
-
 
 class UnmatchedEvent(NamedTuple):
     """An allocation (``size`` above 0) or a free (below 0) that belongs to no tensor of an operator."""

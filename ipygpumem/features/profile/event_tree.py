@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     _Event = tuple[int, Any, str, Any, int]  # time, event, kind, fields, index of the enclosing event
     _Writes = dict[int, set[bool | None]]  # for each tensor whether operators write it (None: unknown)
 
-__all__ = ["read_allocations", "read_flow"]
-
 _OPERATOR, _ALLOCATION, _CALL = "TorchOp", "Allocation", "PyCall"
 _BACKWARD = "BACKWARD_FUNCTION"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ipygpumem.core.units import duration, precise_size
 
-__all__ = ["CategoryPeak", "ProfileFacts"]
-
 
 @dataclass(frozen=True, slots=True)
 class CategoryPeak:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.profile.timeline import CategoryTimeline
 
-__all__ = ["encode_timelines", "timeline_page"]
-
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
     """Encode all timelines as `ipygpumem.snapshot.export.encode` does, with columns named ``0/time``, ``0/size``...

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.profile.timeline import CategoryTimeline
     from ipygpumem.viewer.axes import LegendItem, Picture, Sheet
 
-__all__ = ["profile_picture"]
-
 _MAX_DEVICES = 4
 _HEADROOM, _TICK_LIMIT = 1.14, 0.92
 _TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND_ROW = 36, 26, 230, 310, 20

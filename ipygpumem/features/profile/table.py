@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.profile.model import CategoryPeak
 
-__all__ = ["category_tables"]
-
 
 def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
     """Return a table per device: its categories in use at the peak, the largest first."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.profile.data_flow import DataFlow, UnmatchedEvent
 
-__all__ = ["CategoryTimeline", "build_timelines"]
-
 _ALLOCATED, _WRITTEN, _FREED = range(3)
 """Order of changes at the same time."""
 _NONE = -1

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.tables import Table
 
-__all__ = ["Ranks", "read_ranks"]
-
 _MAX_REPORT_BYTES = 1 << 22
 _MAX_FILES = 100_000
 _SNAPSHOTS = (SNAPSHOT, ".pickle.gz", ".pickle.xz")

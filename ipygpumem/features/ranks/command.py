@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.ranks.collect import Ranks
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = ["RANKS"]
-
 _COLUMNS = ("rank", "held", "peak", "outside", "time")
 _WORKERS = min(os.cpu_count() or 1, 8)
 _ENDINGS = {"plot": ("picture", ".png"), "html": ("page", ".html", ".htm")}

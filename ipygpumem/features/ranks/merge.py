@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.tables import Table
 
-__all__ = ["Merged", "Spread", "merge_reports"]
-
 
 @dataclass(frozen=True, slots=True)
 class Merged(ShownAsTables):

@@ -11,8 +11,6 @@ from ipygpumem.core.report import Report
 from ipygpumem.core.to_dict import PlainData
 from ipygpumem.features.lines.model import CodeLine
 
-__all__ = ["MAX_RANKS", "SCHEMA", "DeviceFacts", "RankInfo", "RankPeak", "RankResult", "State", "rank_result_from"]
-
 SCHEMA = 1
 """Version of the JSON form: ``{"schema", "state", "origin", "report", ...}``."""
 MAX_RANKS = 1 << 24

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.ranks.model import RankInfo, RankPeak
 
-__all__ = ["is_older_snapshot", "missing_ranks", "newest_run"]
-
 _CLOCK_TOLERANCE = 1.0
 """Seconds by which clocks may differ: file times are coarse."""
 _SAME_LAUNCH = {"process", "parent", "job", "elastic"}

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     _Summary = tuple[RankPeak, ...] | str
 
-__all__ = ["summarize_files", "summarize_peaks"]
-
 _LINES = 200
 _INTERVALS = 120
 _MIN_POOL_FILES = 4

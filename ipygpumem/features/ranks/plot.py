@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.ranks.model import RankPeak, RankResult
     from ipygpumem.viewer.axes import Picture, Sheet
 
-__all__ = ["ranks_picture"]
-
 _TOP, _PLOT_HEIGHT, _FOOT = 54, 260, 40
 _HEADROOM = 1.1
 _DEFAULT_COLOR = "#9db8d9"

@@ -23,8 +23,6 @@ from ipygpumem.measurement.allocation_history import recording_problem
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
-__all__ = ["REPORT", "SNAPSHOT", "RankFiles", "make_folder"]
-
 REPORT, SNAPSHOT = ".json", ".pickle"
 _CLOCK_TOLERANCE = 1.0
 """Seconds by which clocks may differ: file times are coarse."""

@@ -17,8 +17,6 @@ from ipygpumem.sources.host import process_start
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FallbackRank", "current_rank_info", "launch_ids", "rank_and_world"]
-
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),  # torchrun, accelerate
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

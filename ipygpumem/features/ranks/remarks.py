@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.ranks.model import RankInfo, RankResult
     from ipygpumem.features.ranks.skew import RankRow
 
-__all__ = ["join_names", "names_by_text", "notes_tables", "rank_remarks"]
-
 _MAX_NAMES = 8
 _SAME_TIME = 1.0
 """Seconds by which clocks and start times may differ without a remark."""

@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
     RankRow = tuple[RankResult, ReportRow | None]
 
-__all__ = [
-    "FIGURES",
-    "DeviceUsage",
-    "Difference",
-    "Spread",
-    "compare_ranks",
-    "device_usage",
-    "rank_rows",
-    "slow_ranks",
-    "spread_of",
-    "spreads",
-]
-
 FIGURES = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
 """The figures that are compared, fields of `ReportRow`, with their labels."""
 _SLOW_FACTOR, _SLOW_SECONDS = 1.5, 1.0

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.ranks.model import RankResult
     from ipygpumem.features.ranks.skew import DeviceUsage, Difference, RankRow, Spread
 
-__all__ = ["DEFAULT_ROWS", "ranks_tables"]
-
 DEFAULT_ROWS = 32
 """Rows of each table, unless the user asks for another number."""
 _UUID_DIGITS = 8

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
 
-__all__ = ["AcrossCells"]
-
 _MAX_SAMPLED_CELLS = 200
 """Number of cells whose samples are stored: up to some thousand samples each."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = ["RECORD", "RECORDING", "VIEW", "history_options"]
-
 
 def _key_value(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")

@@ -20,8 +20,6 @@ from ipygpumem.features.holders.roots import is_output
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["check_names", "forget_exception", "forget_outputs", "forget_variables"]
-
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 _HANDLERS = ("InteractiveTB", "SyntaxTB")
 _HANDLER_ATTRIBUTES = ("tb", "etype", "evalue", "value", "pdb", "last_syntax_error")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = ["FREE"]
-
 _MAX_HOLDERS = 5
 
 

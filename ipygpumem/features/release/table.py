@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import DeviceReading, Reading
 
-__all__ = ["release_tables"]
-
 _HEADER = ("before", "after", "change")
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["ModeChanges"]
-
 _PROBLEMS = {
     "device": "memory outside PyTorch is known for the whole device only from now on",
     "torch-only": "memory outside PyTorch is unknown from now on",

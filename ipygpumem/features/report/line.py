@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.core.report import DeviceReport, HostReport, Report
 
-__all__ = ["Figure", "Row", "html_line", "line_bundle", "report_notes", "text_line"]
-
 _MAX_ROWS = 3
 _ANSI = {"held": "1", "peak": "1", "outside": "33", "outside_peak": "33", "others": "35", "unattributed": "35"}
 _FAINT = "2"

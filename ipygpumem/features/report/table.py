@@ -25,15 +25,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.features.lines.model import PeakLines
 
-__all__ = [
-    "baseline_line",
-    "breakdown_tables",
-    "full_bundle",
-    "peak_lines_tables",
-    "report_tables",
-    "requested_bundle",
-]
-
 _NEW_HOLDERS = 5
 
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["encode", "encode_columns"]
-
 _MAGIC = b"ipgmsnap"
 _VERSION = 2
 _LENGTH = 4

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["COLUMNS", "event_rows", "events_frame", "to_frame", "write_csv", "write_parquet"]
-
 COLUMNS = (
     "device",
     "event",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["align_start_times", "shareable", "strip_folders"]
-
 # The part of a library's file name that says nothing about the machine. The separator before it stays, as library code
 # is recognized by it.
 _PUBLIC = re.compile(

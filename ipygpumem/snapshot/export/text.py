@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = [
-    "clip",
-    "diff_lines",
-    "fragmentation_lines",
-    "group_lines",
-    "leak_lines",
-    "many",
-    "oom_lines",
-    "peak_line",
-    "share",
-]
-
 _LABEL = 100
 _PERCENT = 100
 _INDENT = "  "

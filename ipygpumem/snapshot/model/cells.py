@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.model.stacks import StackTable
 
-__all__ = ["OUTSIDE", "Annotation", "Cell", "Cells", "Intervals", "RecorderMetadata", "innermost"]
-
 OUTSIDE = "(no cell)"
 _MAX_LABELS = 3
 _FOREVER = (1 << 63) - 1

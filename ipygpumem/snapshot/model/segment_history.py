@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["BLOCK", "SEGMENT", "SMALL_SEGMENT", "AllocatorState", "SegmentHistory", "find_range", "find_segment"]
-
 SEGMENT = np.dtype(
     [
         ("address", "i8"),

@@ -10,8 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["STATES", "BlockState", "Blocks", "Segments"]
-
 STATES = ("inactive", "active_allocated", "active_pending_free")
 """Names of the numbers in the ``state`` column."""
 

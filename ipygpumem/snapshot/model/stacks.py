@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["UNKNOWN_FILE", "Frame", "StackTable", "is_user_file"]
-
 UNKNOWN_FILE = "??"
 # Files that are not the user's own code: libraries, Python's own modules, notebook machinery, generated code, C++
 _NOT_USER_CODE = re.compile(

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["BEFORE", "Allocations", "Curve", "Gaps", "Timeline"]
-
 BEFORE = -1
 """Start of an allocation that is older than the first event."""
 

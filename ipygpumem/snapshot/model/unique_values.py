@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Numbering", "distinct", "is_in"]
-
 
 class Numbering(dict[Any, int]):
     """Numbers keys in the order of their first use."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.queries.groups import Group
 
-__all__ = ["Change", "Diff", "diff"]
-
 # the file name of a cell contains the kernel's process id, which changes with every start
 _KERNEL = re.compile(r"ipykernel_\d+")
 

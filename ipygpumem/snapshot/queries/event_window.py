@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["SHORT_LIVED", "Churn", "DeviceCalls", "Step", "churn", "device_calls", "growth", "leaks", "short_lived"]
-
 _MICROSECONDS = 1e6
 _MAX_SUGGESTIONS = 5
 

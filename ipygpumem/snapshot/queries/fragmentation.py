@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Fit", "Fragmentation", "Oom", "explain_oom", "fragmentation", "round_request", "segment_size"]
-
 # The allocator's constants (c10/core/AllocatorConfig.h), unchanged since torch 1.0
 _QUANTUM = 512
 _DEFAULT_POOL = (0, 0)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
     """A code for each row, and a function that describes the group with a code."""
 
-__all__ = ["KEYS", "Group", "add_up", "group_rows", "label_rows"]
-
 UNKNOWN = "(unknown)"
 _KIB_BITS = 10
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

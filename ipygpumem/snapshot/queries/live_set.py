@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["LiveSet", "Peak"]
-
 ROUNDING = "(the allocator's rounding)"
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.live_set import Peak
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["Overview", "notes", "overview", "summary_text"]
-
 _TOP = 3
 _MAX_DEVICES = 4
 

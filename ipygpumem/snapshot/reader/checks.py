@@ -15,21 +15,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "MAX_BLOCK",
-    "MAX_TOTAL",
-    "HugeNumber",
-    "check_repetition",
-    "column",
-    "integer",
-    "is_plain",
-    "mapping",
-    "optional",
-    "sequence",
-    "text",
-    "type_name",
-]
-
 MAX_BLOCK = 1 << 48
 """Bytes of the largest plausible block or segment."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Entries", "NotColumnarError", "Run", "find_entries", "is_in_events"]
-
 _CHUNK = 1 << 22  # bytes whose entries are read together: their columns fit into the processor's cache
 _EVENT_KEYS = (["device_traces"], ["host_traces"])
 _EVENT_DEPTHS = (2, 3)  # a list of one item is not preceded by MARK

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
     Words = NDArray[np.uint64]
 
-__all__ = ["MARGIN", "NONE", "FieldReader"]
-
 MARGIN = 32
 """Bytes at the end of the data that no entry may reach, so that reading a few bytes ahead needs no check."""
 

@@ -20,8 +20,6 @@ from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Limits", "one_line", "read_objects"]
-
 _GZ = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\x00"
 _ZIP = b"PK\x03\x04"

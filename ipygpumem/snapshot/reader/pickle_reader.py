@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.reader.entry_batches import Entries
     from ipygpumem.snapshot.reader.load import Limits
 
-__all__ = ["PickleReader"]
-
 _CONSTANTS = {op.NONE: None, op.NEWTRUE: True, op.NEWFALSE: False, op.EMPTY_TUPLE: ()}
 # By opcode: bytes of the operand, or of the length that precedes the value
 _INTS = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}

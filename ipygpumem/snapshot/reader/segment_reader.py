@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Row = tuple[int, ...]
 
-__all__ = ["read_segments"]
-
 # PyTorch's code and its documentation use different names for the third state
 _STATE_NUMBER = {**{name: number for number, name in enumerate(STATES)}, "active_awaiting_free": BlockState.PENDING}
 _TYPES = ("large", "small")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["StackBuilder", "TableBuilder"]
-
 _FIRST_CHECK = 1 << 16
 _MAX_LINE = (1 << 31) - 1
 _MAX_TEXT, _MAX_ITEMS = 100, 20  # of user metadata that is a dict

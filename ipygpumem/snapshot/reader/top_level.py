@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.reader.load import Limits
     from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
-__all__ = [
-    "read_annotations",
-    "read_device_traces",
-    "read_host_traces",
-    "read_recorder_metadata",
-    "read_settings",
-    "read_sources",
-    "top_level",
-]
-
 _STAGES = ("START", "END")
 _NO_DEVICE = -1
 _SCHEMA = 1

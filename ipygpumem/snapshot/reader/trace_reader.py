@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbered = NDArray[np.int32]
 
-__all__ = ["TraceReader"]
-
 _ACTION_NUMBER = {name: number for number, name in enumerate(ACTIONS)}
 _WITHOUT_ADDRESS = (Action.OOM, Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
 _WITHOUT_SIZE = (Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)

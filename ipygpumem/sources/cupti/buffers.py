@@ -22,8 +22,6 @@ from ipygpumem.core.errors import CuptiError, first_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Buffers"]
-
 _SIZE = 128 << 10
 _COUNT = 256
 """Each thread that allocates may fill one. All messages fit into a pipe of one page, the minimum for a user with many

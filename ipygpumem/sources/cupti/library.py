@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.sources.cupti.buffers import Buffers
 
-__all__ = ["ALLOCATION", "KINDS", "RECORD", "Cupti"]
-
 ALLOCATION = 1
 KINDS = {2: "pinned", 3: "device", 4: "array", 5: "managed", 6: "static", 7: "managed"}
 """CUpti_ActivityMemoryKind; pageable and unknown memory is ignored."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.ranks.collect import Ranks
     from ipygpumem.features.ranks.engines.collect import Engines
 
-__all__ = ["engines_for_cell", "run_on_engines"]
-
 _LOCAL_FLAGS = {"--engines", "-q", "--quiet"}
 _LOCAL_VALUES = {"--collect", "-v", "--var"}
 _CHUNK_BYTES = 1 << 23

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.ranks.model import RankInfo
 
-__all__ = ["Engines"]
-
 _JOIN = "from ipygpumem.jupyter.engine import join as _gpumem_join; _gpumem_join({}); del _gpumem_join"
 _LEAVE = "from ipygpumem.jupyter.engine import leave as _gpumem_leave; _gpumem_leave(); del _gpumem_leave"
 _MAX_SUBMISSIONS = 100

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.jupyter.magics import GPUMem
 
-__all__ = ["ENGINES"]
-
 
 def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     from ipygpumem.features.ranks.engines.enable import active, disable, enable

@@ -10,8 +10,6 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.ranks.engines.collect import Engines
 from ipygpumem.measurement.runtime import current
 
-__all__ = ["active", "disable", "enable"]
-
 
 class _ActiveEngines:
     """State of the runtime: the monitored engines."""

@@ -13,8 +13,6 @@ from ipygpumem.features.ranks.model import RankInfo, RankResult, rank_result_fro
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KEY", "Submission", "engine_result", "joined_engine"]
-
 KEY = "ipygpumem"
 """Key of the data that an engine publishes; a number follows for each further measurement in a cell."""
 _OUTPUT_TIMEOUT = 1.0
