@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from browser.test_viewer_unusual_files import BASE, START, event, frame, segment, traced
+from browser.test_viewer_unusual_files import BASE, START, content_of, event, frame, segment
 from ipygpumem.snapshot import Snapshot
 from snapshot.files import path
 
@@ -29,7 +29,7 @@ def lines(count, file="/home/user/train.py", size=MIB):
 def test_long_names_do_not_break_the_layout(viewing, width):
     names = [frame(LONG, 3, f"/home/{LONG}.py"), frame(LONG, 4, f"/home/{LONG}.py")]
     snapshot = Snapshot.load(
-        traced(
+        content_of(
             event("segment_alloc", BASE, 4 * MIB, 0, frames=names),
             event("alloc", BASE, MIB, 1, frames=names, user_metadata=LONG, compile_context=LONG),
             external_annotations=[
@@ -64,7 +64,7 @@ def test_long_names_do_not_break_the_layout(viewing, width):
 
 
 def test_csv_contains_all_groups(viewing):
-    view = viewing(Snapshot.load(traced(*lines(1000))))
+    view = viewing(Snapshot.load(content_of(*lines(1000))))
     rows = table(view)
     assert len(rows) == 1000
     assert {row["kept_bytes"] for row in rows} == {""}
@@ -76,14 +76,14 @@ def test_csv_contains_all_groups(viewing):
 
 
 def test_csv_contains_all_changes(viewing):
-    view = viewing(Snapshot.load(traced(*lines(1000))), Snapshot.load(traced(*lines(3, "/home/user/other.py"))))
+    view = viewing(Snapshot.load(content_of(*lines(1000))), Snapshot.load(content_of(*lines(3, "/home/user/other.py"))))
     view.page.get_by_role("tab", name="Compare").click()
     view.call("device()")
     assert len(table(view)) == 1003
 
 
 def test_search_in_two_files(viewing):
-    first, second = Snapshot.load(traced(*lines(5))), Snapshot.load(traced(*lines(7, "/home/user/other.py")))
+    first, second = Snapshot.load(content_of(*lines(5))), Snapshot.load(content_of(*lines(7, "/home/user/other.py")))
     first.name, second.name = "first.pickle", "second.pickle"
     view = viewing(first, second)
     field = view.page.locator(".search input")
@@ -105,7 +105,7 @@ def test_search_in_two_files(viewing):
 
 
 def test_two_files_with_equal_sizes_share_a_legend(viewing):
-    first, second = Snapshot.load(traced(*lines(2))), Snapshot.load(traced(*lines(2, "/home/user/other.py")))
+    first, second = Snapshot.load(content_of(*lines(2))), Snapshot.load(content_of(*lines(2, "/home/user/other.py")))
     view = viewing(first, second)
     chips = view.page.locator(".legend .chip").all_inner_texts()
     assert chips == [
@@ -118,7 +118,7 @@ def test_two_files_with_equal_sizes_share_a_legend(viewing):
 
 def test_tooltip_disappears_when_the_pointer_leaves_a_band(viewing):
     snapshot = Snapshot.load(
-        traced(
+        content_of(
             *lines(20),
             external_annotations=[
                 {"name": "epoch", "stage": "START", "device": 0, "time_us": START},
@@ -196,7 +196,7 @@ def sampled(count=9):
     metadata = {"curves": curves, "devices": [{"index": 0, "name": "a card", "total": 100 * MIB}]}
     ooms = [event("oom", 0, 500 * MIB, 30 + n, device_free=MIB) for n in range(300)]
     return Snapshot.load(
-        traced(
+        content_of(
             event("segment_alloc", BASE, 40 * MIB, 0),
             *lines(20),
             *ooms,
@@ -243,7 +243,8 @@ def test_band_labels_do_not_overlap(viewing):
         {"number": 100 + n, "filename": "", "start_us": START + 3 * n, "end_us": START + 3 * n + 2} for n in range(30)
     ]
     view = viewing(
-        Snapshot.load(traced(*lines(100), external_annotations=nested, ipygpumem={"cells": cells})), size=(1000, 900)
+        Snapshot.load(content_of(*lines(100), external_annotations=nested, ipygpumem={"cells": cells})),
+        size=(1000, 900),
     )
     text = view.export("Picture as SVG")[0].read_text(encoding="utf-8")
     labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', text)
@@ -273,7 +274,7 @@ def test_samples_of_device_memory(viewing):
 
 
 def test_ruler_on_the_event_axis_shows_the_time(viewing):
-    snapshot = Snapshot.load(traced(*(event("alloc", BASE + 512 * n, 512, 1000 * n) for n in range(100))))
+    snapshot = Snapshot.load(content_of(*(event("alloc", BASE + 512 * n, 512, 1000 * n) for n in range(100))))
     view = viewing(snapshot)
     view.call("view()")
     box = view.plot.bounding_box()
@@ -291,7 +292,7 @@ def test_ruler_on_the_event_axis_shows_the_time(viewing):
 
 
 def test_escape_closes_the_menu(viewing):
-    view = viewing(Snapshot.load(traced(*lines(3))))
+    view = viewing(Snapshot.load(content_of(*lines(3))))
     view.page.locator(".menu summary").click()
     view.page.get_by_role("button", name="Table as CSV").focus()
     view.page.keyboard.press("Escape")
@@ -303,7 +304,7 @@ def test_escape_closes_the_menu(viewing):
 
 def test_device_without_data_is_labeled(viewing):
     second_device = Snapshot.load({"segments": [], "device_traces": [[], lines(4)]})
-    first_device = Snapshot.load(traced(*lines(3)))
+    first_device = Snapshot.load(content_of(*lines(3)))
     facts = viewing(second_device, first_device).page.locator(".file").all_inner_texts()
     assert [text.split(" · ")[1].split(" ", 1)[1] for text in facts] == ["device 1", "device 0"]
     facts = viewing(second_device, first_device, hash_="#d=1").page.locator(".file").all_inner_texts()
