@@ -73,7 +73,7 @@ def expected(timeline, order, answer, height):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pick_returns_what_is_drawn_at_a_point(viewing, snapshots, name):
+def test_pick_returns_the_item_at_a_point(viewing, snapshots, name):
     snapshot = snapshots[name]
     timeline = snapshot.timeline()
     allocations, curve = timeline.allocations, timeline.requested.bytes

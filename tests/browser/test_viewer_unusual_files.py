@@ -182,7 +182,7 @@ def test_long_file_names_take_few_lines(viewing):
         assert view.page.locator(place).first.bounding_box()["height"] < 130, place
 
 
-def test_markup_in_names_stays_text(viewing):
+def test_markup_in_names_is_escaped(viewing):
     view = viewing(Snapshot.load(CASES["hostile names"])).drawn()
     label = view.page.locator(".live tbody th").first.inner_text()
     assert "</script><img src=x onerror=" in label
@@ -197,7 +197,7 @@ def test_markup_in_names_stays_text(viewing):
     assert view.messages == []
 
 
-def test_markup_in_a_file_name_stays_text(viewing):
+def test_markup_in_a_file_name_is_escaped(viewing):
     snapshot = Snapshot.load(CASES["one event"])
     view = viewing(text=page([PageData(HOSTILE, snapshot.encode())])).drawn()
     assert "onerror" in view.page.title()

@@ -83,7 +83,7 @@ def test_not_enough_memory_is_none_or_an_error(make_gpu):
 
 
 @pytest.mark.parametrize("free_mib", [1000, 10])
-def test_leave_memory_free(fake_gpu, free_mib):
+def test_requested_memory_stays_free(fake_gpu, free_mib):
     tensor = mem.gpu_mem_leave_free_mbs(free_mib)
     assert abs(mem.gpu_mem_get_free_mbs() - free_mib) <= TOLERANCE
     del tensor

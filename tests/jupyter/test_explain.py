@@ -71,12 +71,12 @@ def test_returnable_memory_is_freed(heap, fake_gpu):
 
 
 def test_nothing_is_changed(heap, fake_gpu):
-    with heap_as_it_was(fake_gpu):
+    with assert_heap_unchanged(fake_gpu):
         heap.run("%gpumem explain")
     assert fake_gpu.violations == []
 
 
-class heap_as_it_was:  # noqa: N801 (a context manager reads as a verb)
+class assert_heap_unchanged:  # noqa: N801 (a context manager reads as a verb)
     def __init__(self, gpu):
         self.gpu = gpu
 

@@ -142,7 +142,7 @@ def test_incomplete_line_is_not_split(run):
     assert len(second_answer.texts[0]) == 1
 
 
-def test_cleared_output_stays_cleared(run):
+def test_cleared_output_is_not_restored(run):
     code = "from IPython.display import clear_output\ntime.sleep(1.1)\nclear_output()\ntime.sleep(1)\nprint('x')"
     displays = run(code)
     assert displays.kinds.count("clear_output") == 1
@@ -162,7 +162,7 @@ def test_live_plot_is_not_cleared(run):
     assert displays.updates == {}
 
 
-def test_display_stays_in_its_cell(run):
+def test_display_is_in_its_own_cell(run):
     """A thread that outlives its cell, and an async cell: the display of each is in its own cell."""
     background_thread = (
         "import threading, asyncio\n"
@@ -208,7 +208,7 @@ def test_output_widget_gets_no_live_display(run):
     assert [LIVE in text for text in text_outputs(second_answer)] == [False]
 
 
-def test_output_widget_that_stays_active_gets_the_report(run):
+def test_active_output_widget_gets_the_report(run):
     displays = run(WIDGETS + "time.sleep(0.8)\no.__enter__()\ntime.sleep(0.2)")
     assert [kind for kind in displays.kinds if not kind.startswith("comm")] == ["display_data", "display_data"]
     assert text_outputs(displays)[-1].startswith("host memory")

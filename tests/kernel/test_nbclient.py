@@ -63,7 +63,7 @@ def test_outputs(executed):
     assert displays(cells[7]) == []
 
 
-def test_notebook_stays_small(executed):
+def test_notebook_size(executed):
     """The size that reports add to a notebook file."""
     notebook, _ = executed
     for cell in notebook.cells:

@@ -267,7 +267,7 @@ def test_memory_summary_and_functions_imported_before(fake_gpu):
     assert torch.cuda.memory_summary(0) == before
 
 
-def test_wrapper_stays_until_the_program_resets_its_peak(fake_gpu):
+def test_wrapper_is_kept_until_the_program_resets_its_peak(fake_gpu):
     original = torch._C._cuda_memoryStats
     fake_gpu.free(fake_gpu.alloc(100 * MIB))
     current().peaks.install()

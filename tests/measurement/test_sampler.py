@@ -283,7 +283,7 @@ def test_device_that_keeps_failing_is_not_sampled_any_more(gpu):
     assert re.search(r"; no samples after \d+\.\d ms: ", reason)
 
 
-def test_process_that_started_and_ended_meanwhile(gpu):
+def test_process_that_starts_and_ends_between_samples(gpu):
     from ipygpumem.core.tables import text_tables
     from ipygpumem.features.report.line import text_line
     from ipygpumem.features.report.table import report_tables

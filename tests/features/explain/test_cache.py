@@ -82,7 +82,7 @@ def test_every_free_byte_is_counted(descriptions):
     assert min(cache.returnable, cache.pinned, cache.private) >= 0
 
 
-def test_returnable_memory_is_what_empty_cache_frees(fake_gpu):
+def test_returnable_memory_matches_empty_cache(fake_gpu):
     blocks = [fake_gpu.alloc(size * MIB) for size in (30, 3, 3, 12, 1, 1, 60)]
     for i in (0, 2, 4, 6):
         fake_gpu.free(blocks[i])

@@ -67,7 +67,7 @@ def test_invalid_line_is_reported_with_its_number(path, line, reason):
     assert [fault.replace(str(path), "s.jsonl") for fault in lenient.faults] == [message]
 
 
-def test_valid_lines_are_read_besides_invalid_ones(path):
+def test_valid_lines_are_read_despite_invalid_lines(path):
     path.write_text(LINES[0] + "half\n" + LINES[1] + "\n  \n" + LINES[2].rstrip())
     log = load_reports(path, strict=False)
     assert [loaded_report.cell for loaded_report in log] == [1, 2, 3]

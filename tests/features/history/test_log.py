@@ -153,7 +153,7 @@ def test_empty_file_is_a_log(tmp_path):
     assert len(load_reports(tmp_path / "s.jsonl")) == 1
 
 
-def test_log_stays_in_place_after_chdir(tmp_path, monkeypatch):
+def test_log_path_is_independent_of_chdir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reports = Reports()
     reports.log = "s.jsonl"

@@ -82,7 +82,7 @@ def test_baseline_of_cell_needs_no_search(fake_gpu, monkeypatch):
     assert names(variables, since=baselines.cell) == ["new"]
 
 
-def test_reuse_of_memory_freed_by_the_cell_adds_nothing(fake_gpu):
+def test_reuse_of_memory_freed_by_the_cell_is_not_new(fake_gpu):
     variables = {"replaced": ones(4 * MIB)}
     baselines = CellBaselines(current())
     baselines.start_cell(CELL)

@@ -50,13 +50,13 @@ def test_bound_above_limit_is_not_a_violation():
     assert "peak resident memory is older" in note
 
 
-def test_memory_of_unknown_process_exceeds_no_limit():
+def test_memory_of_unknown_process_is_not_a_violation():
     excesses, (note,) = over(Limits(outside=0), mode="device")
     assert excesses == []
     assert note == "the limit of 0 (cuda:0, outside PyTorch) was not checked: this process or another: no pid"
 
 
-def test_cuda_context_exceeds_no_limit():
+def test_cuda_context_is_not_a_violation():
     excesses, (note,) = over(Limits(outside=0), started=True)
     assert excesses == []
     assert "preload_pytorch" in note

@@ -84,7 +84,7 @@ def test_failed_readings_are_unknown(gpu, poller):
     assert poller.levels().devices["cuda:0"].outside is not None
 
 
-def test_memory_in_use_is_at_least_what_pytorch_reserves(gpu, poller, monkeypatch):
+def test_memory_in_use_is_at_least_reserved_memory(gpu, poller, monkeypatch):
     """The device's counter is read first, and PyTorch may reserve memory in between."""
     gpu.alloc(100 * MIB)
     memory = DeviceMemory(140 << 30, 50 * MIB, 0, "NVML")

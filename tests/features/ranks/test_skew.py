@@ -83,7 +83,7 @@ def test_device_without_a_context_is_not_in_use():
     assert device_usage([member("0", unused, uuid="GPU-x")]) == []
 
 
-def test_unknown_process_memory_makes_others_unknown():
+def test_memory_of_others_is_unknown_without_process_memory():
     report = cell(1)
     device = report.devices["cuda:0"]
     device = dataclasses.replace(device, after=dataclasses.replace(device.after, process=None))
