@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, Literal
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path
-from ipygpumem.core.report import Label
+from ipygpumem.core.report import MeasurementLabel
+from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.holders.roots import naming
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import (
+    SourceCode,
     SourceRegion,
-    SourceTexts,
     code_object,
     function_region,
     with_statement_region,
 )
 from ipygpumem.features.modules.tracker import ModuleTracker
-from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.rank_files import RankFiles
 from ipygpumem.measurement.allocation_history import HistoryOptions
-from ipygpumem.measurement.measurement import Code, Measurement, MeasurementOptions
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.cell_sources import notebook_sources
+from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         self._position = code.co_filename, caller.f_lineno, function
         if self._lists_lines:
             self._block = with_statement_region(
-                code.co_filename, caller.f_lineno, SourceTexts(notebook_sources()), f"with measure() in {code.co_name}"
+                code.co_filename, caller.f_lineno, SourceCode(notebook_sources()), f"with measure() in {code.co_name}"
             )
         if self._ranks is not None:
             self._ranks.write_start()
@@ -171,7 +171,9 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         try:
             if self._ranks is not None and self._ranks.update_rank() and self._plan.recorder is not None:
                 measurement.record(self._plan.recorder, self._ranks.snapshot)  # the rank may have changed
-            finished = self._plan.finish(measurement, Label(self._label()), success=kind is None, code=self._code)
+            finished = self._plan.finish(
+                measurement, MeasurementLabel(self._label()), success=kind is None, code=self._code
+            )
         except Exception as problem:  # must not replace the outcome of the block
             measurement.abandon()
             warning = f"this block has no report: {first_line(problem)}"
@@ -190,10 +192,10 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if kind is None and limit_error is not None:
             raise limit_error
 
-    def _code(self) -> Code:
+    def _code(self) -> MeasuredCode:
         region = self._block
         block = None if region is None else (region.file, region.first, region.last, region.name)
-        return Code(notebook_sources(), block=block)
+        return MeasuredCode(notebook_sources(), block=block)
 
     def _missing_files(self, report: Report) -> str:
         problems = ["" if report.recording is None else report.recording.error]
@@ -216,7 +218,7 @@ def _rank_files(folder: str | os.PathLike[str], rank: int | None, snapshot: Any)
 
 def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[SourceRegion]:
     functions = [] if isinstance(lines, bool) else list(lines) if isinstance(lines, Iterable) else [lines]
-    texts = SourceTexts(notebook_sources())
+    texts = SourceCode(notebook_sources())
     regions = []
     for function in functions:
         code = code_object(function)

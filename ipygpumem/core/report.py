@@ -33,9 +33,9 @@ __all__ = [
     "CODE_WIDTH",
     "DeviceReport",
     "HostReport",
-    "Label",
+    "MeasurementLabel",
     "Peak",
-    "RecordingFacts",
+    "RecordingInfo",
     "Report",
     "build_report",
     "code_label",
@@ -57,7 +57,7 @@ _SEARCHED = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class MeasurementLabel:
     """What was measured: a cell of a notebook (``cell`` is its In number), a statement or a block.
 
     ``filename`` is that of the cell in tracebacks.
@@ -70,7 +70,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingFacts:
+class RecordingInfo:
     """The saved allocation history of a measurement.
 
     Attributes:
@@ -140,7 +140,7 @@ class Report(PlainData):
     success: bool | None = True
     time: float = 0.0
     notes: tuple[str, ...] = ()
-    recording: RecordingFacts | None = None
+    recording: RecordingInfo | None = None
     lines: tuple[DeviceLines, ...] = ()
     excesses: tuple[ExceededLimit, ...] = ()
     modules: tuple[ModuleTree, ...] = ()
@@ -192,13 +192,13 @@ def build_report(
     peaks: Mapping[str, Peak],
     *,
     seconds: float,
-    label: Label = Label(),
+    label: MeasurementLabel = MeasurementLabel(),
     success: bool | None = True,
     devices: Collection[str] | None = None,
     sampled: Mapping[str, OutsidePeak] | None = None,
     sampling_problems: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
-    recording: RecordingFacts | None = None,
+    recording: RecordingInfo | None = None,
 ) -> Report:
     """Build the report of one measurement from its readings and its peaks by device name.
 

@@ -156,7 +156,7 @@ def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
     return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
 
 
-class ShownAsTables:
+class TableRepr:
     """Base class of objects that are displayed as tables."""
 
     __slots__ = ()

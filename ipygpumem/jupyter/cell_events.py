@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.interpreter import frame_label
-from ipygpumem.jupyter.replaced_method import replace_method
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.jupyter.method_patch import replace_method
+from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
 
 
 @dataclass(slots=True, eq=False)
-class OpenCell:
+class RunningCell:
     """A cell that has begun. Holds no strong reference to the user's objects.
 
     Attributes:
@@ -121,7 +121,7 @@ class OpenCell:
             self.measurement = None
 
 
-class OpenCells:
+class RunningCells:
     """The open cells of one shell.
 
     Attributes:
@@ -132,24 +132,24 @@ class OpenCells:
         drop: Called with each cell whose end will never come.
     """
 
-    def __init__(self, shell: Any, drop: Callable[[OpenCell], None]) -> None:
+    def __init__(self, shell: Any, drop: Callable[[RunningCell], None]) -> None:
         self._shell = shell
         self._drop = drop
-        self.stacks: defaultdict[int, list[OpenCell]] = defaultdict(list)
+        self.stacks: defaultdict[int, list[RunningCell]] = defaultdict(list)
 
-    def __iter__(self) -> Iterator[OpenCell]:
+    def __iter__(self) -> Iterator[RunningCell]:
         return iter([cell for stack in self.stacks.values() for cell in stack])
 
     def clear(self) -> None:
         """Forget all cells."""
         self.stacks.clear()
 
-    def outermost(self) -> OpenCell | None:
+    def outermost(self) -> RunningCell | None:
         """The outermost cell of this thread or, if it runs none, of another thread."""
         stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
-    def whole_cell(self) -> OpenCell | None:
+    def whole_cell(self) -> RunningCell | None:
         """The cell that the user wrote: another cell magic above ours (%%capture) runs the rest of it as a cell."""
         stack = self.stacks[threading.get_ident()]
         position = len(stack) - 1
@@ -157,16 +157,16 @@ class OpenCells:
             position -= 1
         return stack[position] if stack else None
 
-    def push(self, info: Any) -> tuple[OpenCell, bool]:
+    def push(self, info: Any) -> tuple[RunningCell, bool]:
         """Begin a cell; returns whether it is an outermost one, too."""
         stack = self.stacks[threading.get_ident()]
         while stack and stack[-1].info() is None:
             self._drop(stack.pop())
-        cell = OpenCell(self._shell, weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
+        cell = RunningCell(self._shell, weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
         stack.append(cell)
         return cell, len(stack) == 1
 
-    def pop(self, result: Any) -> tuple[OpenCell | None, bool]:
+    def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
         """End the cell with this result and all cells inside it; returns whether no cell is open any more, too."""
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
@@ -180,7 +180,7 @@ class OpenCells:
         return cell, not stack
 
     @staticmethod
-    def _index(stack: list[OpenCell], result: Any) -> int | None:
+    def _index(stack: list[RunningCell], result: Any) -> int | None:
         if result is None:  # ipykernel ends a cell so if run_cell itself failed, as in a cancelled async cell
             return 0 if stack else None
         info = getattr(result, "info", None)

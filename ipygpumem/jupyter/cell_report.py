@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
+from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.collect import ModeChanges
 from ipygpumem.features.report.table import full_bundle, requested_bundle

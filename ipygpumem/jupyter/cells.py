@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from ipygpumem.core.report import Label
+from ipygpumem.core.report import MeasurementLabel
 from ipygpumem.features.holders.baseline import CellBaselines
 from ipygpumem.features.oom.history import OomHistory
 from ipygpumem.features.profile.collect import ProfileCollector
-from ipygpumem.jupyter.cell_events import CellNumbers, OpenCell, OpenCells, TracebackHook, calling_cell, guarded
+from ipygpumem.jupyter.cell_events import CellNumbers, RunningCell, RunningCells, TracebackHook, calling_cell, guarded
 from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, one_line_traceback
-from ipygpumem.jupyter.clear_output import Clearing
+from ipygpumem.jupyter.clear_output import PendingClear
 from ipygpumem.jupyter.live_display import LiveDisplays
 from ipygpumem.jupyter.oom_panel import OomPanel
-from ipygpumem.measurement.measurement import Code, MeasurementOptions
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.cell_sources import notebook_sources
+from ipygpumem.measurement.measurement import MeasuredCode, MeasurementOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.jupyter.magics import GPUMem
     from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import Finished, Plan
-    from ipygpumem.measurement.recording_keys import CellFacts
+    from ipygpumem.measurement.plan import FinishedMeasurement, Plan
+    from ipygpumem.measurement.recording_keys import CellInfo
 
 
-class Cells:
+class CellMeasurements:
     """The cells of one shell while the extension is loaded."""
 
     def __init__(self, magics: GPUMem) -> None:
@@ -39,8 +39,8 @@ class Cells:
         self._shell = shell
         self._runtime = runtime
         self._magics = magics
-        self._open = OpenCells(shell, self._drop)
-        self.clearing = Clearing(shell)
+        self._open = RunningCells(shell, self._drop)
+        self.clearing = PendingClear(shell)
         self.live = LiveDisplays(shell, runtime, self.clearing)
         self.numbers = CellNumbers(shell)
         self.baselines = CellBaselines(runtime)
@@ -112,19 +112,19 @@ class Cells:
         elif cell.live is None:
             self._begin_live(cell)
 
-    def _begin_live(self, cell: OpenCell) -> None:
+    def _begin_live(self, cell: RunningCell) -> None:
         """Show the memory breakdown below the cell while it runs, if it runs for long and its report is shown."""
         shown = self._magics.report != "off" or cell.options is not None
         if shown and cell.stored and self.live.available and self._magics.live == "auto":
             cell.live = self.live.begin(lambda: cell.number)
 
-    def _end_live(self, cell: OpenCell) -> None:
+    def _end_live(self, cell: RunningCell) -> None:
         if cell.live is not None:
             self.live.end(cell.live)
             cell.live.retract()
             cell.live = None
 
-    def _drop(self, cell: OpenCell) -> None:
+    def _drop(self, cell: RunningCell) -> None:
         cell.abandon()
         self._end_live(cell)
 
@@ -154,14 +154,14 @@ class Cells:
             self._shell.showtraceback((type(one_line_traceback(error)), error, None))
 
     def _end(
-        self, cell: OpenCell, measurement: Measurement, plan: Plan, result: Any, *, muted: bool
+        self, cell: RunningCell, measurement: Measurement, plan: Plan, result: Any, *, muted: bool
     ) -> GPUMemLimitExceeded | None:
         raw, record = cell.raw, self._magics.record
         success = bool(result is not None and result.success)
         if cell.live is not None:
             self.live.end(cell.live)
         self.numbers.note(raw, cell.number)
-        label, code = Label(raw, cell.number, cell.cell_id), Code()
+        label, code = MeasurementLabel(raw, cell.number, cell.cell_id), MeasuredCode()
         if plan.recorder is not None or record.recorder is not None:
             label, code = self._recorded_code(cell, raw)
         if record.recorder is not None:
@@ -176,7 +176,7 @@ class Cells:
         self.presenter.present(finished.report, measurement, cell.options, muted=muted, live=cell.live)
         return finished.error
 
-    def _recorded_code(self, cell: OpenCell, raw: str) -> tuple[Label, Code]:
+    def _recorded_code(self, cell: RunningCell, raw: str) -> tuple[MeasurementLabel, MeasuredCode]:
         """The code of a cell that was recorded."""
         filename, text = cell.code or (None, raw)
         filename = filename or self.numbers.filename(raw, cell.number, self.statements)
@@ -186,9 +186,9 @@ class Cells:
             block = (filename, 1, len(text.splitlines()), "")
             if cell.number is not None:
                 numbers[filename] = cell.number  # the same text may have run before, under another number
-        return Label(raw, cell.number, cell.cell_id, filename), Code(sources, numbers, block)
+        return MeasurementLabel(raw, cell.number, cell.cell_id, filename), MeasuredCode(sources, numbers, block)
 
-    def claim(self) -> OpenCell | None:
+    def claim(self) -> RunningCell | None:
         """Return the open cell. If it consists of one ``%gpumem`` line, it needs no separate report."""
         outer = next(iter(self._open.stacks[threading.get_ident()]), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
@@ -216,16 +216,16 @@ class Cells:
 
     @guarded
     def _end_statement(
-        self, measurement: Measurement, options: CellOptions, outer: OpenCell | None, success: bool
-    ) -> Finished | None:
-        def code() -> Code:
+        self, measurement: Measurement, options: CellOptions, outer: RunningCell | None, success: bool
+    ) -> FinishedMeasurement | None:
+        def code() -> MeasuredCode:
             sources = notebook_sources()
             if outer is not None and outer.reported:  # the statement has another file name
                 sources.pop(calling_cell() or "", None)
-            return Code(sources, self.numbers.known())
+            return MeasuredCode(sources, self.numbers.known())
 
         number, cell_id = (None, None) if outer is None else (outer.number, outer.cell_id)
-        label = Label(options.code, number, cell_id)
+        label = MeasurementLabel(options.code, number, cell_id)
         finished = options.plan.finish(measurement, label, success=success, code=code)
         if finished is not None:
             live = outer.live if outer is not None and outer.reported else None
@@ -239,8 +239,8 @@ class Cells:
             measurement, plan = cell.measurement, cell.plan
             if measurement is not None and plan is not None and (plan.recorder is not None or cell.options is not None):
                 plan.collectors = tuple(c for c in plan.collectors if isinstance(c, ProfileCollector))
-                label = Label(cell.raw, cell.number, cell.cell_id)
-                code = functools.partial(Code, notebook_sources(), self.numbers.known())
+                label = MeasurementLabel(cell.raw, cell.number, cell.cell_id)
+                code = functools.partial(MeasuredCode, notebook_sources(), self.numbers.known())
                 finished = plan.finish(measurement, label, success=None, code=code)
                 report = None if finished is None else finished.report
                 if report is not None and report.recording is not None:
@@ -256,10 +256,10 @@ class Cells:
         cell = self._open.outermost()
         return None if cell is None else (cell.number, cell.began)
 
-    def _running_cell(self) -> CellFacts | None:
+    def _running_cell(self) -> CellInfo | None:
         """The open cell, for a recording that is saved while it runs."""
         cell = self._open.outermost()
         if cell is None or cell.measurement is None:
             return None
         filename = self.numbers.filename(cell.raw, cell.number, self.statements)
-        return cell.measurement.cell_facts(Label(cell=cell.number, filename=filename), success=False)
+        return cell.measurement.cell_facts(MeasurementLabel(cell=cell.number, filename=filename), success=False)

@@ -10,7 +10,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.jupyter.replaced_method import replace_method
+from ipygpumem.jupyter.method_patch import replace_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def captured(request: str | None) -> bool:
     return any(isinstance(widget, output) and widget.msg_id == request for widget in tuple(widgets.values()))
 
 
-class Clearing:
+class PendingClear:
     """Tracks calls of ``clear_output`` in one shell.
 
     Attributes:

@@ -83,7 +83,7 @@ class Display:
 
     def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileFacts) -> None:
         """Display memory by category as a picture, with a table for front ends that show no pictures."""
-        from ipygpumem.features.profile.picture import profile_picture
+        from ipygpumem.features.profile.timeline_plot import profile_picture
 
         name, text = Path(profile.timeline or "").name, text_tables(category_tables(profile.peaks))
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.features.live.table import live_bundle
 from ipygpumem.jupyter.clear_output import captured
-from ipygpumem.jupyter.replaced_method import replace_method
+from ipygpumem.jupyter.method_patch import replace_method
 from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipygpumem.core.reading import Reading
-    from ipygpumem.jupyter.clear_output import Clearing
+    from ipygpumem.jupyter.clear_output import PendingClear
     from ipygpumem.measurement.runtime import Runtime
 
 DELAY = 2.0
@@ -33,7 +33,7 @@ _CHART_POINTS = 110
 """Points of the small chart, two pixels each."""
 
 
-class StreamTail:
+class OutputTail:
     """Tracks whether stdout or stderr ends in an incomplete line, as that of a progress bar.
 
     A display in the middle of such a line would split it, and the bar would leave a part of itself behind.
@@ -74,7 +74,7 @@ class StreamTail:
 class LiveCell:
     """The display of one cell. ``request`` is the message id of the cell's execution."""
 
-    def __init__(self, shell: Any, clearing: Clearing, number: Callable[[], int | None]) -> None:
+    def __init__(self, shell: Any, clearing: PendingClear, number: Callable[[], int | None]) -> None:
         self._shell = shell
         self._publisher = shell.display_pub
         self._clearing = clearing
@@ -90,7 +90,7 @@ class LiveCell:
         self._cleared = False
         self._ended = False
         self.start = time.perf_counter()
-        self.stream_tail = StreamTail()
+        self.stream_tail = OutputTail()
 
     def begin(self) -> None:
         """Track what the cell writes and clears."""
@@ -185,7 +185,7 @@ class LiveDisplays:
         available: Whether the shell belongs to a kernel, whose messages can be sent from another thread.
     """
 
-    def __init__(self, shell: Any, runtime: Runtime, clearing: Clearing) -> None:
+    def __init__(self, shell: Any, runtime: Runtime, clearing: PendingClear) -> None:
         self._shell = shell
         self.available = all(hasattr(shell.display_pub, name) for name in ("session", "pub_socket", "topic"))
         self._clearing = clearing

@@ -20,21 +20,21 @@ from IPython.core.magic import (
 
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.files import check_path
+from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import resolve_name
 from ipygpumem.features.live.monitor import Monitor
 from ipygpumem.features.modules.tracker import ModuleTracker
-from ipygpumem.features.plan import make_plan
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
-from ipygpumem.features.recordings.across_cells import AcrossCells
 from ipygpumem.features.recordings.command import history_options
+from ipygpumem.features.recordings.multi_cell_recording import MultiCellRecording
 from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter.cell_report import CellOptions
-from ipygpumem.jupyter.cells import Cells
+from ipygpumem.jupyter.cells import CellMeasurements
 from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text, similar_command
 from ipygpumem.jupyter.display import Display
 from ipygpumem.jupyter.namespace import compile_statement, filled, functions, run_statement
@@ -58,8 +58,8 @@ class GPUMem(Magics, Settings, Display):
     def __init__(self, shell: Any, runtime: Runtime, config: Any = None) -> None:
         super().__init__(shell=shell, parent=shell, config=config)
         self.session = runtime
-        self.record = AcrossCells(runtime)
-        self.cells = Cells(self)
+        self.record = MultiCellRecording(runtime)
+        self.cells = CellMeasurements(self)
         self.monitoring = Monitor(shell, runtime, self.cells.open_cell)
         self._report_when_on = "changed"
 

@@ -14,9 +14,9 @@ from IPython.core.error import UsageError
 from IPython.utils.text import EvalFormatter
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.lines.source import SourceRegion, SourceTexts, code_object, function_region, resolve_name
+from ipygpumem.features.lines.source import SourceCode, SourceRegion, code_object, function_region, resolve_name
 from ipygpumem.features.ranks.rank_info import rank_and_world
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.cell_sources import notebook_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,7 +77,7 @@ def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> 
     Raises:
         OptionError: A name is not a function, or its source is not available.
     """
-    texts = SourceTexts(notebook_sources())
+    texts = SourceCode(notebook_sources())
     defined = _defined_names(text)
     regions = []
     for name in dict.fromkeys(names):
@@ -95,7 +95,7 @@ def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> 
 
 def _defined_names(text: str) -> set[str]:
     """Names of the functions and methods that the code defines: ``train``, ``Net.forward``."""
-    tree = SourceTexts({"": text}).tree("")
+    tree = SourceCode({"": text}).tree("")
     if tree is None:
         return set()
     names = set()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class _Converted(TraitType[Any, Any]):
+class _ConvertingTrait(TraitType[Any, Any]):
     """A setting whose values ``convert`` checks and converts; None stays None if it is allowed."""
 
     def __init__(self, convert: Callable[[Any], Any], info: str, default: Any = None, **options: Any) -> None:
@@ -88,7 +88,7 @@ class Settings(Configurable):
         "changed",
         help="Report after cells that changed memory, after every cell, or only for cells with %%gpumem.",
     ).tag(config=True)
-    min_change = _Converted(
+    min_change = _ConvertingTrait(
         _size,
         _SIZE,
         MIB,
@@ -101,7 +101,7 @@ class Settings(Configurable):
         help="The form of reports. auto: a line after each cell, and what was requested below %%gpumem. line, table: "
         "always this form.",
     ).tag(config=True)
-    devices = _Converted(
+    devices = _ConvertingTrait(
         _devices,
         "devices, such as ['cuda:0'] or '0,1', or None for all",
         help="The devices to monitor, such as ['cuda:0'] or '0,1'; None for all that this process uses.",
@@ -130,13 +130,13 @@ class Settings(Configurable):
         help="bound: the host's peak is exact if the kernel's record of it rose, else an upper bound. reset: reset "
         "that record for each cell (Linux), which lowers what resource.getrusage returns.",
     ).tag(config=True)
-    limit = _Converted(
+    limit = _ConvertingTrait(
         _size,
         _SIZE,
         help="The highest peak allowed on any GPU, in bytes or as text ('2 GiB'): a cell above it ends with "
         "GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets one for its cell.",
     ).tag(config=True)
-    log = _Converted(
+    log = _ConvertingTrait(
         _log_path,
         "a path, such as 'session.jsonl', or None",
         help="A file to which each report is appended as a line of JSON, with the first line of the cell's code; "
@@ -145,7 +145,7 @@ class Settings(Configurable):
     synchronize = Bool(default_value=False, help="Wait for the current stream of each device before each reading.").tag(
         config=True
     )
-    oom_snapshot = _Converted(
+    oom_snapshot = _ConvertingTrait(
         _snapshot_path,
         "a file name, such as 'oom_{n}.pickle', or None",
         help="Record PyTorch's allocation history all the time, with a maximum number of events, and write it to this "

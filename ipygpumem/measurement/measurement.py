@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
-from ipygpumem.core.report import Label, build_report
-from ipygpumem.measurement.recording_keys import CellFacts
+from ipygpumem.core.report import MeasurementLabel, build_report
+from ipygpumem.measurement.recording_keys import CellInfo
 from ipygpumem.sources import host, pytorch
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipygpumem.core.reading import Reading
-    from ipygpumem.core.report import RecordingFacts, Report
+    from ipygpumem.core.report import RecordingInfo, Report
     from ipygpumem.measurement.peaks import PeakScope
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.measurement.runtime import Runtime
@@ -31,7 +31,7 @@ _ADDED = "{} was added to the monitored devices during this measurement: it is r
 
 
 @dataclass(frozen=True)
-class Code:
+class MeasuredCode:
     """The code that was measured, as far as collectors need it.
 
     ``sources`` and ``numbers`` are the text and the In numbers of notebook cells by file name. ``block`` is the file
@@ -128,7 +128,7 @@ class Measurement:
         self.devices: tuple[str, ...] | None = None
         self.observers: list[Observer] = []
         self.after: Reading | None = None
-        self.recorded: RecordingFacts | None = None
+        self.recorded: RecordingInfo | None = None
         self.samples: SampleWindow | None = None
         self._before: Reading | None = None
         self._scope: PeakScope | None = None
@@ -186,7 +186,7 @@ class Measurement:
             self.samples = runtime.sampler.begin(device for device in self._devices if device.name in in_use)
 
     def end(
-        self, label: Label | None = None, *, success: bool | None = True, code: Code | None = None
+        self, label: MeasurementLabel | None = None, *, success: bool | None = True, code: MeasuredCode | None = None
     ) -> Report | None:
         """Stop the clock, take the second reading, save the recording and build the report.
 
@@ -196,7 +196,7 @@ class Measurement:
         cost = sum(map(_cost, self.observers)) - self._cost_before
         seconds = max(time.perf_counter() - self._start - cost, 0.0)
         self._stop_observers()
-        label = label or Label()
+        label = label or MeasurementLabel()
         cell = self.cell_facts(label, success=success)
         if self.runtime.spans.end(self._span):
             self._notes.append(_OVERLAPPED)
@@ -207,7 +207,9 @@ class Measurement:
             if self.options.synchronize:
                 pytorch.synchronize()
             self.after = after = self.runtime.monitor.read(read_allocator=lambda index: peaks.leave(scope, index))
-            recording = None if self._recorder is None else self._save(self._recorder, cell, after, code or Code())
+            recording = (
+                None if self._recorder is None else self._save(self._recorder, cell, after, code or MeasuredCode())
+            )
         finally:
             self.abandon()
         # a device that was added to the monitored ones in the meantime has no first reading
@@ -231,7 +233,7 @@ class Measurement:
             recording=recording,
         )
 
-    def _save(self, recorder: Recorder, cell: CellFacts, after: Reading, code: Code) -> RecordingFacts | None:
+    def _save(self, recorder: Recorder, cell: CellInfo, after: Reading, code: MeasuredCode) -> RecordingInfo | None:
         if self.samples is not None:
             recorder.windows = [self.samples]
         self.recorded = recorder.save(self._path, sources=code.sources, numbers=code.numbers, cell=cell, after=after)
@@ -249,9 +251,9 @@ class Measurement:
                 notes.append(f"{name}: not used by this process")
         return notes
 
-    def cell_facts(self, label: Label, *, success: bool | None) -> CellFacts:
+    def cell_facts(self, label: MeasurementLabel, *, success: bool | None) -> CellInfo:
         """This measurement as one cell of a recording."""
-        return CellFacts(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
+        return CellInfo(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
 
     def abandon(self) -> None:
         """Stop the observers, the samples and the recording, and close the peak scope. May be called twice."""

@@ -44,7 +44,7 @@ class PeakScope:
         self.earlier: dict[int, Counters] = {}
         self.peaks: dict[int, Peak] = {}
 
-    def add(self, index: int, state: allocator.AllocatorState) -> None:
+    def add(self, index: int, state: allocator.AllocatorStatistics) -> None:
         """Take the counters of a device into account."""
         earlier = self.earlier.get(index)
         if earlier is None:
@@ -53,7 +53,7 @@ class PeakScope:
         self.reached[index] = _maximum(self.reached.get(index), _new_peaks(state.peak, earlier, state.now))
         self.bounds[index] = _maximum(self.bounds.get(index), state.peak)
 
-    def finish(self, index: int, state: allocator.AllocatorState) -> None:
+    def finish(self, index: int, state: allocator.AllocatorStatistics) -> None:
         """Take the counters of a device at the end into account."""
         self.add(index, state)
         reached = self.reached[index]
@@ -119,7 +119,7 @@ class PeakTracker:
             self._scopes.append(scope)
         return scope
 
-    def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorState:
+    def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorStatistics:
         """Start tracking a device that has a context, and return its counters.
 
         With ``reset``, the counters are reset afterwards. Without, a peak may be only an upper bound. Raises
@@ -142,7 +142,7 @@ class PeakTracker:
             scope.reached[index] = state.now
         return state
 
-    def leave(self, scope: PeakScope, index: int) -> allocator.AllocatorState:
+    def leave(self, scope: PeakScope, index: int) -> allocator.AllocatorStatistics:
         """Add the final counters of a device to a scope, and return them; raises RuntimeError as `enter` does."""
         with self._lock:
             state = allocator.allocator_state(self.stats(index))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.measurement.measurement import Code, Measurement
+from ipygpumem.measurement.measurement import MeasuredCode, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
-    from ipygpumem.core.report import Label, Report
+    from ipygpumem.core.report import MeasurementLabel, Report
     from ipygpumem.measurement.measurement import MeasurementOptions
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.measurement.runtime import Runtime
@@ -33,12 +33,12 @@ class Outcome:
     recorder: Recorder | None
     snapshot: Snapshot | None
     problem: str
-    code: Code
+    code: MeasuredCode
     error: GPUMemLimitExceeded | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedMeasurement:
     """A report, and the error that the measured code is to end with, such as an exceeded limit."""
 
     report: Report
@@ -94,15 +94,20 @@ class Plan:
         return measurement
 
     def finish(
-        self, measurement: Measurement, label: Label, *, success: bool | None, code: Callable[[], Code] = Code
-    ) -> Finished | None:
+        self,
+        measurement: Measurement,
+        label: MeasurementLabel,
+        *,
+        success: bool | None,
+        code: Callable[[], MeasuredCode] = MeasuredCode,
+    ) -> FinishedMeasurement | None:
         """End a measurement and build its report with everything that was planned.
 
         ``success`` is None if the code was interrupted by us; ``code`` is called only if there is a recording. Returns
         None in a process that was forked during the measurement.
         """
         try:
-            measured_code = code() if self.recorder is not None else Code()
+            measured_code = code() if self.recorder is not None else MeasuredCode()
             report = measurement.end(label, success=success, code=measured_code)
         except BaseException:
             measurement.abandon()
@@ -120,7 +125,7 @@ class Plan:
                 report = collector.collect(report, outcome)
             except Exception as error:  # a missing section is no reason to lose the report
                 report = with_notes(report, f"no {collector.section}: {first_line(error)}")
-        return Finished(report, outcome.error)
+        return FinishedMeasurement(report, outcome.error)
 
 
 def with_notes(report: Report, *notes: str) -> Report:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.core.report import RecordingFacts
+from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
 from ipygpumem.measurement.allocation_history import History, HistoryOptions
 from ipygpumem.measurement.curves import add_reserved_levels, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
-from ipygpumem.measurement.recording_keys import SCHEMA, CellFacts, recorded_file_names
+from ipygpumem.measurement.recording_keys import SCHEMA, CellInfo, recorded_file_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Recorder:
     def __init__(self, runtime: Runtime, options: HistoryOptions | None = None) -> None:
         self._runtime = runtime
         self.history = History(runtime.active_recording, options or HistoryOptions())
-        self.cells: list[CellFacts] = []
+        self.cells: list[CellInfo] = []
         self.keep_snapshot = False
         self.snapshot: dict[str, Any] | None = None
         self.begin_position: EventPosition = {}
@@ -65,9 +65,9 @@ class Recorder:
         *,
         sources: Mapping[str, str],
         numbers: Mapping[str, int],
-        cell: CellFacts | None = None,
+        cell: CellInfo | None = None,
         after: Reading | None = None,
-    ) -> RecordingFacts:
+    ) -> RecordingInfo:
         """Save what was recorded so far. A failure is reported in the result, and does not affect the measured code.
 
         Without a ``path``, it is only left in `snapshot`. ``sources`` and ``numbers`` are the text and the In numbers
@@ -80,17 +80,17 @@ class Recorder:
                 self.snapshot = snapshot
             size = 0 if path is None else write_snapshot(path, snapshot)
         except RecordingError as error:
-            return RecordingFacts(path=None, own=self.history.own, error=str(error))
+            return RecordingInfo(path=None, own=self.history.own, error=str(error))
         except Exception as error:
             reason = f"the snapshot was not taken: {first_line(error)}"
-            return RecordingFacts(path=None, own=self.history.own, error=reason)
+            return RecordingInfo(path=None, own=self.history.own, error=reason)
         events = sum(map(len, snapshot.get("device_traces", ())))
         all_dropped = None if None in dropped else sum(count or 0 for count in dropped)
         name = None if path is None else str(path)
-        return RecordingFacts(name, size, events, all_dropped, own=self.history.own, error=self.history.lost)
+        return RecordingInfo(name, size, events, all_dropped, own=self.history.own, error=self.history.lost)
 
     def _snapshot(
-        self, sources: Mapping[str, str], numbers: Mapping[str, int], cell: CellFacts | None, after: Reading
+        self, sources: Mapping[str, str], numbers: Mapping[str, int], cell: CellInfo | None, after: Reading
     ) -> tuple[dict[str, Any], list[int | None]]:
         """PyTorch's snapshot with our own keys, and the number of dropped allocations per device."""
         history, before = self.history, self._before or after

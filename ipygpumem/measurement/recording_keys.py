@@ -33,7 +33,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class CellFacts:
+class CellInfo:
     """One cell that ran during a recording; times in microseconds since 1970."""
 
     number: int | None

@@ -43,7 +43,7 @@ class CounterReading:
         return self.reserved - self.allocated + self.freed
 
 
-class ReservedLevels:
+class ReservedHistory:
     """Reserved memory over time, computed backwards from the end of a recording. Times are in seconds since 1970.
 
     PyTorch records a segment after cudaMalloc has returned, and before it calls cudaFree, which may wait for the
@@ -103,7 +103,7 @@ class ReservedLevels:
 
 
 def reserved_bound(
-    peak: int | None, readings: Sequence[CounterReading] = (), levels: ReservedLevels | None = None, epoch: float = 0.0
+    peak: int | None, readings: Sequence[CounterReading] = (), levels: ReservedHistory | None = None, epoch: float = 0.0
 ) -> Callable[[float, float], int | None]:
     """Return a function that returns the upper bound of reserved memory between two times in bytes; None if unknown.
 

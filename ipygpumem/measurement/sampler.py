@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import Peak
-    from ipygpumem.measurement.reserved_bound import CounterReading, ReservedLevels
+    from ipygpumem.measurement.reserved_bound import CounterReading, ReservedHistory
     from ipygpumem.sources.device import Device
 
 _FIRST = 0.05
@@ -58,7 +58,7 @@ class DeviceSamples:
     problem: str = ""
     stopped: bool = False
     counters: list[CounterReading] = field(default_factory=list)
-    reserved: ReservedLevels | None = None
+    reserved: ReservedHistory | None = None
     _stored: list[Sample] = field(default_factory=list)
     _last: Sample | None = None
     _spacing: float = _MIN_SPACING

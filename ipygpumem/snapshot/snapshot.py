@@ -15,7 +15,7 @@ from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.event_table import events_frame
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries import event_window
-from ipygpumem.snapshot.queries.fragmentation import Fragmentation, Oom, explain_oom, fragmentation
+from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis, explain_oom, fragmentation
 from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
 from ipygpumem.snapshot.queries.overview import summary_text
 from ipygpumem.snapshot.reader import top_level
@@ -155,7 +155,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         event = len(timeline.trace) - 1 if event is None else event
         return fragmentation(self, self.state_at(event, timeline.device), need)
 
-    def ooms(self, device: int | None = None, last: int | None = 100) -> tuple[Oom, ...]:
+    def ooms(self, device: int | None = None, last: int | None = 100) -> tuple[OomAnalysis, ...]:
         """Why allocations ran out of memory, in the order of their events.
 
         Args:

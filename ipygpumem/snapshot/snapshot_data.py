@@ -8,7 +8,7 @@ import numpy as np
 
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.snapshot.export.text import many
-from ipygpumem.snapshot.model.cells import Cells
+from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.segment_history import SegmentHistory
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.reader import top_level
@@ -62,7 +62,7 @@ class SnapshotData:
         self.stacks = tables.stacks.table()
         self.texts: tuple[str, ...] = tuple(tables.texts)
         self.pools = tables.pool_ids()
-        self.cells = Cells(self.own.cells, self.stacks, self.own.numbers)
+        self.cells = CellLookup(self.own.cells, self.stacks, self.own.numbers)
         self._source_lines: dict[str, list[str]] = {}
         self._histories: dict[int, SegmentHistory] = {}
 

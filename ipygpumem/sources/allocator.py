@@ -15,7 +15,7 @@ from ipygpumem.sources import pytorch
 
 
 @dataclass(frozen=True, slots=True)
-class AllocatorState:
+class AllocatorStatistics:
     """One device's allocator at one instant: bytes now, their peaks since the last reset, and event counts.
 
     ``segments`` counts all allocations and frees of segments: it is constant only while none changes.
@@ -36,12 +36,12 @@ def stats(index: int) -> dict[str, Any]:
     return counters
 
 
-def allocator_state(stats: dict[str, Any]) -> AllocatorState:
+def allocator_state(stats: dict[str, Any]) -> AllocatorStatistics:
     """Select the counters from what `stats` returns."""
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
     segments = stats["segment"]["all"]
-    return AllocatorState(
+    return AllocatorStatistics(
         now=Counters(allocated["current"], reserved["current"], active["current"], requested["current"]),
         peak=Counters(allocated["peak"], reserved["peak"], active["peak"], requested["peak"]),
         inactive_split=stats["inactive_split_bytes"]["all"]["current"],
@@ -52,7 +52,7 @@ def allocator_state(stats: dict[str, Any]) -> AllocatorState:
     )
 
 
-def state(index: int) -> AllocatorState:
+def state(index: int) -> AllocatorStatistics:
     """Read one device's allocator; raises RuntimeError as `stats` does."""
     return allocator_state(stats(index))
 

@@ -16,7 +16,7 @@ from ipygpumem.sources.host import namespace_pids
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import Mode
-    from ipygpumem.sources.allocator import AllocatorState
+    from ipygpumem.sources.allocator import AllocatorStatistics
     from ipygpumem.sources.nvml import Nvml
 
 _TEST_SIZES = (34 * MIB, 38 * MIB)
@@ -200,7 +200,7 @@ class Device:
             self.listed, self.others = listed, sum(size for size in entries.values() if size is not None)
         return DriverReading(context, memory, process, self.others, problem, is_busy, self.listed, highest)
 
-    def reading(self, driver: DriverReading, state: AllocatorState | None, torch_reason: str) -> DeviceReading:
+    def reading(self, driver: DriverReading, state: AllocatorStatistics | None, torch_reason: str) -> DeviceReading:
         """Combine the driver's values with the allocator's counters, None if it keeps none."""
         memory, process, others, listed = driver.memory, driver.process, driver.others, driver.listed
         mode, reason = self.mode, driver.problem or self.reason

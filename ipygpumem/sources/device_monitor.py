@@ -11,14 +11,14 @@ from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.sources import allocator, host, pytorch
 from ipygpumem.sources.device import Device
 from ipygpumem.sources.nvml import Nvml
-from ipygpumem.sources.process_names import ProcessDirectory, own_pid
+from ipygpumem.sources.process_names import ProcessNames, own_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ipygpumem.core.other_process import OtherProcess
 
-    ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorState]
+    ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]
 
 _TRIES = 3
 _ASYNC = "cudaMallocAsync: CUDA's default memory pool, which PyTorch shares with every other user of that pool"
@@ -34,7 +34,7 @@ class DeviceMonitor:
     def __init__(self, selected: Iterable[str] | None = None) -> None:
         self.selected = None if selected is None else tuple(selected)
         self.devices: dict[int, Device] = {}
-        self.process_directory = ProcessDirectory()
+        self.process_directory = ProcessNames()
         self._recorded_lists: dict[str, object] = {}
         self._callbacks: list[Callable[[], None]] = []
 
@@ -166,7 +166,7 @@ def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturin
 
 def _read_state(
     torch: Any, device: Device, read_allocator: ReadAllocator
-) -> tuple[allocator.AllocatorState | None, str]:
+) -> tuple[allocator.AllocatorStatistics | None, str]:
     try:
         state = read_allocator(device.index)
     except Exception as error:

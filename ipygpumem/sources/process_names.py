@@ -34,7 +34,7 @@ _START_TOLERANCE = 2.0
 """Seconds by which a start time may differ: it is computed from a clock that may be adjusted."""
 
 
-class ProcessDirectory:
+class ProcessNames:
     """The other processes seen on the devices. Each is looked up once, so that it can be named after it has ended.
 
     ``trusted`` arguments say whether NVML's pids are those of this PID namespace.

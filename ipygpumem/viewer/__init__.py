@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ipygpumem.viewer.axes import Picture
+from ipygpumem.viewer.axes import PngImage
 from ipygpumem.viewer.page import PageData, page
-from ipygpumem.viewer.picture import picture
+from ipygpumem.viewer.static_plot import picture
 from ipygpumem.viewer.view import View
 from ipygpumem.viewer.write import open_page, write_page, write_picture
 
-__all__ = ["PageData", "Picture", "View", "open_page", "page", "picture", "write_page", "write_picture"]
+__all__ = ["PageData", "PngImage", "View", "open_page", "page", "picture", "write_page", "write_picture"]

@@ -53,7 +53,7 @@ def style() -> contextlib.AbstractContextManager[None]:
     return styles.context(["default", str(files("ipygpumem") / "data" / "picture.mplstyle")])
 
 
-class Sheet:
+class PlotLayout:
     """A white figure whose texts, legends and plots are placed in CSS pixels from the upper left corner.
 
     ``scale`` is the number of image pixels per CSS pixel.
@@ -225,7 +225,7 @@ def _font_characters() -> frozenset[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PngImage:
     """A PNG image.
 
     Attributes:
@@ -240,12 +240,12 @@ class Picture:
     text: str
 
 
-def render(height: int, draw: Callable[[Sheet], None], text: str, scales: Sequence[float] = SCALES) -> Picture:
+def render(height: int, draw: Callable[[PlotLayout], None], text: str, scales: Sequence[float] = SCALES) -> PngImage:
     """Draw a picture with the first of ``scales`` whose file is small enough; `OptionError` without matplotlib."""
     try:
         with style():
             for scale in scales:
-                sheet = Sheet(height, scale)
+                sheet = PlotLayout(height, scale)
                 draw(sheet)
                 png = sheet.png()
                 if len(png) <= MAX_BYTES:
@@ -253,4 +253,4 @@ def render(height: int, draw: Callable[[Sheet], None], text: str, scales: Sequen
     except ImportError as error:
         message = f"pictures require matplotlib: install it with pip install matplotlib ({first_line(error)})"
         raise OptionError(message) from error
-    return Picture(png, WIDTH, height, text)
+    return PngImage(png, WIDTH, height, text)

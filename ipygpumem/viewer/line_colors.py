@@ -9,7 +9,7 @@ import numpy as np
 
 from ipygpumem.snapshot.export.text import many, share
 from ipygpumem.snapshot.queries.groups import add_up, label_rows
-from ipygpumem.viewer.detail import SMALL
+from ipygpumem.viewer.level_of_detail import SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

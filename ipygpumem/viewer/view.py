@@ -7,16 +7,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.snapshot.export.sharing import align_start_times, shareable
+from ipygpumem.snapshot.export.redaction import align_start_times, shareable
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_snapshot_count, join_names
-from ipygpumem.viewer.picture import picture
+from ipygpumem.viewer.static_plot import picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.snapshot.snapshot import Snapshot
-    from ipygpumem.viewer.axes import Picture
+    from ipygpumem.viewer.axes import PngImage
     from ipygpumem.viewer.widget import Widget
 
 _STILL_END = 64
@@ -66,7 +66,7 @@ class View:
         return "\n\n".join(summaries)
 
     @cached_property
-    def pictures(self) -> tuple[Picture, ...]:
+    def pictures(self) -> tuple[PngImage, ...]:
         """The still pictures of the first two snapshots; `OptionError` without matplotlib."""
         return tuple(picture(snapshot, self._device) for snapshot in self._snapshots[:_MAX_STILLS])
 
@@ -138,5 +138,5 @@ class View:
         self.publish(current_target())
 
 
-def _base64(still: Picture) -> str:
+def _base64(still: PngImage) -> str:
     return base64.b64encode(still.png).decode()

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
 from ipygpumem.snapshot.export.encode import encode
-from ipygpumem.snapshot.export.sharing import align_start_times, shareable
+from ipygpumem.snapshot.export.redaction import align_start_times, shareable
 from ipygpumem.viewer.page import PageData, check_snapshot_count, page
-from ipygpumem.viewer.picture import picture
+from ipygpumem.viewer.static_plot import picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

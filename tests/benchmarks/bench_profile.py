@@ -12,12 +12,12 @@ RUNS = 2
 
 
 def _profiled(torch):
-    from ipygpumem.features.profile.capture import Capture
+    from ipygpumem.features.profile.profiler_session import ProfilerSession
 
     model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(10)])
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.ones(4, 16)
-    capture = Capture()
+    capture = ProfilerSession()
     capture.start()
     for _ in range(STEPS):
         optimizer.zero_grad()

@@ -5,7 +5,7 @@ import pytest
 
 from browser.viewing import both_schemes
 from ipygpumem.core.reading import DeviceReading, HostReading
-from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts, Report
+from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingInfo, Report
 from ipygpumem.core.tables import html_tables
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.features.report.line import html_line, text_line
@@ -39,7 +39,7 @@ def report():
     host = HostReport(
         HostReading(rss=GIB, peak=GIB, total=64 * GIB), HostReading(rss=2 * GIB, peak=2 * GIB, total=64 * GIB)
     )
-    hostile = RecordingFacts(
+    hostile = RecordingInfo(
         path="</div><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>.pickle"
     )
     return Report({"cuda:0": device}, host, seconds=2.31, cell=7, recording=hostile)

@@ -15,19 +15,21 @@ from fakes.facts import after, report
 from ipygpumem import ReportError
 from ipygpumem.core.grade import grade
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
-from ipygpumem.core.report import RecordingFacts, Report
+from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.features.limits.model import ExceededLimit
-from ipygpumem.features.lines.model import CodeLine, DeviceLines, LineUse, PeakLines, SourceLine, SourceListing
-from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
+from ipygpumem.features.lines.model import CodeLine, DeviceLines, LineUsage, PeakLines, SourceLine, SourceListing
+from ipygpumem.features.modules.model import BytesByKind, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
 from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
 
 LINES = DeviceLines(
     device="cuda:0",
-    listings=(SourceListing("In [7]", (SourceLine(1, "\tx = f()", LineUse(5, 6, 7, 1, 2, 1, 3)), SourceLine(2, ""))),),
+    listings=(
+        SourceListing("In [7]", (SourceLine(1, "\tx = f()", LineUsage(5, 6, 7, 1, 2, 1, 3)), SourceLine(2, ""))),
+    ),
     before=1,
-    elsewhere=LineUse(),
+    elsewhere=LineUsage(),
     end_requested=2,
     end_rounding=3,
     end_pending=-4,
@@ -41,7 +43,7 @@ PEAK_LINES = PeakLines("cuda:0", (CodeLine("train.py:3", 512, 1),), CodeLine("3 
 TREE = ModuleTree(
     device="cuda:0",
     phases=(StepPhase("forward", 2, 0.5, 10, 20, None),),
-    parts=(KindBytes("activations", 3, 0),),
+    parts=(BytesByKind("activations", 3, 0),),
     rows=(ModuleRow("", "Net", 0, 1, 2, 3, 4, 5, None, 6, 7, 8, "compiled"),),
     rounding=(None, 1),
     pending=(0, -2),
@@ -70,7 +72,7 @@ FULL = dataclasses.replace(
         sampled={"cuda:0": SAMPLED},
         notes=("one", "two"),
         cell_id="a1b",
-        recording=RecordingFacts("x.pickle", 5, 6, None, own=False, error="e", peak_lines=(PEAK_LINES,)),
+        recording=RecordingInfo("x.pickle", 5, 6, None, own=False, error="e", peak_lines=(PEAK_LINES,)),
     ),
     lines=(LINES,),
     excesses=(ExceededLimit("cuda:0", "peak", 5, 4),),

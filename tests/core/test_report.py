@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading, shared
-from ipygpumem.core.report import DeviceReport, HostReport, Label, Peak, RecordingFacts, build_report
+from ipygpumem.core.report import DeviceReport, HostReport, MeasurementLabel, Peak, RecordingInfo, build_report
 
 MIB = 1 << 20
 V2 = "NVML memory info v2"
@@ -88,13 +88,13 @@ def test_exact_peak_is_a_change_and_a_bound_is_not():
 
 def test_to_json_round_trips():
     after = dataclasses.replace(START, allocated=None, process=None)
-    recording = RecordingFacts("/data/x.pickle", 10, 3, None)
+    recording = RecordingInfo("/data/x.pickle", 10, 3, None)
     report = build_report(
         Reading(1.5, {"cuda:0": START}, HostReading(5, 6)),
         Reading(2.5, {"cuda:0": after}, HostReading(7, 8)),
         {"cuda:0": Peak(1, 2, 3, 4)},
         seconds=1.0,
-        label=Label(cell=7, cell_id="a1b"),
+        label=MeasurementLabel(cell=7, cell_id="a1b"),
         success=False,
         notes=("ä note",),
         recording=recording,
@@ -116,7 +116,7 @@ def test_repr():
         Reading(2.5, {"cuda:0": dataclasses.replace(START, allocated=500 * MIB)}, HostReading(7, 8)),
         {},
         seconds=2.31,
-        label=Label(cell=7),
+        label=MeasurementLabel(cell=7),
     )
     assert repr(report) == "<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak unknown>"
 

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
-from ipygpumem.core.report import Label, Peak, build_report
+from ipygpumem.core.report import MeasurementLabel, Peak, build_report
 
 MIB = 1 << 20
 V2 = "NVML memory info v2"
@@ -50,7 +50,9 @@ def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **op
     low, high = host or (HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB),) * 2
     peaks = {} if peak is None else {end.name: Peak(peak, peak, peak, peak, exact=exact)}
     options = {"seconds": 2.31, "cell": 7, **options}
-    label = Label(*(options.pop(name, default) for name, default in (("code", ""), ("cell", None), ("cell_id", None))))
+    label = MeasurementLabel(
+        *(options.pop(name, default) for name, default in (("code", ""), ("cell", None), ("cell_id", None)))
+    )
     start, end = Reading(1.0, {start.name: start}, low), Reading(3.0, {end.name: end}, high)
     return build_report(start, end, peaks, label=label, **options)
 

@@ -15,9 +15,9 @@ def example(torch):
 
 
 def profiled(torch, run):
-    from ipygpumem.features.profile.capture import Capture
+    from ipygpumem.features.profile.profiler_session import ProfilerSession
 
-    capture = Capture()
+    capture = ProfilerSession()
     capture.start()
     run()
     torch.cuda.synchronize()
@@ -123,7 +123,7 @@ def test_library_recording_is_disabled_during_profile(fresh, tmp_path):
         import ipygpumem, torch
         ipygpumem.preload_pytorch()
         from ipygpumem.measurement.runtime import current
-        from ipygpumem.features.plan import make_plan
+        from ipygpumem.features.collectors import make_plan
         from ipygpumem.features.profile.collect import profile_collector
         from ipygpumem.core.report import Label
         from ipygpumem.measurement.measurement import MeasurementOptions

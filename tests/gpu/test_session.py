@@ -8,7 +8,7 @@ import ipygpumem
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import MIB
 from ipygpumem.features.history.model import LIMIT, changed_rows, report_rows, rows_from_summary, summary
-from ipygpumem.features.history.table import Page, history_tables
+from ipygpumem.features.history.table import TablePage, history_tables
 from ipygpumem.features.report.line import text_line
 
 TWO = """
@@ -72,7 +72,7 @@ def test_each_device_has_a_row_and_peaks_are_not_added(two):
         "cuda:0": (100 * MIB, 100 * MIB),
         "cuda:1": (300 * MIB, 300 * MIB),
     }
-    text = text_tables(history_tables(list(rows.values()), Page()))
+    text = text_tables(history_tables(list(rows.values()), TablePage()))
     assert "+400.0 MiB" not in text
     assert "+300.0 MiB" in text
     assert len(text_line(m.report).splitlines()) >= 2

@@ -238,7 +238,7 @@ def test_internal_error_is_reported_once(gpu_notebook, monkeypatch, place):
         assert isinstance(result.error, ZeroDivisionError)
         assert result.stderr == ""
         assert current().peaks._scopes == []
-    assert cells.Cells
+    assert cells.CellMeasurements
     assert gpu_notebook.run(allocate(10, "more")).text.startswith("cuda:0  +10.0 MiB held")
 
 

@@ -371,7 +371,7 @@ def test_free_variable_while_last_exception_raises_when_read(gpu_notebook, body)
 
 
 def test_free_deletes_nothing_if_search_for_copies_fails(gpu_notebook, monkeypatch):
-    from ipygpumem.features.release import collect
+    from ipygpumem.features.free import collect
 
     def fails(shell, value):
         raise RuntimeError("an internal error")

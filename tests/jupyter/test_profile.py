@@ -62,9 +62,9 @@ def test_failing_cell(notebook, tmp_path):
     "end", ["raise ValueError('mine')", "raise KeyboardInterrupt", "", "with torch.profiler.profile(): pass"]
 )
 def test_time_to_stop_profiler_is_not_in_cell_time(notebook, monkeypatch, end):
-    from ipygpumem.features.profile import capture
+    from ipygpumem.features.profile import profiler_session
 
-    stop = capture.Capture.stop
+    stop = profiler_session.ProfilerSession.stop
 
     def delayed_stop(self):
         if self._profile is not None and self.result is None:
@@ -72,7 +72,7 @@ def test_time_to_stop_profiler_is_not_in_cell_time(notebook, monkeypatch, end):
             time.sleep(1.5)
         stop(self)
 
-    monkeypatch.setattr(capture.Capture, "stop", delayed_stop)
+    monkeypatch.setattr(profiler_session.ProfilerSession, "stop", delayed_stop)
     notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY + end)
     assert notebook.last.seconds < 1
     assert notebook.last.profile.seconds > 1.5

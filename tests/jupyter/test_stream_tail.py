@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ipygpumem.jupyter.live_display import StreamTail
+from ipygpumem.jupyter.live_display import OutputTail
 
 pytestmark = pytest.mark.ipython
 
@@ -30,7 +30,7 @@ def put(monkeypatch):
 )
 def test_incomplete_line_is_detected(monkeypatch, texts, still_open):
     out, _ = put(monkeypatch)
-    tail = StreamTail()
+    tail = OutputTail()
     tail.install()
     for text in texts:
         sys.stdout.write(text)
@@ -43,7 +43,7 @@ def test_incomplete_line_is_detected(monkeypatch, texts, still_open):
 
 def test_streams_are_restored(monkeypatch):
     out, err = put(monkeypatch)
-    tail = StreamTail()
+    tail = OutputTail()
     tail.install()
     tail.remove()
     assert "write" not in vars(out)
@@ -59,7 +59,7 @@ def test_streams_are_restored(monkeypatch):
 
 def test_later_patches_are_kept(monkeypatch):
     out, _ = put(monkeypatch)
-    tail = StreamTail()
+    tail = OutputTail()
     tail.install()
     own_write = out.write
     out.write = lambda text: own_write(text.upper())
@@ -70,7 +70,7 @@ def test_later_patches_are_kept(monkeypatch):
 
 def test_errors_of_the_stream_are_raised(monkeypatch):
     put(monkeypatch)
-    tail = StreamTail()
+    tail = OutputTail()
     tail.install()
     with pytest.raises(TypeError):
         sys.stdout.write(5)
@@ -81,7 +81,7 @@ def test_errors_of_the_stream_are_raised(monkeypatch):
 def test_streams_that_cannot_be_patched(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", object())
-    tail = StreamTail()
+    tail = OutputTail()
     tail.install()
     assert not tail.open
     tail.remove()

@@ -19,7 +19,7 @@ import ipygpumem
 from ipygpumem import OptionError, measure
 from ipygpumem.measurement.allocation_history import HistoryOptions
 from ipygpumem.measurement.recorder import Recorder
-from ipygpumem.measurement.recording_keys import CellFacts
+from ipygpumem.measurement.recording_keys import CellInfo
 from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
@@ -223,9 +223,9 @@ def test_recording_can_be_saved_several_times(fake_gpu, tmp_path):
     recorder = Recorder(current())
     recorder.start()
     fake_gpu.alloc(MIB)
-    recorder.cells.append(CellFacts(3, "/kernel/ipykernel_1/3.py", 10, 20, True))
+    recorder.cells.append(CellInfo(3, "/kernel/ipykernel_1/3.py", 10, 20, True))
     first = recorder.save(tmp_path / "x.pickle", sources={}, numbers={})
-    recorder.cells.append(CellFacts(4, None, 30, 40, False))
+    recorder.cells.append(CellInfo(4, None, 30, 40, False))
     second = recorder.save(tmp_path / "x.pickle", sources={}, numbers={})
     assert second.events > first.events
     assert [cell["number"] for cell in load(tmp_path / "x.pickle")["ipygpumem"]["cells"]] == [3, 4]

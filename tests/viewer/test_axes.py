@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipygpumem.core.units import GIB, KIB, MIB
-from ipygpumem.viewer.axes import Sheet, byte_ticks, event_ticks, style, time_ticks
+from ipygpumem.viewer.axes import PlotLayout, byte_ticks, event_ticks, style, time_ticks
 
 
 def labels(ticks):
@@ -66,7 +66,7 @@ def test_time_ticks(first, last, expected):
 
 def test_texts_and_last_tick_label_stay_on_the_page():
     with style():
-        sheet = Sheet(200, 2.0)
+        sheet = PlotLayout(200, 2.0)
         sheet.title(10, 20, "name", "a long list of facts " * 50)
         axes = sheet.plot(50, 100, (0, 10_000_000), 1.0)
         sheet.label_x(axes, [(0, "0"), (10_000_000, "10,000,000")])

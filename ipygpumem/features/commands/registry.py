@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipygpumem.features.environment.command import ENV
 from ipygpumem.features.explain.command import EXPLAIN
+from ipygpumem.features.free.command import FREE
 from ipygpumem.features.history.command import COMPARE, HISTORY, NOTEBOOK
 from ipygpumem.features.holders.command import WHO
 from ipygpumem.features.live.command import MONITOR
@@ -11,7 +12,6 @@ from ipygpumem.features.processes.command import PROCESSES
 from ipygpumem.features.ranks.command import RANKS
 from ipygpumem.features.ranks.engines.command import ENGINES
 from ipygpumem.features.recordings.command import RECORD, VIEW
-from ipygpumem.features.release.command import FREE
 
 COMMANDS = (
     *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW),

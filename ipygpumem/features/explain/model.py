@@ -37,7 +37,7 @@ _HOST_NAMES: dict[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WaterfallStep:
     """One line of a waterfall: ``amount`` bytes, None if unknown, and ``todo``, what can be done about them."""
 
     label: str
@@ -57,7 +57,7 @@ class Waterfall(PlainData):
 
     device: str
     label: str
-    steps: tuple[Step, ...]
+    steps: tuple[WaterfallStep, ...]
     notes: tuple[str, ...] = ()
 
     written_properties = ("summary",)
@@ -68,7 +68,7 @@ class Waterfall(PlainData):
         return f"{self.device}, {self.label}" if self.label else self.device
 
     @property
-    def totals(self) -> list[Step]:
+    def totals(self) -> list[WaterfallStep]:
         """The totals, from the whole device to the tensors."""
         return [step for step in self.steps if step.kind == "total"]
 
@@ -97,7 +97,7 @@ class Waterfall(PlainData):
         return f"{size(nbytes)} {_HOST_NAMES.get(kind, '') if self.device == 'host' else _NAMES[kind]}"
 
 
-def _nbytes(step: Step) -> int:
+def _nbytes(step: WaterfallStep) -> int:
     return step.amount or 0
 
 
@@ -107,20 +107,22 @@ def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()
     resident = grade("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:
         used = reading.total - reading.available
-        steps.append(Step("machine used", "total", used, grade("derived", "memory of the machine not available")))
+        steps.append(
+            WaterfallStep("machine used", "total", used, grade("derived", "memory of the machine not available"))
+        )
         if reading.rss is not None:
             accuracy = grade("derived", "the difference; shared pages count in each process")
-            steps.append(Step("other processes and the system", "others", used - reading.rss, accuracy))
+            steps.append(WaterfallStep("other processes and the system", "others", used - reading.rss, accuracy))
     accuracy = resident if reading.rss is not None else grade("unknown", "this system does not report it")
-    steps.append(Step("this process (RSS)", "total", reading.rss, accuracy))
+    steps.append(WaterfallStep("this process (RSS)", "total", reading.rss, accuracy))
     if reading.rss is not None:
         difference = reading.rss - tensors
         label = "everything else in it"
         reason = "the difference: the interpreter, libraries, NumPy arrays, Python objects"
         if difference < 0:
             label, reason = "not resident", "pages of tensors that have not been written yet are not resident"
-        steps.append(Step(label, "outside", difference, grade("derived", reason)))
+        steps.append(WaterfallStep(label, "outside", difference, grade("derived", reason)))
     bound = grade("bound", "whole storages of the tensors that were found; unwritten pages use no memory")
     todo = "%gpumem who --host names the holders"
-    steps.append(Step("tensors in main memory", "total", tensors, bound if tensors else resident, todo))
+    steps.append(WaterfallStep("tensors in main memory", "total", tensors, bound if tensors else resident, todo))
     return Waterfall("host", "main memory", tuple(steps), tuple(notes))

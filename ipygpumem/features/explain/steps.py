@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.units import size
-from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RETURNABLE, Step, Waterfall
+from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RETURNABLE, Waterfall, WaterfallStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,38 +77,38 @@ def device_waterfall(
     return Waterfall(reading.name, label, tuple(steps), tuple(notes))
 
 
-def _device_steps(reading: DeviceReading) -> list[Step]:
+def _device_steps(reading: DeviceReading) -> list[WaterfallStep]:
     accuracy = grade("exact", reading.source or "") if reading.used is not None else grade("unknown", reading.why)
     is_nvml = reading.used is None or "NVML" in (reading.source or "")
-    in_use = Step(NVIDIA_SMI if is_nvml else f"used ({reading.source})", "total", reading.in_use, accuracy)
+    in_use = WaterfallStep(NVIDIA_SMI if is_nvml else f"used ({reading.source})", "total", reading.in_use, accuracy)
     if not reading.driver_reserved:
         return [in_use]
     todo = "not included in nvidia-smi's value"
-    reserved = Step("driver reserved", "driver", reading.driver_reserved, accuracy, todo)
-    return [Step("device used", "total", reading.used, accuracy), reserved, in_use]
+    reserved = WaterfallStep("driver reserved", "driver", reading.driver_reserved, accuracy, todo)
+    return [WaterfallStep("device used", "total", reading.used, accuracy), reserved, in_use]
 
 
 def _process_steps(
     reading: DeviceReading, processes: Sequence[OtherProcess], named: Sequence[NamedMemory]
-) -> list[Step]:
+) -> list[WaterfallStep]:
     if reading.process is None:
         return []
-    own = Step("this process", "total", reading.process, grade("exact", reading.why))
+    own = WaterfallStep("this process", "total", reading.process, grade("exact", reading.why))
     if reading.others is None or reading.unattributed is None:
         return [own]
     accuracy = grade("exact", "NVML's process list")
     steps = [
-        Step(process.title, "others", process.amount, accuracy, _process_advice(process))
+        WaterfallStep(process.title, "others", process.amount, accuracy, _process_advice(process))
         for process in processes[:_MAX_PROCESSES]
         if process.amount
     ]
     remainder = reading.others - sum(step.amount or 0 for step in steps)
     if remainder:
-        steps.append(Step("more processes" if steps else "other processes", "others", remainder, accuracy))
+        steps.append(WaterfallStep("more processes" if steps else "other processes", "others", remainder, accuracy))
     return [*steps, *_unattributed_steps(reading, reading.unattributed, named), own]
 
 
-def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequence[NamedMemory]) -> list[Step]:
+def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequence[NamedMemory]) -> list[WaterfallStep]:
     steps = []
     managed_memory = [memory for memory in named if memory.managed]
     managed = sum(memory.amount for memory in managed_memory)
@@ -116,15 +116,17 @@ def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequen
     if on_device:
         names = ", ".join(dict.fromkeys(memory.name for memory in managed_memory))
         reason = f"{names} has {size(managed)} of managed memory; how much of it is on the device is unknown"
-        steps.append(Step("managed memory", "unattributed", on_device, grade("bound", reason), "freed with its arrays"))
+        steps.append(
+            WaterfallStep("managed memory", "unattributed", on_device, grade("bound", reason), "freed with its arrays")
+        )
     remainder = unattributed - on_device
     if remainder and unattributed > 0:
         driver = "" if reading.driver_reserved is not None else "the driver's own memory, "
         reason = f"not in any process's entry: {driver}page tables, managed memory, hidden processes"
-        steps.append(Step("unattributed", "unattributed", remainder, grade("exact", reason)))
+        steps.append(WaterfallStep("unattributed", "unattributed", remainder, grade("exact", reason)))
     elif remainder:
         reason = "NVML's entries add up to more than the memory in use"
-        steps.append(Step(LISTED_TWICE, "unattributed", remainder, grade("derived", reason)))
+        steps.append(WaterfallStep(LISTED_TWICE, "unattributed", remainder, grade("derived", reason)))
     return steps
 
 
@@ -142,29 +144,32 @@ def _process_advice(process: OtherProcess) -> str:
 
 def _outside_steps(
     reading: DeviceReading, baseline: Baseline | None, named: Sequence[NamedMemory], *, kernels: bool, recorded: bool
-) -> list[Step]:
+) -> list[WaterfallStep]:
     """Return the parts between this process (or the whole device, if its entry is unknown) and PyTorch's memory."""
     if reading.outside is None:
         return []
     steps = []
     if baseline is not None and baseline.context:
         accuracy = grade("derived", "measured when CUDA was initialized, assumed not to change")
-        steps.append(Step("CUDA context", "outside", baseline.context, accuracy, _PERMANENT))
+        steps.append(WaterfallStep("CUDA context", "outside", baseline.context, accuracy, _PERMANENT))
     if baseline is not None and baseline.kernels and kernels:
         accuracy = grade("derived", "measured when the first kernels were loaded, assumed not to change")
         remark = "code and handles of CUDA's libraries"
-        steps.append(Step("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, remark))
+        steps.append(WaterfallStep("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, remark))
     memories = sorted((memory for memory in named if not memory.managed and memory.amount), key=lambda m: -m.amount)
-    steps += [Step(memory.name, "outside", memory.amount, memory.grade, memory.advice) for memory in memories]
+    steps += [WaterfallStep(memory.name, "outside", memory.amount, memory.grade, memory.advice) for memory in memories]
     remainder = reading.outside - sum(step.amount or 0 for step in steps)
     if not remainder:
         return steps
     if reading.process is None:
         accuracy = grade("device", f"this process outside PyTorch, or other processes: {reading.why}")
-        return [*steps, Step("this or other processes", "outside", remainder, accuracy, "%gpumem processes lists them")]
+        return [
+            *steps,
+            WaterfallStep("this or other processes", "outside", remainder, accuracy, "%gpumem processes lists them"),
+        ]
     if remainder < 0:
         accuracy = grade("unknown", "some memory is included in several parts, or was freed meanwhile")
-        return [*steps, Step("counted twice", "outside", remainder, accuracy)]
+        return [*steps, WaterfallStep("counted twice", "outside", remainder, accuracy)]
     names = ["kernel code, stacks, graphs"]
     if not recorded:
         names.insert(0, "libraries")
@@ -172,34 +177,34 @@ def _outside_steps(
         names.insert(0, "CUDA context")
     accuracy = grade("derived", "the difference, which belongs to no known library")
     todo = "%%gpumem --outside lists a cell's libraries"
-    return [*steps, Step(", ".join(names), "outside", remainder, accuracy, todo)]
+    return [*steps, WaterfallStep(", ".join(names), "outside", remainder, accuracy, todo)]
 
 
-def _pytorch_steps(reading: DeviceReading, cache: Cache | None, cache_problem: str) -> list[Step]:
+def _pytorch_steps(reading: DeviceReading, cache: Cache | None, cache_problem: str) -> list[WaterfallStep]:
     counter = grade("exact", reading.torch_why or "allocator counter")
     accuracy = counter if reading.reserved is not None else grade("unknown", reading.torch_why or reading.why)
-    steps = [Step("PyTorch reserved", "total", reading.reserved, accuracy)]
+    steps = [WaterfallStep("PyTorch reserved", "total", reading.reserved, accuracy)]
     if reading.pending:
         todo = "cached after torch.cuda.synchronize()"
-        steps.append(Step("pending (freed, waiting for a stream)", "cache", reading.pending, counter, todo))
+        steps.append(WaterfallStep("pending (freed, waiting for a stream)", "cache", reading.pending, counter, todo))
     if reading.cached is not None and cache is not None:
         steps += _cache_steps(reading.cached, cache)
     elif reading.cached:
         todo = "torch.cuda.empty_cache() frees a part of it"
         accuracy = grade("exact", "allocator counter")
-        steps.append(Step("cached", "cache", reading.cached, accuracy, todo, cache_problem))
+        steps.append(WaterfallStep("cached", "cache", reading.cached, accuracy, todo, cache_problem))
     todo = "%gpumem who names the holders"
-    return [*steps, Step("allocated (tensors)", "total", reading.allocated, steps[0].grade, todo)]
+    return [*steps, WaterfallStep("allocated (tensors)", "total", reading.allocated, steps[0].grade, todo)]
 
 
-def _cache_steps(cached: int, cache: Cache) -> list[Step]:
+def _cache_steps(cached: int, cache: Cache) -> list[WaterfallStep]:
     steps = []
     listed = grade("exact", "the allocator's list of segments")
     paged = grade("derived", "from the allocator's list of segments, which are freed in whole pages")
     accuracy = paged if cache.expandable else listed
     if cache.returnable:
         todo = "torch.cuda.empty_cache(), or %gpumem free --cache"
-        steps.append(Step(RETURNABLE, "cache", cache.returnable, accuracy, todo))
+        steps.append(WaterfallStep(RETURNABLE, "cache", cache.returnable, accuracy, todo))
     if cache.pinned:
         verb = "is" if cache.blocks == 1 else "are"
         remark = (
@@ -208,14 +213,14 @@ def _cache_steps(cached: int, cache: Cache) -> list[Step]:
         )
         setting = "" if cache.expandable else ", or expandable_segments:True"
         todo = f"free the tensors in these segments (%gpumem who){setting}"
-        steps.append(Step("cached, cannot be freed", "cache", cache.pinned, accuracy, todo, remark))
+        steps.append(WaterfallStep("cached, cannot be freed", "cache", cache.pinned, accuracy, todo, remark))
     if cache.private:
         remark = f"{_plural(cache.pools, 'pool')}, kept for the next replay"
         todo = "delete the graphs (or the MemPool), then empty_cache()"
-        steps.append(Step("unused in private pools of graphs", "cache", cache.private, listed, todo, remark))
+        steps.append(WaterfallStep("unused in private pools of graphs", "cache", cache.private, listed, todo, remark))
     if cached != cache.total:
         changed = grade("derived", "memory changed between two readings")
-        steps.append(Step("cached, changed while reading", "cache", cached - cache.total, changed))
+        steps.append(WaterfallStep("cached, changed while reading", "cache", cached - cache.total, changed))
     return steps
 
 

@@ -14,7 +14,7 @@ from ipygpumem.core.units import VISIBLE, precise_size, size
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ipygpumem.features.explain.model import Step, Waterfall
+    from ipygpumem.features.explain.model import Waterfall, WaterfallStep
 
 _BAR_CELLS = 30
 _MAX_LABEL = 44
@@ -36,7 +36,7 @@ _GRADES = {"bound": "at most", "device": "whole device", "sampled": "at least"}
 class _Row:
     """A step with its bar, from ``start`` to ``end`` as fractions of the largest total; both are 0 for no bar."""
 
-    step: Step
+    step: WaterfallStep
     label: str
     text: str
     color: str

@@ -14,7 +14,7 @@ from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, p
 from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
 from ipygpumem.features.history.comparison import pair_rows
 from ipygpumem.features.history.load import ReportRows, read_notebook, read_rows, short_names
-from ipygpumem.features.history.table import COLUMNS, PAGE, Page, comparison_tables, history_tables, select_devices
+from ipygpumem.features.history.table import COLUMNS, PAGE, TablePage, comparison_tables, history_tables, select_devices
 
 if TYPE_CHECKING:
     import argparse
@@ -50,10 +50,10 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in rows.faults))
 
 
-def _page(arguments: argparse.Namespace) -> Page:
+def _page(arguments: argparse.Namespace) -> TablePage:
     if arguments.plot and (arguments.by or arguments.page or arguments.top):
         raise OptionError("--plot draws every cell in the order in which they ran: omit --by, -n and --page")
-    return Page(arguments.by or "in", arguments.page or 1, arguments.top or PAGE)
+    return TablePage(arguments.by or "in", arguments.page or 1, arguments.top or PAGE)
 
 
 def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = read_rows) -> int:

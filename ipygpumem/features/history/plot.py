@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.features.history.model import ReportRow
-    from ipygpumem.viewer.axes import LegendItem, Picture, Sheet
+    from ipygpumem.viewer.axes import LegendItem, PlotLayout, PngImage
 
 _TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND = 36, 26, 190, 250, 30
 _MAX_DEVICES = 8
@@ -58,7 +58,7 @@ class _Panel:
         self.failed = np.array([row.ooms > 0 or row.success is False for row in rows])
 
 
-def history_picture(rows: Sequence[ReportRow], title: str) -> Picture:
+def history_picture(rows: Sequence[ReportRow], title: str) -> PngImage:
     """Draw a session: a plot for each device, a bar for each measurement; without matplotlib, raise `OptionError`.
 
     Where there are more measurements than pixels, each column of pixels shows the highest of its measurements.
@@ -72,7 +72,7 @@ def history_picture(rows: Sequence[ReportRow], title: str) -> Picture:
     )
 
 
-def _draw(sheet: Sheet, panels: list[_Panel], title: str) -> None:
+def _draw(sheet: PlotLayout, panels: list[_Panel], title: str) -> None:
     measurements = {(row.time, row.cell, row.seconds) for panel in panels for row in panel.rows}
     total = duration(sum(seconds for _, _, seconds in measurements))
     facts = f"{many(len(measurements), 'measurement')}, {total} in total" if panels else "nothing has been measured yet"
@@ -88,7 +88,7 @@ def _draw(sheet: Sheet, panels: list[_Panel], title: str) -> None:
         sheet.legend(LEFT, _TOP + _PANEL_HEIGHT * len(panels) + 3, items)
 
 
-def _draw_panel(sheet: Sheet, panel: _Panel, top: float) -> None:
+def _draw_panel(sheet: PlotLayout, panel: _Panel, top: float) -> None:
     count = len(panel.rows)
     edges = np.linspace(0, count, min(count, sheet.columns) + 1)
     parts = itertools.pairwise(edges.astype(np.int64))

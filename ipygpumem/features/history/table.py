@@ -24,7 +24,7 @@ _CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TablePage:
     """Selection of rows: page ``number`` of pages with ``size`` rows.
 
     ``by`` is the column to sort by, largest first; ``in`` keeps the order of execution, with the newest page first.
@@ -58,7 +58,7 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
 
 
 def history_tables(
-    rows: Sequence[ReportRow], page: Page, *, title: str = "this session", dropped: int = 0
+    rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
     """A row for each cell and device. Rows without any change are shown only if sorted by time."""
     listed = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
@@ -99,7 +99,7 @@ def _is_unchanged(row: ReportRow | None) -> bool:
     return None not in figures and not is_visible(*figures) and not row.changed and not row_outcome(row)
 
 
-def _remarks(rows: Sequence[ReportRow], omitted: int, page: Page, dropped: int) -> list[str]:
+def _remarks(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: int) -> list[str]:
     remarks = []
     if omitted:
         remarks.append(f"{many(omitted, 'row')} without a change not shown (--by time shows all)")

@@ -10,7 +10,7 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.interpreter import user_frame
 from ipygpumem.core.units import MIB, VISIBLE, in_bytes, size
-from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Rest, Storage, StorageBaseline, Total
+from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Remainder, Storage, StorageBaseline, Total
 from ipygpumem.features.holders.roots import Root, module_roots, naming
 from ipygpumem.features.holders.search import search_holders
 from ipygpumem.measurement.runtime import current
@@ -238,7 +238,7 @@ class _BlockAssignment:
             "allocated meanwhile by other threads": sum(block.size for block in unassigned) - unreached_size,
             _UNREACHED: unreached_size - workspace - private,
         }
-        unreached_parts = tuple(Rest(label, nbytes) for label, nbytes in sizes.items() if nbytes)
+        unreached_parts = tuple(Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
         return Total(device, held, unreached_parts, sum(block.size for block in blocks))
 
     def _total_without_blocks(self, device: str, held: int) -> Total:
@@ -248,7 +248,7 @@ class _BlockAssignment:
         except Exception as error:  # a pluggable allocator, a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
             return Total(device, held)
-        return Total(device, held, (Rest(_UNREACHED, allocated - held),) if allocated != held else (), allocated)
+        return Total(device, held, (Remainder(_UNREACHED, allocated - held),) if allocated != held else (), allocated)
 
 
 def _holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> Holder:

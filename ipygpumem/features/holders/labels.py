@@ -41,7 +41,7 @@ _LAZY = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGenera
 """Prefix of the attributes of generators and coroutines."""
 
 
-class Label(NamedTuple):
+class ReferenceLabel(NamedTuple):
     """The label of one reference.
 
     Attributes:
@@ -69,7 +69,7 @@ def global_namespaces(obj: Any) -> tuple[Any, ...]:
 
 def reference_labels(
     obj: Any, style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
-) -> Iterator[tuple[int, Label]]:
+) -> Iterator[tuple[int, ReferenceLabel]]:
     """The id and label of every object that this one refers to by a name, an index or a key.
 
     ``style`` is that of its keys if it is a dict; ``tensor_ids`` are the ids of tensors that may be such keys. With
@@ -90,25 +90,25 @@ def reference_labels(
 
 def _dict_labels(
     mapping: dict[Any, Any], style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
-) -> Iterator[tuple[int, Label]]:
+) -> Iterator[tuple[int, ReferenceLabel]]:
     for key, value in list(dict.items(mapping)):
         if id(key) in tensor_ids:
-            yield id(value), Label("", key_id=id(key))
-            yield id(key), Label(" (key)", last_resort=True)
+            yield id(value), ReferenceLabel("", key_id=id(key))
+            yield id(key), ReferenceLabel(" (key)", last_resort=True)
             continue
         plain = type(key) is str or is_exactly(key, _PLAIN_KEYS)
         if plain and wanted_ids is not None and id(value) not in wanted_ids:
             continue
         if style == "module" and type(key) is str and key in _MODULE_DICTS:
-            yield id(value), Label("", "members")
+            yield id(value), ReferenceLabel("", "members")
         elif style == "names" and type(key) is str:
-            yield id(value), Label(key)
+            yield id(value), ReferenceLabel(key)
         elif style in {"attributes", "module", "members"} and type(key) is str:
-            yield id(value), Label(f"[{key}]" if style == "members" and key.isdecimal() else f".{key}")
+            yield id(value), ReferenceLabel(f"[{key}]" if style == "members" and key.isdecimal() else f".{key}")
         else:
-            yield id(value), Label(f"[{_key_text(key)}]")
+            yield id(value), ReferenceLabel(f"[{_key_text(key)}]")
         if not plain:
-            yield id(key), Label(" (key)", last_resort=True)
+            yield id(key), ReferenceLabel(" (key)", last_resort=True)
 
 
 def _key_text(key: Any) -> str:
@@ -121,35 +121,35 @@ def _key_text(key: Any) -> str:
     return text if len(text) <= _MAX_KEY_LENGTH else f"{text[: _MAX_KEY_LENGTH - 3]}..."
 
 
-def _sequence_labels(sequence: Any) -> Iterator[tuple[int, Label]]:
+def _sequence_labels(sequence: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     base: Any = next(base for base in (tuple, list, collections.deque) if is_instance(sequence, base))
     names: Any = ()
     if base is tuple and type(sequence) is not tuple:  # a named tuple
         names = next((type_dict(cls)["_fields"] for cls in mro(type(sequence)) if "_fields" in type_dict(cls)), ())
         names = names if type(names) is tuple and all(type(name) is str for name in names) else ()
     for i, item in enumerate(list(base.__iter__(sequence))):
-        yield id(item), Label(f".{names[i]}" if i < len(names) else f"[{i}]")
+        yield id(item), ReferenceLabel(f".{names[i]}" if i < len(names) else f"[{i}]")
 
 
-def _array_labels(array: Any) -> Iterator[tuple[int, Label]]:
+def _array_labels(array: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     objects = has_objects(array)
     if objects:
-        yield from ((id(item), Label(index)) for index, item in array_items(array))
+        yield from ((id(item), ReferenceLabel(index)) for index, item in array_items(array))
     # an array that shares a tensor's memory is called by its own name
-    yield id(array_base(array)), Label(".base" if objects else "")
+    yield id(array_base(array)), ReferenceLabel(".base" if objects else "")
 
 
-def _set_labels(items: Any) -> Iterator[tuple[int, Label]]:
+def _set_labels(items: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     base: Any = set if is_instance(items, set) else frozenset
-    yield from ((id(item), Label("{...}")) for item in list(base.__iter__(items)))
+    yield from ((id(item), ReferenceLabel("{...}")) for item in list(base.__iter__(items)))
 
 
-def _class_labels(cls: Any) -> Iterator[tuple[int, Label]]:
+def _class_labels(cls: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     for name, value in list(type_dict(cls).items()):
-        yield id(value), Label(f".{name}")
-    yield from ((id(base), Label(f" (base {type_name(base)})")) for base in mro(cls)[1:])
+        yield id(value), ReferenceLabel(f".{name}")
+    yield from ((id(base), ReferenceLabel(f" (base {type_name(base)})")) for base in mro(cls)[1:])
     # the collector sees the dict itself, Python code only a proxy of it
-    yield from ((id(part), Label("", "attributes")) for part in gc.get_referents(cls) if type(part) is dict)
+    yield from ((id(part), ReferenceLabel("", "attributes")) for part in gc.get_referents(cls) if type(part) is dict)
 
 
 _EXCEPTION_GETTERS = [
@@ -157,80 +157,84 @@ _EXCEPTION_GETTERS = [
 ]
 
 
-def _exception_labels(error: Any) -> Iterator[tuple[int, Label]]:
-    yield from ((id(get(error)), Label("")) for get in _EXCEPTION_GETTERS)
+def _exception_labels(error: Any) -> Iterator[tuple[int, ReferenceLabel]]:
+    yield from ((id(get(error)), ReferenceLabel("")) for get in _EXCEPTION_GETTERS)
     for cls in mro(type(error)):  # such as AttributeError.obj; a local variable with the same object is a better name
         if "__slots__" not in type_dict(cls):
-            yield from ((id(value), Label(f".{name}", last_resort=True)) for name, value in slot_values(error, cls))
+            yield from (
+                (id(value), ReferenceLabel(f".{name}", last_resort=True)) for name, value in slot_values(error, cls)
+            )
 
 
-def _attribute_labels(obj: Any, wanted_ids: Collection[int] | None) -> Iterator[tuple[int, Label]]:
+def _attribute_labels(obj: Any, wanted_ids: Collection[int] | None) -> Iterator[tuple[int, ReferenceLabel]]:
     namespace = instance_dict(obj)
     if namespace is not None:
-        yield id(type(obj)), Label(".__class__")
+        yield id(type(obj)), ReferenceLabel(".__class__")
         # copied to a list first, because another thread may change the dict
         is_module = any(type(key) is str and key == "_parameters" for key in list(dict.keys(namespace)))
         style: Style = "module" if is_module and not is_instance(obj, types.ModuleType) else "attributes"
-        yield id(namespace), Label("", style)
+        yield id(namespace), ReferenceLabel("", style)
         yield from _dict_labels(namespace, style, (), wanted_ids)
     for cls in mro(type(obj)):
         if "__slots__" in type_dict(cls):
-            yield from ((id(value), Label(f".{name}")) for name, value in slot_values(obj, cls))
+            yield from ((id(value), ReferenceLabel(f".{name}")) for name, value in slot_values(obj, cls))
 
 
-def _function_labels(function: Any) -> Iterator[tuple[int, Label]]:
+def _function_labels(function: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     code, defaults = function.__code__, function.__defaults__ or ()
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        yield id(cell), Label(f" (closure {name})", indirect=True)
+        yield id(cell), ReferenceLabel(f" (closure {name})", indirect=True)
     parameters = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
     for name, value in zip(parameters, defaults, strict=False):
-        yield id(value), Label(f" (default {name})", indirect=True)
-    yield id(function.__kwdefaults__), Label(" (default)", "items")
-    yield id(function.__dict__), Label("", "attributes")
+        yield id(value), ReferenceLabel(f" (default {name})", indirect=True)
+    yield id(function.__kwdefaults__), ReferenceLabel(" (default)", "items")
+    yield id(function.__dict__), ReferenceLabel("", "attributes")
     yield from _dict_labels(function.__dict__, "attributes", ())
 
 
-def _cell_labels(cell: Any) -> Iterator[tuple[int, Label]]:
+def _cell_labels(cell: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     with contextlib.suppress(ValueError):  # an empty cell
-        yield id(cell.cell_contents), Label("")
+        yield id(cell.cell_contents), ReferenceLabel("")
 
 
-def _frame_labels(frame: Any) -> Iterator[tuple[int, Label]]:
+def _frame_labels(frame: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     for name, value in frame_locals(frame):
         # an exception leads to other frames, whose variables have names of their own
         is_error = is_exactly(value, _TRACEBACK_TYPES) or is_instance(value, BaseException)
-        yield id(value), Label(f" {name}", indirect=True, last_resort=is_error)
-    yield id(frame.f_back), Label("")
+        yield id(value), ReferenceLabel(f" {name}", indirect=True, last_resort=is_error)
+    yield id(frame.f_back), ReferenceLabel("")
 
 
-def _lazy_labels(lazy: Any) -> Iterator[tuple[int, Label]]:
+def _lazy_labels(lazy: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     """The local variables of a generator or coroutine, and what it awaits."""
     prefix = _LAZY[type(lazy)]
     frame = getattr(lazy, f"{prefix}_frame")
     if frame is not None:
-        yield from ((id(value), Label(f" (local {name})", indirect=True)) for name, value in frame_locals(frame))
-    yield id(getattr(lazy, f"{prefix}_yieldfrom" if prefix == "gi" else f"{prefix}_await")), Label("")
+        yield from (
+            (id(value), ReferenceLabel(f" (local {name})", indirect=True)) for name, value in frame_locals(frame)
+        )
+    yield id(getattr(lazy, f"{prefix}_yieldfrom" if prefix == "gi" else f"{prefix}_await")), ReferenceLabel("")
 
 
-def _lru_cache_labels(function: Any) -> Iterator[tuple[int, Label]]:
-    yield id(vars(function).get("__wrapped__")), Label("")
-    yield id(vars(function)), Label("", "attributes")
+def _lru_cache_labels(function: Any) -> Iterator[tuple[int, ReferenceLabel]]:
+    yield id(vars(function).get("__wrapped__")), ReferenceLabel("")
+    yield id(vars(function)), ReferenceLabel("", "attributes")
 
 
-def _referent_labels(obj: Any) -> Iterator[tuple[int, Label]]:
-    yield from ((id(referent), Label("")) for referent in gc.get_referents(obj))
+def _referent_labels(obj: Any) -> Iterator[tuple[int, ReferenceLabel]]:
+    yield from ((id(referent), ReferenceLabel("")) for referent in gc.get_referents(obj))
 
 
-def _members(*members: tuple[str, Label]) -> Any:
+def _members(*members: tuple[str, ReferenceLabel]) -> Any:
     """The labels of built-in types whose references are attributes."""
 
-    def labels(obj: Any) -> Iterator[tuple[int, Label]]:
+    def labels(obj: Any) -> Iterator[tuple[int, ReferenceLabel]]:
         yield from ((id(getattr(obj, name)), label) for name, label in members)
 
     return labels
 
 
-_UNNAMED, _PARTIAL = Label(""), Label(" (partial)")
+_UNNAMED, _PARTIAL = ReferenceLabel(""), ReferenceLabel(" (partial)")
 _BY_BASE: dict[int, Any] = {
     id(tuple): _sequence_labels,
     id(list): _sequence_labels,
@@ -245,13 +249,13 @@ _BY_TYPE: dict[int, Any] = {
     id(types.FunctionType): _function_labels,
     id(types.CellType): _cell_labels,
     id(types.FrameType): _frame_labels,
-    id(types.MethodType): _members(("__self__", Label(".__self__")), ("__func__", _UNNAMED)),
+    id(types.MethodType): _members(("__self__", ReferenceLabel(".__self__")), ("__func__", _UNNAMED)),
     id(types.TracebackType): _members(("tb_frame", _UNNAMED), ("tb_next", _UNNAMED)),
     id(staticmethod): _members(("__func__", _UNNAMED)),
     id(classmethod): _members(("__func__", _UNNAMED)),
     id(property): _members(("fget", _UNNAMED), ("fset", _UNNAMED), ("fdel", _UNNAMED)),
     id(functools.partial): _members(
-        ("args", _PARTIAL), ("keywords", _PARTIAL), ("func", _UNNAMED), ("__dict__", Label("", "attributes"))
+        ("args", _PARTIAL), ("keywords", _PARTIAL), ("func", _UNNAMED), ("__dict__", ReferenceLabel("", "attributes"))
     ),
     id(types.MappingProxyType): _referent_labels,
     id(memoryview): _referent_labels,

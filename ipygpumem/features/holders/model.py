@@ -88,7 +88,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Remainder:
     """Allocated memory in bytes for which no Python object was found."""
 
     label: str
@@ -104,7 +104,7 @@ class Total:
 
     device: str
     held: int
-    rest: tuple[Rest, ...] = ()
+    rest: tuple[Remainder, ...] = ()
     allocated: int | None = None
 
     @property

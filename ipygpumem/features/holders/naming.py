@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interpreter import is_exactly, type_name
-from ipygpumem.features.holders.labels import Label, fallback_label, is_labelled_indirectly, reference_labels
+from ipygpumem.features.holders.labels import ReferenceLabel, fallback_label, is_labelled_indirectly, reference_labels
 from ipygpumem.features.holders.model import PLACES
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class NamedObject:
     """
 
     parent_id: int | None
-    label: Label
+    label: ReferenceLabel
     holder: str
     place: Place
     graph: bool = False
     depth: int = 0
 
     def child(
-        self, own_id: int, label: Label, *, holder: str = "", graph: bool = False, last_resort: bool = False
+        self, own_id: int, label: ReferenceLabel, *, holder: str = "", graph: bool = False, last_resort: bool = False
     ) -> NamedObject:
         """The name of an object that this one refers to; ``graph``: through an autograd graph."""
         # a module's own dicts, and what they contain, are no further away than the module
@@ -81,7 +81,7 @@ class ObjectNames:
         self._order = itertools.count()
         self._graph_edges: list[tuple[int, int]] = []
         self._skipped: set[int] = set()
-        self._references: dict[int, list[tuple[int | None, Label]]] = {}
+        self._references: dict[int, list[tuple[int | None, ReferenceLabel]]] = {}
         self.named: dict[int, NamedObject] = {}
         self.place_bits: dict[int, int] = {}
         self.root_ids: set[int] = set()
@@ -107,7 +107,7 @@ class ObjectNames:
             self._mark(object_id, place)
             if object_id not in self.named and object_id not in self._skipped:
                 queue: _Queue = []
-                label = Label(f"<{_description(objects[object_id])}>")
+                label = ReferenceLabel(f"<{_description(objects[object_id])}>")
                 self._name(object_id, NamedObject(None, label, holder, place), queue)
                 self._visit(queue)
         self._follow_graphs()
@@ -124,7 +124,7 @@ class ObjectNames:
         if root.style != "names":
             holder = "" if root.style == "items" else root.label
             depth = 0 if root.terminal and not root.last_resort else _SHARED_ROOT_DEPTH
-            label = Label(root.label, root.style)
+            label = ReferenceLabel(root.label, root.style)
             self._name_first(root_id, NamedObject(None, label, holder, root.place, depth=depth), queue)
             return
         depth = 2 if root.place == "output" else 1  # Out[3] before _3
@@ -132,7 +132,7 @@ class ObjectNames:
         for child_id, label in reference_labels(root.value, "names", ()):
             if child_id in child_ids and (root.names is None or root.names(label.text)):
                 text = f"{root.label}{label.text}"
-                named = NamedObject(None, Label(text, label.style), text, root.place, depth=depth)
+                named = NamedObject(None, ReferenceLabel(text, label.style), text, root.place, depth=depth)
                 self._name_first(child_id, named, queue)
 
     def _name_first(self, object_id: int, named: NamedObject, queue: _Queue) -> None:
@@ -152,7 +152,7 @@ class ObjectNames:
             if object_id in self._node_ids:
                 named = self.named[object_id]
                 for child_id in child_ids:
-                    self._name(child_id, named.child(object_id, Label(""), graph=True), queue)
+                    self._name(child_id, named.child(object_id, ReferenceLabel(""), graph=True), queue)
             elif child_ids:
                 self._name_children(object_id, child_ids, queue)
 
@@ -177,7 +177,7 @@ class ObjectNames:
                 self._graph_edges.append((object_id, child_id))  # names through a graph come after all others
             else:
                 text = self._tensor_reference(child_id, obj) if is_target else fallback_label(obj)
-                self._name(child_id, named.child(object_id, Label(text)), queue)
+                self._name(child_id, named.child(object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
         """The label of what a tensor keeps: its gradient, or the tensor it is a view of, which has the same name."""
@@ -191,7 +191,7 @@ class ObjectNames:
             queue: _Queue = []
             for tensor_id, node_id in edges:
                 named = self.named[tensor_id]
-                self._name(node_id, named.child(tensor_id, Label(""), graph=True), queue)
+                self._name(node_id, named.child(tensor_id, ReferenceLabel(""), graph=True), queue)
             self._visit(queue)
 
     def _name(self, object_id: int, new: NamedObject, queue: _Queue) -> None:
@@ -236,7 +236,7 @@ class ObjectNames:
             current = named.parent_id
         return "".join(reversed(parts))
 
-    def _label_text(self, label: Label) -> str:
+    def _label_text(self, label: ReferenceLabel) -> str:
         if label.key_id is None:
             return label.text
         named_key = self.named.get(label.key_id)

@@ -58,7 +58,7 @@ class SearchLimit:
         return time.perf_counter() > self.start + (self.end - self.start) * share
 
 
-class Heap:
+class TrackedObjects:
     """The tracked objects at one instant, kept alive until `release`. The caller pauses the collector meanwhile."""
 
     def __init__(self, limit: SearchLimit) -> None:
@@ -184,7 +184,7 @@ class ReferrerGraph:
 
     def __init__(
         self,
-        heap: Heap,
+        heap: TrackedObjects,
         objects: dict[int, Any],
         extra: dict[int, list[Any]],
         terminal_ids: Collection[int],

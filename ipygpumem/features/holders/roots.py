@@ -50,7 +50,7 @@ class Root:
     last_resort: bool = False
 
 
-class Naming:
+class NamingFunctions:
     """How this process names what it finds; a notebook replaces both functions.
 
     ``roots`` returns the objects at which names begin; ``label`` names a recorded line by file, line and function.
@@ -61,9 +61,9 @@ class Naming:
         self.label: Callable[[str, int, str], str] = frame_label
 
 
-def naming() -> Naming:
+def naming() -> NamingFunctions:
     """The naming of this process."""
-    return current().state(Naming)
+    return current().state(NamingFunctions)
 
 
 def python_roots() -> list[Root]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.interpreter import collector_paused, running_frames
 from ipygpumem.features.holders.model import PLACES, Storage
 from ipygpumem.features.holders.naming import ObjectNames
-from ipygpumem.features.holders.referrers import Heap, ReferrerGraph, SearchLimit
+from ipygpumem.features.holders.referrers import ReferrerGraph, SearchLimit, TrackedObjects
 from ipygpumem.features.holders.roots import Root
 from ipygpumem.features.holders.targets import Targets
 from ipygpumem.features.holders.untracked import add_array_referrers, add_class_referrers
@@ -93,7 +93,7 @@ class _HolderSearch:
     def __init__(self, torch: Any, seconds: float) -> None:
         self.limit = SearchLimit(seconds)
         self.types = TorchTypes(torch)
-        self.heap = Heap(self.limit)
+        self.heap = TrackedObjects(self.limit)
         self.arrays_searched = False
 
     def run(self, roots: list[Root], is_wanted: Callable[[str], bool], *, threads: bool) -> SearchResult:

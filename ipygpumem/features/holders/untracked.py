@@ -18,7 +18,7 @@ from ipygpumem.core.interpreter import is_instance, mro
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from ipygpumem.features.holders.referrers import Heap, ReferrerGraph
+    from ipygpumem.features.holders.referrers import ReferrerGraph, TrackedObjects
 
 _CHUNK = 8192
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
@@ -151,7 +151,7 @@ def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> list[
     return added
 
 
-def _belongs_to_class(bases: tuple[Any, ...], heap: Heap) -> bool:
+def _belongs_to_class(bases: tuple[Any, ...], heap: TrackedObjects) -> bool:
     """Whether a tuple is the tuple of bases of some class."""
     (parents,) = heap.parents([id(bases)])
     return any(is_instance(parent, type) for parent in parents)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
+from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.recording import THREAD_FILE, RecordedSection, allocator_bytes, outermost_files
-from ipygpumem.features.lines.source import SourceRegion, SourceTexts, enclosing_functions
+from ipygpumem.features.lines.source import SourceCode, SourceRegion, enclosing_functions
 from ipygpumem.measurement.backward_passes import BackwardPasses
 from ipygpumem.measurement.snapshot_events import EventLookup
 from ipygpumem.snapshot.model.trace import Action
-from ipygpumem.snapshot.model.unique_values import Numbering
+from ipygpumem.snapshot.model.unique_values import IndexByValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ class LinesCollector(RecordedSection):
     def part(self, recording: DeviceRecording) -> DeviceLines:
         """Return the listings of one device; a `RecordingError` if the backward passes do not fit the events."""
         code, timeline = recording.code, recording.timeline
-        texts = SourceTexts(code.sources, code.numbers)
+        texts = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
         files = {region.file for region in regions} | (set(texts.cells) if self._all_functions else set())
         events = _LineEvents(recording.snapshot, timeline, files, _time_magic_offset(regions, texts))
@@ -73,7 +73,7 @@ class LinesCollector(RecordedSection):
         return DeviceLines(recording.report.name, tuple(listings), before, elsewhere, *end_bytes, *peak_bytes)
 
 
-def _time_magic_offset(regions: Sequence[SourceRegion], texts: SourceTexts) -> dict[str, Line]:
+def _time_magic_offset(regions: Sequence[SourceRegion], texts: SourceCode) -> dict[str, Line]:
     """Map the file names that code has under ``%%time`` to the cell and to the line of that magic."""
     if not regions or regions[0].name:
         return {}
@@ -86,7 +86,7 @@ def _time_magic_offset(regions: Sequence[SourceRegion], texts: SourceTexts) -> d
     return {}
 
 
-def _regions_that_ran(lines: Iterable[Line], listed: Sequence[SourceRegion], texts: SourceTexts) -> list[SourceRegion]:
+def _regions_that_ran(lines: Iterable[Line], listed: Sequence[SourceRegion], texts: SourceCode) -> list[SourceRegion]:
     """The notebook's functions that contain these lines and are not listed yet, in the order of their cells.
 
     A cell with such lines outside functions (run by another magic or by the code) is listed whole.
@@ -118,8 +118,8 @@ class _LineEvents:
         self._timeline = timeline
         self._files = files
         self._offsets = offsets
-        self._line_numbers = Numbering()
-        self._sets = Numbering()
+        self._line_numbers = IndexByValue()
+        self._sets = IndexByValue()
         self._sets.number(())
         trace = timeline.trace
         set_of_stack = np.append(self._sets_of_stacks(), 0)  # the last element is for events without a stack
@@ -169,7 +169,7 @@ class _LineEvents:
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]
 
-    def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUse], LineUse | None]:
+    def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
         """What each line did, and what happened in the stacks that contain none of the listed lines."""
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
@@ -202,7 +202,7 @@ class _LineEvents:
         line_highest = np.full((elsewhere + 1, 2), -1, np.int64)
         np.maximum.at(line_highest, line_numbers, highest[set_numbers])
         uses = [
-            LineUse(int(level[last + 1]), peak if totals[1] else None, *totals) if last >= 0 else None
+            LineUsage(int(level[last + 1]), peak if totals[1] else None, *totals) if last >= 0 else None
             for totals, (peak, last) in zip(line_sums.tolist(), line_highest.tolist(), strict=True)
         ]
         return {line: use for line, use in zip(self._line_numbers, uses, strict=False) if use}, uses[-1]

@@ -8,7 +8,7 @@ from ipygpumem.core.to_dict import PlainData
 
 
 @dataclass(frozen=True, slots=True)
-class LineUse:
+class LineUsage:
     """What all runs of one line did, including the functions that it called. Requested bytes.
 
     Attributes:
@@ -34,7 +34,7 @@ class SourceLine:
 
     number: int
     text: str
-    use: LineUse | None = None
+    use: LineUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class DeviceLines(PlainData):
     device: str
     listings: tuple[SourceListing, ...]
     before: int
-    elsewhere: LineUse | None
+    elsewhere: LineUsage | None
     end_requested: int
     end_rounding: int
     end_pending: int

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.measurement.measurement import Code
+    from ipygpumem.measurement.measurement import MeasuredCode
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.snapshot import Snapshot
@@ -31,7 +31,7 @@ class DeviceRecording:
     snapshot: Snapshot
     timeline: Timeline
     recorder: Recorder
-    code: Code
+    code: MeasuredCode
 
 
 class RecordedSection(Collector):

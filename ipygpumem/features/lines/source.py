@@ -39,7 +39,7 @@ class SourceRegion:
         return range(self.first, self.last + 1)
 
 
-class SourceTexts:
+class SourceCode:
     """Source code by file name: of notebook cells from ``cells``, of all other files from `linecache`.
 
     ``numbers`` are the execution counts (the ``n`` of ``In [n]``) of cells, as far as they are known.
@@ -107,7 +107,7 @@ def _unwrap(value: Any) -> Any:
     return method if isinstance(method, types.FunctionType) and not issubclass(cls, type) else None
 
 
-def function_region(code: types.CodeType, texts: SourceTexts) -> SourceRegion:
+def function_region(code: types.CodeType, texts: SourceCode) -> SourceRegion:
     """Return the source region of a function; an `OptionError` if its source is not available."""
     file, first = code.co_filename, code.co_firstlineno
     name = getattr(code, "co_qualname", code.co_name)
@@ -129,7 +129,7 @@ def _last_line(code: types.CodeType) -> int:
     return max([code.co_firstlineno, *lines, *inner])
 
 
-def enclosing_functions(file: str, lines: Iterable[int], texts: SourceTexts) -> list[SourceRegion]:
+def enclosing_functions(file: str, lines: Iterable[int], texts: SourceCode) -> list[SourceRegion]:
     """Return the outermost functions and methods of a file that contain any of these lines."""
     lines = set(lines)
     functions = _outermost_functions(texts.tree(file), file, "")
@@ -145,7 +145,7 @@ def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[Sour
             yield from _outermost_functions(child, file, inner)
 
 
-def with_statement_region(file: str, line: int, texts: SourceTexts, name: str) -> SourceRegion:
+def with_statement_region(file: str, line: int, texts: SourceCode, name: str) -> SourceRegion:
     """Return the innermost with statement whose header includes a line; only that line if there is none."""
     region = SourceRegion(file, line, line, name)
     for node in ast.walk(texts.tree(file)):  # outer statements first

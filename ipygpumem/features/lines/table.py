@@ -12,7 +12,7 @@ from ipygpumem.core.units import precise_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine
+    from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine
 
 _HEADER = ("held after", "peak", "allocated", "freed", "kept")
 _EMPTY = ("",) * len(_HEADER)
@@ -63,7 +63,7 @@ def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
             yield _use_row(f"{lines[index].number:>3}", texts[index], lines[index].use, scale)
 
 
-def _use_row(number: str, text: str, use: LineUse | None, scale: int) -> TableRow:
+def _use_row(number: str, text: str, use: LineUsage | None, scale: int) -> TableRow:
     if use is None:
         return TableRow(number, _EMPTY, 1, remark=text)
     cells = (

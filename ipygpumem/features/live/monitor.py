@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.features.history.reports import session_reports
-from ipygpumem.features.live.level_history import LevelHistory, level_update
 from ipygpumem.features.live.poller import Poller
+from ipygpumem.features.live.usage_history import UsageHistory, level_update
 from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
 
@@ -32,7 +32,7 @@ class Monitor:
         self._runtime = runtime
         self._running_cell = running
         self._poller = Poller(runtime.monitor)
-        self._history = LevelHistory(_EVERY)
+        self._history = UsageHistory(_EVERY)
         self._last_update = 0.0
         self._widget: MonitorWidget | None = None
         self._thread = WorkerThread("ipygpumem-monitor", self._update)
@@ -57,7 +57,7 @@ class Monitor:
             raise OptionError(f"the monitor needs anywidget: pip install anywidget ({first_line(error)})") from error
         self._remove_widget()
         if every is not None and every != self._history.every:
-            self._history = LevelHistory(every)
+            self._history = UsageHistory(every)
         self._widget = MonitorWidget(self._data, self._on_view)
         bundle: Any = self._widget._repr_mimebundle_()
         self._start()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.features.lines.recording import RecordedSection, allocator_bytes
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations
-from ipygpumem.features.modules.model import MEMORY_KINDS, KindBytes, ModuleRow, ModuleTree
+from ipygpumem.features.modules.model import MEMORY_KINDS, BytesByKind, ModuleRow, ModuleTree
 from ipygpumem.measurement.snapshot_events import EventLookup
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.lines.recording import DeviceRecording
     from ipygpumem.features.modules.attribution import Mask
     from ipygpumem.features.modules.model import MemoryKind
-    from ipygpumem.features.modules.storages import ModuleFacts
+    from ipygpumem.features.modules.storages import ModuleInfo
     from ipygpumem.features.modules.tracker import ModuleTracker
     from ipygpumem.measurement.measurement import Measurement
 
@@ -56,7 +56,7 @@ class ModulesCollector(RecordedSection):
         parts = []
         for kind in MEMORY_KINDS:
             rows = allocations.of_kind(kind)
-            parts.append(KindBytes(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
+            parts.append(BytesByKind(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
         peak_bytes, end_bytes = allocator_bytes(recording.report, timeline)
         _, rounding, pending, allocated = zip(peak_bytes, end_bytes, strict=True)
         return ModuleTree(
@@ -114,7 +114,7 @@ def _module_rows(tracker: ModuleTracker, allocations: AttributedAllocations, at_
         yield replace(row, activations=None, temporary=None, peak=None, own=None) if unknown else row
 
 
-def _note(module: ModuleFacts, recomputed: int) -> str:
+def _note(module: ModuleInfo, recomputed: int) -> str:
     notes = [_WRAPPER_NOTES[module.type]] if module.type in _WRAPPER_NOTES else []
     if module.compiled == "compiled":
         notes.append("compiled: memory of its submodules is not known separately")
@@ -125,7 +125,7 @@ def _note(module: ModuleFacts, recomputed: int) -> str:
     return "; ".join(notes)
 
 
-def _with_submodules(modules: list[ModuleFacts], sizes: list[int]) -> list[int]:
+def _with_submodules(modules: list[ModuleInfo], sizes: list[int]) -> list[int]:
     """Each module's bytes with those of its submodules, which have higher numbers."""
     sizes = sizes.copy()
     for number in range(len(sizes) - 1, 0, -1):

@@ -51,7 +51,7 @@ class StepPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class KindBytes:
+class BytesByKind:
     """Requested bytes of one kind, at the peak and at the end."""
 
     kind: MemoryKind
@@ -106,7 +106,7 @@ class ModuleTree(PlainData):
 
     device: str
     phases: tuple[StepPhase, ...]
-    parts: tuple[KindBytes, ...]
+    parts: tuple[BytesByKind, ...]
     rows: tuple[ModuleRow, ...]
     rounding: tuple[int | None, int]
     pending: tuple[int | None, int]

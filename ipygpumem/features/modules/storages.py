@@ -22,7 +22,7 @@ _TENSOR_TABLES = (("parameters", "_parameters"), ("buffers", "_buffers"))
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleFacts:
+class ModuleInfo:
     """A module of the model.
 
     Attributes:
@@ -56,7 +56,7 @@ class ModelStorages:
     """
 
     def __init__(self, torch: Any, model: Any) -> None:
-        self.modules: list[ModuleFacts] = []
+        self.modules: list[ModuleInfo] = []
         self.types = TorchTypes(torch)
         self._torch = torch
         self._model = weakref.ref(model)
@@ -99,7 +99,7 @@ class ModelStorages:
             return number
         if first:
             self._number_by_path[path] = number = len(self.modules)
-            self.modules.append(ModuleFacts(path, class_name, parent, compiled))
+            self.modules.append(ModuleInfo(path, class_name, parent, compiled))
         else:
             number = self._number_by_path.get(path)
             if number is None:

@@ -10,16 +10,16 @@ from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.roots import naming
-from ipygpumem.features.oom.model import OutOfMemory, advice
+from ipygpumem.features.oom.model import OutOfMemoryReport, advice
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
-    from ipygpumem.features.oom.model import Failure
+    from ipygpumem.features.oom.model import FailedAllocation
 
 _MAX_CELLS = 3
 
 
-def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory | None:
+def explain(failures: list[FailedAllocation], count: int, *, caught: bool) -> OutOfMemoryReport | None:
     """The panel of a cell in which ``count`` allocations failed, the last of them recorded; None if none was.
 
     If the code continued (``caught``), the panel shows what held the memory at the first failure, and otherwise what
@@ -43,10 +43,10 @@ def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory
         sentences.append(f"%gpumem free frees {size(freeable)}")
     holders_then = next((earlier.holders for earlier in failures if earlier.holders is not None), None)
     shown = (holders_then if caught else None) or holders_now
-    return OutOfMemory(failure, count, _line(failure), caught, shown, _largest_cells(failure.device), sentences)
+    return OutOfMemoryReport(failure, count, _line(failure), caught, shown, _largest_cells(failure.device), sentences)
 
 
-def _line(failure: Failure) -> str:
+def _line(failure: FailedAllocation) -> str:
     """The innermost line of the user's own code, with its source and the cell that called it."""
     frame = next((frame for frame in failure.frames if not is_library_file(frame[0])), None)
     if frame is None:

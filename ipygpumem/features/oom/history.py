@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.sources import allocator, pytorch
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from ipygpumem.measurement.recording_keys import CellFacts
+    from ipygpumem.measurement.recording_keys import CellInfo
     from ipygpumem.measurement.runtime import Runtime
 
 _MAX_EVENTS = 100_000
@@ -47,7 +47,7 @@ class OomHistory:
     """
 
     def __init__(
-        self, runtime: Runtime, cell: Callable[[], CellFacts | None], numbers: Callable[[], Mapping[str, int]]
+        self, runtime: Runtime, cell: Callable[[], CellInfo | None], numbers: Callable[[], Mapping[str, int]]
     ) -> None:
         self._runtime = runtime
         self._cell = cell

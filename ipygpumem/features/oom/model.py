@@ -35,7 +35,7 @@ class FreeBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedAllocation:
     """One allocation that failed, and the state of the device at that moment. Sizes are in bytes.
 
     Attributes:
@@ -74,7 +74,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfMemory:
+class OutOfMemoryReport:
     """The content of the panel under a cell that ran out of memory.
 
     Attributes:
@@ -86,7 +86,7 @@ class OutOfMemory:
         advice: Sentences that follow from the numbers.
     """
 
-    failure: Failure
+    failure: FailedAllocation
     count: int
     line: str
     caught: bool
@@ -109,7 +109,7 @@ def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
 
 
 def advice(
-    failure: Failure, freeable: int = 0, freeable_out: int = 0, outside_at_baseline: int | None = None
+    failure: FailedAllocation, freeable: int = 0, freeable_out: int = 0, outside_at_baseline: int | None = None
 ) -> list[str]:
     """What follows from the numbers of a failure.
 

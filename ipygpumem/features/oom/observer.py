@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interpreter import is_own_frame, thread_name
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.oom.model import Failure, free_blocks
+from ipygpumem.features.oom.model import FailedAllocation, free_blocks
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
 
@@ -30,7 +30,7 @@ _SEARCH_LIMIT = 3.0
 """Seconds that the search may take while the user's code waits, once per cell: a million objects take one or two."""
 
 
-class FailureObserver:
+class FailedAllocationObserver:
     """The allocations that failed since the last `take`; ``count`` includes those that are no longer kept."""
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class FailureObserver:
 
     close = stop
 
-    def take(self) -> list[Failure]:
+    def take(self) -> list[FailedAllocation]:
         """Return and forget the failures since the last call, the oldest first, at most a hundred of them."""
         failures, self._failures = self._failures, []
         self.count, self._has_searched = 0, False
-        return [Failure(**facts) for facts in failures]
+        return [FailedAllocation(**facts) for facts in failures]
 
     def _failed(self, index: int, requested: int, limit: int, free: int) -> None:
         if getattr(self._active, "value", False) or os.getpid() != self._pid:
@@ -116,6 +116,6 @@ def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
     return tuple(frames)
 
 
-def failed_allocations() -> FailureObserver:
+def failed_allocations() -> FailedAllocationObserver:
     """The observer of this process."""
-    return current().state(FailureObserver)
+    return current().state(FailedAllocationObserver)

@@ -12,7 +12,7 @@ from ipygpumem.features.holders.table import holders_tables
 
 if TYPE_CHECKING:
     from ipygpumem.core.breakdown import Baseline
-    from ipygpumem.features.oom.model import Failure, OutOfMemory
+    from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport
 
 _MAX_HOLDERS = 5
 _MAX_PROCESSES = 3
@@ -21,7 +21,7 @@ _MIN_BAR_SHARE = 0.005
 _OMITTED_LINES = {"device total", "free"}
 
 
-def oom_tables(panel: OutOfMemory, baseline: Baseline | None = None) -> list[Table]:
+def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> list[Table]:
     """The device's memory at the failure, the largest holders, and the advice."""
     failure = panel.failure
     tables = [_device_table(panel, baseline)]
@@ -38,7 +38,7 @@ def oom_tables(panel: OutOfMemory, baseline: Baseline | None = None) -> list[Tab
     return tables
 
 
-def _device_table(panel: OutOfMemory, baseline: Baseline | None) -> Table:
+def _device_table(panel: OutOfMemoryReport, baseline: Baseline | None) -> Table:
     failure = panel.failure
     lines = [] if failure.reading is None else breakdown(failure.reading, baseline)
     total = next((line.nbytes for line in lines if line.label == "device total"), None)
@@ -60,7 +60,7 @@ def _device_table(panel: OutOfMemory, baseline: Baseline | None) -> Table:
     return Table(title, ("at the failure",), tuple(rows), tuple(_request(panel)))
 
 
-def _free_blocks(failure: Failure) -> str:
+def _free_blocks(failure: FailedAllocation) -> str:
     blocks = failure.free_blocks
     if blocks is None or not blocks.count:
         return ""
@@ -68,14 +68,14 @@ def _free_blocks(failure: Failure) -> str:
     return f"{blocks.count:,} free block{'' if blocks.count == 1 else 's'}, the largest {largest}"
 
 
-def _limit(failure: Failure) -> str:
+def _limit(failure: FailedAllocation) -> str:
     capacity = None if failure.reading is None else failure.reading.capacity
     if capacity is None or failure.limit >= capacity * 0.99:
         return ""
     return f"PyTorch is limited to {size(failure.limit)}"
 
 
-def _request(panel: OutOfMemory) -> list[str]:
+def _request(panel: OutOfMemoryReport) -> list[str]:
     thread = f"in thread {panel.failure.thread}" if panel.failure.thread else ""
     origin = ", ".join(part for part in (panel.line, thread) if part)
     sentences = [f"requested by {origin}"] if origin else []
@@ -84,7 +84,7 @@ def _request(panel: OutOfMemory) -> list[str]:
     return sentences
 
 
-def _advice(panel: OutOfMemory) -> list[str]:
+def _advice(panel: OutOfMemoryReport) -> list[str]:
     sentences = []
     if panel.cells:
         cells = ", ".join(f"In [{number}] {signed(nbytes)}" for number, nbytes in panel.cells)

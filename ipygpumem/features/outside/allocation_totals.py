@@ -14,7 +14,7 @@ import numpy as np
 from ipygpumem.features.outside.libraries import ALLOCATOR, file_name, library_name
 from ipygpumem.features.outside.model import EARLIER
 from ipygpumem.measurement.runtime import current
-from ipygpumem.snapshot.model.unique_values import Numbering
+from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.cupti.library import ALLOCATION, KINDS
 
@@ -141,7 +141,7 @@ class LiveAllocations:
     """The owner of every live allocation by its address."""
 
     def __init__(self) -> None:
-        self._owner_numbers = Numbering()
+        self._owner_numbers = IndexByValue()
         self._live: dict[int, tuple[int, int]] = {}
         self._replaced: dict[int, list[int]] = {}
         self._unmatched_frees: dict[int, tuple[int, int]] = {}

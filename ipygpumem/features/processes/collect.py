@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import DeviceError, NvmlError
 from ipygpumem.core.other_process import OtherProcess
-from ipygpumem.core.tables import ShownAsTables
+from ipygpumem.core.tables import TableRepr
 from ipygpumem.features.processes.model import DeviceProcesses, other_process_changes
 from ipygpumem.features.processes.table import processes_table
 from ipygpumem.measurement.plan import Collector
@@ -30,11 +30,11 @@ _START_TOLERANCE = 1.0
 """Seconds by which a process may have started before the measurement and still counts as started in it."""
 
 
-class Processes(ShownAsTables, tuple[DeviceProcesses, ...]):
+class Processes(TableRepr, tuple[DeviceProcesses, ...]):
     """The processes on every device. Displayed as a table."""
 
     __slots__ = ()
-    __repr__ = ShownAsTables.__str__
+    __repr__ = TableRepr.__str__
 
     def tables(self) -> list[Table]:
         """A table for each device."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
+from ipygpumem.features.profile.profiler_session import ProfilerSession
 from ipygpumem.measurement.plan import Collector
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class ProfileCollector(Collector):
     def __init__(self, trace: Path | None, timeline: Path | None) -> None:
         self.timelines: tuple[CategoryTimeline, ...] = ()
         self._trace, self._timeline = trace, timeline
-        self._capture = Capture()
+        self._capture = ProfilerSession()
 
     def attach(self, measurement: Measurement) -> None:
         """Add the profiler to a measurement before it begins."""

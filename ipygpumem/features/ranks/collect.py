@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import printable
-from ipygpumem.core.tables import ShownAsTables
+from ipygpumem.core.tables import TableRepr
 from ipygpumem.core.to_dict import plain
 from ipygpumem.features.history.load import open_regular_file, parse_json
 from ipygpumem.features.ranks.model import RankResult, rank_result_from
@@ -32,7 +32,7 @@ _NUMBERED_STEM = re.compile(r"(.*?)(\d{1,8})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks(ShownAsTables):
+class Ranks(TableRepr):
     """Several processes with their reports. Peaks are never added up: they occur at different times.
 
     Attributes:

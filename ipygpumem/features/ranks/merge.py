@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.report import Report
-from ipygpumem.core.tables import ShownAsTables
+from ipygpumem.core.tables import TableRepr
 from ipygpumem.features.history.model import ReportRow, changed_rows
 from ipygpumem.features.history.reports import data_frame
 from ipygpumem.features.ranks.model import RankResult
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged(ShownAsTables):
+class Merged(TableRepr):
     """Reports by source; None for a source without a report.
 
     Peaks are never added up: they occur at different times, and sources may share a device.

@@ -24,7 +24,7 @@ installed there)."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class DeviceInfo:
     """A device as the process names it; ``uuid`` is the same in every process on the machine."""
 
     name: str
@@ -49,7 +49,7 @@ class RankInfo(PlainData):
     host: str = ""
     pid: int = 0
     version: str = ""
-    devices: tuple[DeviceFacts, ...] = field(default=(), metadata={"key": "cards"})
+    devices: tuple[DeviceInfo, ...] = field(default=(), metadata={"key": "cards"})
     clock: float | None = None
     began: float = 0.0
     launch: tuple[tuple[str, str], ...] = ()
@@ -111,7 +111,7 @@ class RankResult(PlainData):
         """The recorded peak of the device where it is highest."""
         return max(self.peaks, key=lambda peak: peak.requested, default=None)
 
-    def device_facts(self, name: str) -> DeviceFacts | None:
+    def device_facts(self, name: str) -> DeviceInfo | None:
         """The device of this name; None if it is unknown."""
         devices = () if self.origin is None else self.origin.devices
         return next((device for device in devices if device.name == name), None)

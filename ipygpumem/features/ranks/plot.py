@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.features.ranks.model import RankPeak, RankResult
-    from ipygpumem.viewer.axes import Picture, Sheet
+    from ipygpumem.viewer.axes import PlotLayout, PngImage
 
 _TOP, _PLOT_HEIGHT, _FOOT = 54, 260, 40
 _HEADROOM = 1.1
@@ -22,7 +22,7 @@ _DEFAULT_COLOR = "#9db8d9"
 _TYPICAL, _DIFFERENT = ("typical", "#1d4ed8"), ("differs most", "#c2410c")
 
 
-def ranks_picture(results: Sequence[RankResult]) -> Picture:
+def ranks_picture(results: Sequence[RankResult]) -> PngImage:
     """Draw each rank's requested bytes over time; the rank that differs most and a typical one have their own colors.
 
     Raises:
@@ -38,7 +38,7 @@ def ranks_picture(results: Sequence[RankResult]) -> Picture:
     return render(_TOP + _PLOT_HEIGHT + _FOOT, lambda sheet: _draw(sheet, curves, marked), text)
 
 
-def _draw(sheet: Sheet, curves: dict[str, RankPeak], marked: dict[str, tuple[str, str]]) -> None:
+def _draw(sheet: PlotLayout, curves: dict[str, RankPeak], marked: dict[str, tuple[str, str]]) -> None:
     first = min(0.0, *(peak.curve[0][0] for peak in curves.values()))
     last = max(peak.curve[-1][0] for peak in curves.values())
     highest = max(level for peak in curves.values() for _, level in peak.curve)

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.version import __version__
-from ipygpumem.features.ranks.model import DeviceFacts, RankInfo
+from ipygpumem.features.ranks.model import DeviceInfo, RankInfo
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.host import process_start
 
@@ -64,7 +64,7 @@ def current_rank_info(*, rank: int | None = None, clock: float | None = None, be
         pid=os.getpid(),
         version=__version__,
         devices=tuple(
-            DeviceFacts(device.name, device.uuid, device.label, device.total) for device in monitor.devices.values()
+            DeviceInfo(device.name, device.uuid, device.label, device.total) for device in monitor.devices.values()
         ),
         clock=clock,
         began=began,

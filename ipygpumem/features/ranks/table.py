@@ -9,7 +9,7 @@ from ipygpumem.core.device_names import HOST
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, duration, level_text, pair, size
 from ipygpumem.features.history.table import row_figures, row_outcome
-from ipygpumem.features.ranks.remarks import join_names, notes_tables, rank_remarks
+from ipygpumem.features.ranks.notes import join_names, notes_tables, rank_remarks
 from ipygpumem.features.ranks.skew import FIGURES, compare_ranks, device_usage, rank_rows, spreads
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ background-color:{{ color }}"></span>{% endfor %}</span>{% endif -%}
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Metric:
     """One figure of a row: which one (held, peak, ...), its text, and how accurate it is."""
 
     kind: str
@@ -56,12 +56,12 @@ class Row:
     """One device or the host: the figures that changed, and how much of it is in use."""
 
     name: str
-    figures: tuple[Figure, ...]
+    figures: tuple[Metric, ...]
     used: str
     device: DeviceReport | None = None
 
 
-_NO_CHANGE = Figure("", "no change")
+_NO_CHANGE = Metric("", "no change")
 
 
 class _Line:
@@ -150,7 +150,7 @@ def _rows(report: Report) -> list[Row]:
     if len(changed) > _MAX_ROWS:
         changed.sort(key=_largest_change, reverse=True)
         count = len(changed) - _MAX_ROWS + 1
-        more = Row(f"{count} more devices", (Figure("", "changed"),), "%gpumem shows them")
+        more = Row(f"{count} more devices", (Metric("", "changed"),), "%gpumem shows them")
         return [*changed[: _MAX_ROWS - 1], more]
     return changed
 
@@ -174,7 +174,7 @@ def _device_row(device: DeviceReport) -> Row:
         ("unattributed", device.unattributed, "unattributed {}"),
     )
     figures = [
-        Figure(kind, _graded(pattern, change, grades[kind]), grades[kind])
+        Metric(kind, _graded(pattern, change, grades[kind]), grades[kind])
         for kind, change, pattern in changes
         if change is not None and abs(change) >= VISIBLE
     ]
@@ -184,7 +184,7 @@ def _device_row(device: DeviceReport) -> Row:
     return Row(device.name, tuple(figures), used, device)
 
 
-def _add_sampled_peak(figures: list[Figure], device: DeviceReport) -> None:
+def _add_sampled_peak(figures: list[Metric], device: DeviceReport) -> None:
     """Put the peak of memory outside PyTorch behind its change."""
     sampled, peak = device.sampled, device.outside_peak
     if peak is None:
@@ -198,7 +198,7 @@ def _add_sampled_peak(figures: list[Figure], device: DeviceReport) -> None:
     if not any(figure.kind == "outside" for figure in figures):
         text = f"outside PyTorch, {text}"
     position = sum(figure.kind not in {"others", "unattributed"} for figure in figures)
-    figures.insert(position, Figure("outside_peak", text, device.grades["outside_peak"]))
+    figures.insert(position, Metric("outside_peak", text, device.grades["outside_peak"]))
 
 
 def _graded(pattern: str, change: int, grade: Grade) -> str:
@@ -212,10 +212,10 @@ def _host_row(host: HostReport) -> Row:
     figures = []
     held, peak = host.held, host.peak
     if held is not None and abs(held) >= VISIBLE:
-        figures.append(Figure("held", f"{grades['held'].qualifier}{signed(held)} held", grades["held"]))
+        figures.append(Metric("held", f"{grades['held'].qualifier}{signed(held)} held", grades["held"]))
     # a bound from an older peak says nothing about this cell
     if peak is not None and peak >= VISIBLE and grades["peak"].trust == "exact":
-        figures.append(Figure("peak", f"peak {signed(peak)}", grades["peak"]))
+        figures.append(Metric("peak", f"peak {signed(peak)}", grades["peak"]))
     after = host.after
     used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} resident"
     return Row("host memory (RSS)", tuple(figures), used)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.snapshot.queries.diff import Diff
-    from ipygpumem.snapshot.queries.fragmentation import Fragmentation, Oom
+    from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
     from ipygpumem.snapshot.snapshot import Snapshot
@@ -91,7 +91,7 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
     return lines
 
 
-def oom_lines(oom: Oom) -> list[str]:
+def oom_lines(oom: OomAnalysis) -> list[str]:
     """Explain why an allocation failed."""
     head = f"GPU {oom.device}: out of memory at event {oom.event:,}, {size(oom.asked)} requested"
     return [head, *(f"{_INDENT}{sentence}" for sentence in oom.reason), *fragmentation_lines(oom.memory)]

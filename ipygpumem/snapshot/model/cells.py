@@ -79,7 +79,7 @@ class RecorderMetadata:
         return self.dropped[device] if device < len(self.dropped) else None
 
 
-class Cells:
+class CellLookup:
     """Finds the cell of an event.
 
     It is the cell that ran at the time of the event. If several did (nested, or adjacent in the same microsecond), it

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Numbering(dict[Any, int]):
+class IndexByValue(dict[Any, int]):
     """Numbers keys in the order of their first use."""
 
     def __missing__(self, key: Hashable) -> int:

@@ -32,7 +32,7 @@ _SEGMENT_QUANTUM = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FitResult:
     """Whether an allocation of a given size would have succeeded, and what it would have needed.
 
     Attributes:
@@ -73,7 +73,7 @@ class Fragmentation(PlainData):
     partly: int
     private: int
     derived: bool
-    fit: Fit | None = None
+    fit: FitResult | None = None
 
 
 def round_request(requested: int) -> int:
@@ -120,14 +120,14 @@ def fragmentation(
     )
 
 
-def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) -> Fit:
+def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) -> FitResult:
     rounded = round_request(need)
     small = rounded <= _SMALL
     suitable = (length >= rounded) & ((segments["small"] == small) | (segments["small"] < 0))
     if stream is not None:
         suitable &= segments["stream"] == stream
     block = int(length[suitable].min()) if suitable.any() else None
-    return Fit(need, rounded, small, block, segment_size(rounded))
+    return FitResult(need, rounded, small, block, segment_size(rounded))
 
 
 def _recorded_pieces(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
@@ -157,7 +157,7 @@ def _derived_pieces(state: AllocatorState) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True, slots=True)
-class Oom(PlainData):
+class OomAnalysis(PlainData):
     """Why an allocation failed.
 
     Attributes:
@@ -174,7 +174,7 @@ class Oom(PlainData):
     reason: tuple[str, ...]
 
 
-def explain_oom(snapshot: Snapshot, state: AllocatorState) -> Oom:
+def explain_oom(snapshot: Snapshot, state: AllocatorState) -> OomAnalysis:
     """Explain why the allocation of an oom event failed; other events raise `OptionError`."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
@@ -185,7 +185,7 @@ def explain_oom(snapshot: Snapshot, state: AllocatorState) -> Oom:
     device_free = trace.device_free.get(event)
     expandable = snapshot.settings.get("expandable_segments") is True
     reason = _reason(memory, requested, device_free, expandable=expandable)
-    return Oom(state.device, event, trace.time_of(event), requested, device_free, memory, reason)
+    return OomAnalysis(state.device, event, trace.time_of(event), requested, device_free, memory, reason)
 
 
 def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, expandable: bool) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.cells import innermost
 from ipygpumem.snapshot.model.timeline import BEFORE
-from ipygpumem.snapshot.model.unique_values import Numbering, distinct
+from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -153,7 +153,7 @@ def _by_frame(
     snapshot: Snapshot, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
 ) -> tuple[Ints, list[Any]]:
     """Return the number of each row's key, or a code of `_WITHOUT_FRAME`, and the keys by number."""
-    numbers = Numbering()
+    numbers = IndexByValue()
     table = np.asarray([*(numbers.number(key(frame)) for frame in snapshot.stacks.frames), 0], np.int64)
     frames = _user_frames(snapshot, timeline, rows)
     return np.where(frames < 0, frames, table[np.maximum(frames, 0)]), list(numbers)
@@ -174,7 +174,7 @@ def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
 
 
 def _by_label(labels: Iterable[str]) -> Grouping:
-    numbers = Numbering()
+    numbers = IndexByValue()
     codes = np.asarray([numbers.number(label) for label in labels], np.int64)
     return _named(codes, list(numbers), "")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import SnapshotFormatError, SnapshotLimitError
-from ipygpumem.snapshot.reader.entry_batches import NotColumnarError, Run
+from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ _MAX_BITS = 128
 _PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
-class HugeNumber(str):
+class OversizedInteger(str):
     """Placeholder for an integer beyond any plausible size. It can be printed but does not pass as a text."""
 
     __slots__ = ()
@@ -36,9 +36,9 @@ class HugeNumber(str):
 
 def type_name(value: Any) -> str:
     """The type of a value, with an article."""
-    if type(value) is HugeNumber:
+    if type(value) is OversizedInteger:
         return "a number of more than 128 bits"
-    if type(value) is Run:
+    if type(value) is EntryRun:
         raise NotColumnarError
     name = type(value).__name__
     return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

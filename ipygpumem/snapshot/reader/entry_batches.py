@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.snapshot.model.unique_values import Numbering
+from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader import opcodes as op
 from ipygpumem.snapshot.reader.field_reader import MARGIN, FieldReader
 
@@ -57,7 +57,7 @@ class Entries:
     memo_before: Ints
     values: dict[str, NDArray[Any]]
     memo_offsets: dict[str, NDArray[np.int16]]
-    inline: dict[str, Numbering]
+    inline: dict[str, IndexByValue]
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """The first and last entry (excluded) of each run of adjacent entries."""
@@ -66,7 +66,7 @@ class Entries:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EntryRun:
     """Adjacent entries of a list: ``first`` to ``stop`` (excluded), and the memo index of their first object."""
 
     entries: Entries
@@ -86,7 +86,7 @@ class Run:
 
 def find_entries(data: bytes, begin: int, keys: dict[str, int]) -> Iterator[Entries]:
     """Find all entries after ``begin`` that have these keys, each given with its memo index."""
-    inline = {key: Numbering() for key in keys if key in _OBJECTS}
+    inline = {key: IndexByValue() for key in keys if key in _OBJECTS}
     for first in range(begin, len(data) - MARGIN, _CHUNK):
         reader = FieldReader(data, _openings(data, first), _CHUNK)
         for key, memo_index in keys.items():

@@ -11,7 +11,7 @@ from ipygpumem.snapshot.reader import opcodes as op
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.unique_values import Numbering
+    from ipygpumem.snapshot.model.unique_values import IndexByValue
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
@@ -101,7 +101,7 @@ class FieldReader:
         shifted = self._words[position + 2] << spare.view(np.uint64)
         return shifted.view(np.int64) >> spare, np.where(fits, size + 1, 0)
 
-    def read_object(self, key: str, reference: bytes, inline: Numbering | None) -> None:
+    def read_object(self, key: str, reference: bytes, inline: IndexByValue | None) -> None:
         """Read a key, given with the bytes that refer to it, and a value of any kind in every entry.
 
         Values written inside entries are added to the numbers ``inline``; None skips the values of the key.
@@ -211,7 +211,7 @@ class FieldReader:
         end[several] = np.where(self._octets[end[several]] == op.APPENDS, end[several] + 1, 0)
         return end
 
-    def _number(self, first: Ints, last: Ints, numbers: Numbering) -> Ints:
+    def _number(self, first: Ints, last: Ints, numbers: IndexByValue) -> Ints:
         """Number the bytes between positions. Equal strings have the same number."""
         size = last - first
         short = size <= _WORD

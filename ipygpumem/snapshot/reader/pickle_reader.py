@@ -20,8 +20,8 @@ import numpy as np
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
 from ipygpumem.snapshot.reader import opcodes as op
-from ipygpumem.snapshot.reader.checks import HugeNumber
-from ipygpumem.snapshot.reader.entry_batches import NotColumnarError, Run, find_entries, is_in_events
+from ipygpumem.snapshot.reader.checks import OversizedInteger
+from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError, find_entries, is_in_events
 from ipygpumem.snapshot.reader.field_reader import MARGIN
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ _PROTOCOLS = range(2, 6)
 _MAX_INT_BYTES = 16
 _MIN_BATCH = 1 << 14  # remaining bytes for which it is worth searching for entries
 _MAX_TEMPLATES = 8
-_HUGE = HugeNumber("(a number beyond 128 bits)")
+_HUGE = OversizedInteger("(a number beyond 128 bits)")
 _MAX_CHAIN = 20  # entries of runs that have to be decoded for another one
 _PENDING = object()  # in the memo: an object in an entry of a run, which is decoded on demand
-_KEY_TYPES = {str, int, float, bool, type(None), HugeNumber}
+_KEY_TYPES = {str, int, float, bool, type(None), OversizedInteger}
 
 
 class PickleReader:
@@ -69,10 +69,10 @@ class PickleReader:
         # ids of the lists and dicts in decoded entries; they must not change, as the columns would not show it
         self._frozen: set[int] = set()
         self.memo: list[Any] = []
-        self.runs: list[Run] = []
+        self.runs: list[EntryRun] = []
 
     def read(self) -> Any:
-        """The object in the pickle. A list of events in it may contain a `Run` in place of dicts.
+        """The object in the pickle. A list of events in it may contain a `EntryRun` in place of dicts.
 
         Raises:
             SnapshotError: The data is truncated, is not a pickle, would run code, or exceeds the limits.
@@ -263,11 +263,11 @@ class PickleReader:
         target.update(zip(keys, values, strict=True))
 
     def _check_not_in_run(self, target: Any) -> None:
-        if type(target) is Run or (self._frozen and id(target) in self._frozen):
+        if type(target) is EntryRun or (self._frozen and id(target) in self._frozen):
             raise NotColumnarError
 
     def _check_no_run(self, items: list[Any]) -> None:
-        if self.runs and Run in map(type, items):
+        if self.runs and EntryRun in map(type, items):
             raise NotColumnarError
 
     def _find_similar(self, entry: dict[str, Any], at: int) -> None:
@@ -284,7 +284,7 @@ class PickleReader:
                 for first, stop in entries.runs():
                     self._batches[int(entries.start[first])] = entries, first, stop
 
-    def _start_run(self, position: int, memo_index: int) -> Run | None:
+    def _start_run(self, position: int, memo_index: int) -> EntryRun | None:
         """Take the entries from a position on as a run; None if there are none."""
         entries, first, stop = self._batches[position]
         end = int(entries.end[stop - 1])
@@ -292,7 +292,7 @@ class PickleReader:
             stop -= 1
         if stop == first:
             return None
-        run = Run(entries, first, stop, memo_index)
+        run = EntryRun(entries, first, stop, memo_index)
         self.runs.append(run)
         self.memo.extend(repeat(_PENDING, int(entries.memo_before[stop] - entries.memo_before[first])))
         return run

@@ -11,7 +11,7 @@ import numpy as np
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, is_user_file
-from ipygpumem.snapshot.model.unique_values import Numbering
+from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader.checks import check_repetition, integer, is_plain, mapping, sequence, text
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class TableBuilder:
     """Collects the values that the columns of a snapshot refer to."""
 
     def __init__(self) -> None:
-        self.texts = Numbering()
-        self.pools = Numbering()
+        self.texts = IndexByValue()
+        self.pools = IndexByValue()
         self.stacks = StackBuilder()
         self._ids = array("Q")
         self._next_check = _FIRST_CHECK
@@ -86,9 +86,9 @@ class StackBuilder:
     """Collects call stacks."""
 
     def __init__(self) -> None:
-        self._frames = Numbering()
+        self._frames = IndexByValue()
         self._frame_of: dict[int, int] = {}
-        self._stacks = Numbering()
+        self._stacks = IndexByValue()
         self._stack_of: dict[bytes, int] = {}
         self._objects: list[Any] = []
 

@@ -11,7 +11,7 @@ from ipygpumem.core.errors import SnapshotError, SnapshotFormatError
 from ipygpumem.snapshot.model.trace import ACTIONS, Action, Trace
 from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
-from ipygpumem.snapshot.reader.entry_batches import NotColumnarError, Run
+from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError
 from ipygpumem.snapshot.reader.field_reader import NONE
 
 if TYPE_CHECKING:
@@ -46,15 +46,15 @@ class TraceReader:
     def read(self, device: int, items: Sequence[Any], where: str = "") -> Trace:
         """The columns of one device's list of events. The message of a `SnapshotFormatError` names event and key."""
         where = where or f"device_traces[{device}]"
-        entries = [item for item in items if type(item) is not Run]
+        entries = [item for item in items if type(item) is not EntryRun]
         self._tables.count(entries, where)
-        size = np.array([len(item) if type(item) is Run else 1 for item in items], np.int64)
+        size = np.array([len(item) if type(item) is EntryRun else 1 for item in items], np.int64)
         first = np.cumsum(size) - size
         columns = _Columns(int(size.sum()), where, self._tables)
         if entries:
-            columns.fill_entries(entries, first[[type(item) is not Run for item in items]])
+            columns.fill_entries(entries, first[[type(item) is not EntryRun for item in items]])
         for item, row in zip(items, first.tolist(), strict=True):
-            if type(item) is Run:
+            if type(item) is EntryRun:
                 columns.fill_run(item, row, self._runs)
         return columns.trace(device)
 
@@ -89,7 +89,7 @@ class _Columns:
             if "device_free" in entry:
                 self._device_free[row] = integer(entry["device_free"], f"{self._where}[{row}]: device_free")
 
-    def fill_run(self, run: Run, row: int, runs: _RunColumns) -> None:
+    def fill_run(self, run: EntryRun, row: int, runs: _RunColumns) -> None:
         """Fill rows from entries that were read in a batch."""
         columns: dict[str, NDArray[Any]] = {**self._numbers, **self._table_rows}
         for name, numbers in columns.items():
@@ -177,7 +177,7 @@ class _RunColumns:
         except SnapshotError:
             raise NotColumnarError from None
 
-    def column(self, run: Run, key: str) -> NDArray[np.int64] | Numbered | None:
+    def column(self, run: EntryRun, key: str) -> NDArray[np.int64] | Numbered | None:
         """The values of a key in a run: numbers, or rows of tables (-1 for None). None if it does not have the key."""
         values = self._columns.get((id(run.entries), key), run.entries.values.get(key))
         return None if values is None else values[run.first : run.stop]

@@ -16,7 +16,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import plot as module
 from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.plot import history_picture
-from ipygpumem.viewer.axes import INK, LEFT, MAX_BYTES, PLOT_WIDTH, RIGHT, WIDTH, Sheet, style
+from ipygpumem.viewer.axes import INK, LEFT, MAX_BYTES, PLOT_WIDTH, RIGHT, WIDTH, PlotLayout, style
 
 SCALE = 4
 HEIGHT = module._PLOT_HEIGHT * SCALE
@@ -33,7 +33,7 @@ class Plot:
         rows = changed_rows(reports)
         self.panel = module._Panel(rows[0].device, rows)
         with style():
-            sheet = Sheet(400, SCALE)
+            sheet = PlotLayout(400, SCALE)
             module._draw_panel(sheet, self.panel, 100)
             pixels = sheet.pixels()
         self.pixels = pixels[100 * SCALE : 100 * SCALE + HEIGHT, LEFT * SCALE : (WIDTH - RIGHT) * SCALE, :3]

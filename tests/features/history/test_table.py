@@ -7,11 +7,11 @@ from fakes.sessions import cell, session
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.history.comparison import pair_rows
 from ipygpumem.features.history.model import changed_rows
-from ipygpumem.features.history.table import Page, comparison_tables, history_tables
+from ipygpumem.features.history.table import TablePage, comparison_tables, history_tables
 
 
 def text(reports, page=None, **options):
-    return text_tables(history_tables(changed_rows(reports), page or Page(), **options))
+    return text_tables(history_tables(changed_rows(reports), page or TablePage(), **options))
 
 
 REPORTS = [
@@ -51,40 +51,40 @@ def test_sort_by_each_column():
         rows = changed_rows(reports)
         expected = [f"[{row.cell}]" for row in sorted(rows, key=lambda row, name=name: -getattr(row, name))]
         values = {f"[{row.cell}]": getattr(row, name) for row in rows}
-        assert [values[label] for label in column(reports, Page(by))] == [values[label] for label in expected]
-    assert column(reports, Page("in")) == [f"[{number}]" for number in range(1, 10)]
-    assert column([cell(1), cell(2, outside=5), cell(3, outside=-9)], Page("outside")) == ["[2]", "[3]"]
+        assert [values[label] for label in column(reports, TablePage(by))] == [values[label] for label in expected]
+    assert column(reports, TablePage("in")) == [f"[{number}]" for number in range(1, 10)]
+    assert column([cell(1), cell(2, outside=5), cell(3, outside=-9)], TablePage("outside")) == ["[2]", "[3]"]
 
 
 def test_unknown_figures_are_sorted_last():
     unread = before(process=None, used=None, source=None, mode="torch-only")
     unknown = report(before(), unread, peak=None, cell=5)
-    assert column([unknown, cell(6, outside=-3)], Page("outside")) == ["[6]", "[5]"]
-    assert column([unknown, cell(6)], Page("peak"))[-1] == "[5]"
+    assert column([unknown, cell(6, outside=-3)], TablePage("outside")) == ["[6]", "[5]"]
+    assert column([unknown, cell(6)], TablePage("peak"))[-1] == "[5]"
     assert "unknown" in text([unknown])
 
 
 def test_rows_without_a_change_are_shown_only_by_time():
     reports = [cell(1, held=5), cell(2, seconds=9), cell(3, success=False), cell(4, outside=-3)]
-    assert column(reports, Page()) == ["[1]", "[3]", "[4]"]
+    assert column(reports, TablePage()) == ["[1]", "[3]", "[4]"]
     assert text(reports).endswith("1 row without a change not shown (--by time shows all)")
-    assert column(reports, Page("time"))[0] == "[2]"
+    assert column(reports, TablePage("time"))[0] == "[2]"
 
 
 def test_pages():
     reports = session(70)
-    assert column(reports, Page("in", 1, 30)) == [f"[{number}]" for number in range(41, 71)]
-    assert column(reports, Page("in", 3, 30)) == [f"[{number}]" for number in range(1, 11)]
-    assert column(reports, Page("in", 4, 30)) == []
+    assert column(reports, TablePage("in", 1, 30)) == [f"[{number}]" for number in range(41, 71)]
+    assert column(reports, TablePage("in", 3, 30)) == [f"[{number}]" for number in range(1, 11)]
+    assert column(reports, TablePage("in", 4, 30)) == []
     assert text(reports).endswith("page 1 of 3: --page 2 shows the next")
-    assert text(reports, Page("in", 3)).endswith("page 3 of 3")
-    labels = [label for number in (1, 2, 3) for label in column(reports, Page("peak", number, 30))]
+    assert text(reports, TablePage("in", 3)).endswith("page 3 of 3")
+    labels = [label for number in (1, 2, 3) for label in column(reports, TablePage("peak", number, 30))]
     assert sorted(labels) == sorted(f"[{number}]" for number in range(1, 71)), "each row is on one page"
-    assert column(reports, Page("peak", 10**9, 30)) == []
+    assert column(reports, TablePage("peak", 10**9, 30)) == []
 
 
 def test_page_of_ten_thousand_rows():
-    (table,) = history_tables(changed_rows(session(10_000)), Page())
+    (table,) = history_tables(changed_rows(session(10_000)), TablePage())
     assert len(table.rows) == 30
     assert table.remarks == ("page 1 of 334: --page 2 shows the next",)
 
@@ -116,7 +116,7 @@ def test_discarded_reports_are_mentioned():
 
 def test_code_is_escaped_in_html():
     hostile = cell(1, held=5, code="<script>alert(1)</script>")
-    page = html_tables(history_tables(changed_rows([hostile]), Page(), title="<b>"))
+    page = html_tables(history_tables(changed_rows([hostile]), TablePage(), title="<b>"))
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "&lt;b&gt;" in page

@@ -14,7 +14,7 @@ import pytest
 
 import ipygpumem
 from ipygpumem.features.holders.naming import ObjectNames
-from ipygpumem.features.holders.referrers import Heap, ReferrerGraph
+from ipygpumem.features.holders.referrers import ReferrerGraph, TrackedObjects
 
 CHECKOUT = Path(ipygpumem.__file__).parents[1]
 
@@ -78,7 +78,7 @@ def test_search_that_times_out_is_incomplete(search):
 
 STEPS = {
     "get_objects": gc,
-    "connect": Heap,
+    "connect": TrackedObjects,
     "add_referrers": ReferrerGraph,
     "name_from_roots": ObjectNames,
 }

@@ -9,8 +9,8 @@ from torch import nn
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.lines.source import (
+    SourceCode,
     SourceRegion,
-    SourceTexts,
     code_object,
     enclosing_functions,
     function_region,
@@ -36,7 +36,7 @@ class Net:
 !ls
 y = lambda: 3
 """
-TEXTS = SourceTexts({"cell": CELL})
+TEXTS = SourceCode({"cell": CELL})
 
 
 def multiline_function():
@@ -137,13 +137,13 @@ def test_self_wrapping_function_has_no_code():
 
 def test_regions():
     first = multiline_function.__code__.co_firstlineno
-    region = function_region(multiline_function.__code__, SourceTexts({}))
+    region = function_region(multiline_function.__code__, SourceCode({}))
     assert (region.file, region.first, region.last) == (__file__, first, first + 4), (
         "the region ends at the closing bracket"
     )
     code = compile("\n\ndef f():\n    return [\n    ]\n", "nowhere", "exec").co_consts[0]
     with pytest.raises(OptionError, match=r"the source of f is not available \(file nowhere\)"):
-        function_region(code, SourceTexts({}))
+        function_region(code, SourceCode({}))
 
 
 def test_functions_around_lines():
@@ -153,12 +153,12 @@ def test_functions_around_lines():
     assert names(5) == [("first", 2, 8)], "the outermost function, with its decorator"
     assert names(11, 14) == [("Net.forward", 11, 11), ("Net.size", 12, 14)]
     assert names(16, 1, 99) == []
-    assert enclosing_functions("cell", [1], SourceTexts({"cell": "def ("})) == [], "invalid syntax"
+    assert enclosing_functions("cell", [1], SourceCode({"cell": "def ("})) == [], "invalid syntax"
 
 
 def test_with_statement():
     text = "with a:\n    with (\n        b\n    ):\n        c\n    d\n"
-    texts = SourceTexts({"f": text})
+    texts = SourceCode({"f": text})
     assert with_statement_region("f", 1, texts, "x") == SourceRegion("f", 1, 6, "x")
     assert with_statement_region("f", 3, texts, "x") == SourceRegion("f", 2, 5, "x")
     assert with_statement_region("f", 6, texts, "x") == SourceRegion("f", 6, 6, "x")

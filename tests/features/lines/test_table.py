@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from ipygpumem.core.tables import html_tables, text_tables
-from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
+from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.table import line_table
 
 MIB = 1 << 20
@@ -19,13 +19,13 @@ DEVICE = DeviceLines(
             (
                 SourceLine(1, "%%gpumem --lines"),
                 SourceLine(2, "for x in '<b>':", None),
-                SourceLine(3, "    y = f(x)", LineUse(30 * MIB, 40 * MIB, 60 * MIB, 6, 30 * MIB, 3, 20 * MIB)),
+                SourceLine(3, "    y = f(x)", LineUsage(30 * MIB, 40 * MIB, 60 * MIB, 6, 30 * MIB, 3, 20 * MIB)),
             ),
         ),
-        SourceListing("f, In [3]", (SourceLine(12, "    del big", LineUse(20 * MIB, None, 0, 0, 512, 1, 0)),)),
+        SourceListing("f, In [3]", (SourceLine(12, "    del big", LineUsage(20 * MIB, None, 0, 0, 512, 1, 0)),)),
     ),
     before=0,
-    elsewhere=LineUse(10 * MIB, 10 * MIB, 10 * MIB, 1, 0, 0, 0),
+    elsewhere=LineUsage(10 * MIB, 10 * MIB, 10 * MIB, 1, 0, 0, 0),
     end_requested=20 * MIB,
     end_rounding=412,
     end_pending=0,
@@ -78,7 +78,7 @@ def test_empty_listing():
 
 
 def listing_of(count, used):
-    use = LineUse(MIB, MIB, MIB, 1, 0, 0, MIB)
+    use = LineUsage(MIB, MIB, MIB, 1, 0, 0, MIB)
     lines = [
         SourceLine(number, f"    line {number}", use if number in used else None) for number in range(1, count + 1)
     ]

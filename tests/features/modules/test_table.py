@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ipygpumem.core.tables import html_tables, text_tables
-from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
+from ipygpumem.features.modules.model import BytesByKind, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.modules.table import module_tables
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -26,10 +26,10 @@ TREE = ModuleTree(
         StepPhase("other", 3, 1.5, -20 * MIB, 20 * MIB, 25 * MIB),
     ),
     parts=(
-        KindBytes("parameters", 4 * MIB, 4 * MIB),
-        KindBytes("gradients", 0, 0),
-        KindBytes("activations", 40 * MIB, 0),
-        KindBytes("not the model's", 512, 512),
+        BytesByKind("parameters", 4 * MIB, 4 * MIB),
+        BytesByKind("gradients", 0, 0),
+        BytesByKind("activations", 40 * MIB, 0),
+        BytesByKind("not the model's", 512, 512),
     ),
     rows=(
         row("", "Net<b>", 0, 44 * MIB, MIB, parameters=4 * MIB, activations=40 * MIB),

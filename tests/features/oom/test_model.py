@@ -7,7 +7,7 @@ import pytest
 from fakes.facts import before
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.units import GIB, MIB
-from ipygpumem.features.oom.model import Failure, FreeBlocks, advice, free_blocks
+from ipygpumem.features.oom.model import FailedAllocation, FreeBlocks, advice, free_blocks
 
 CAPACITY = 140 * GIB
 
@@ -18,7 +18,7 @@ def failure(**changes):
     reading = before(
         total=CAPACITY + 615 * MIB, reserved=100 * GIB, process=101 * GIB, allocated=90 * GIB, active=90 * GIB
     )
-    return Failure(**{**facts, "reading": reading, **changes})
+    return FailedAllocation(**{**facts, "reading": reading, **changes})
 
 
 def test_device_full_of_own_tensors_gives_no_advice():

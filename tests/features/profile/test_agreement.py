@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from fakes.programs import PROGRAMS, example
-from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN
 from ipygpumem.features.profile.event_tree import read_allocations, read_flow
+from ipygpumem.features.profile.profiler_session import ProfilerSession
 from ipygpumem.features.profile.timeline import build_timelines
 
 
 def captured(run):
-    capture = Capture()
+    capture = ProfilerSession()
     capture.start()
     try:
         run()

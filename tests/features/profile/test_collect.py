@@ -14,9 +14,9 @@ import torch
 import ipygpumem
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.features.profile import event_tree as tree
-from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.collect import profile_collector
+from ipygpumem.features.profile.profiler_session import ProfilerSession
 
 
 def training_step():
@@ -173,13 +173,13 @@ def test_full_disk(tmp_path, monkeypatch):
 
 
 def test_profiler_without_result(tmp_path, monkeypatch):
-    stop = Capture.stop
+    stop = ProfilerSession.stop
 
     def no_result(self):
         stop(self)
         self.result, self.error = None, "torch.profiler has no result"
 
-    monkeypatch.setattr(Capture, "stop", no_result)
+    monkeypatch.setattr(ProfilerSession, "stop", no_result)
     with pytest.warns(RuntimeWarning, match=r"^torch\.profiler has no result$"):
         assert measure_profile(tmp_path).profile.errors == ("torch.profiler has no result",)
 

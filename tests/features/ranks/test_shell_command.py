@@ -11,7 +11,7 @@ import pytest
 from fakes.sessions import cell
 from ipygpumem import measure
 from ipygpumem.cli import main
-from ipygpumem.features.ranks.model import DeviceFacts, RankInfo, RankResult
+from ipygpumem.features.ranks.model import DeviceInfo, RankInfo, RankResult
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -21,7 +21,7 @@ def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     for rank in range(3):
-        device = DeviceFacts("cuda:0", f"GPU-{rank}234567-89", "H200", 1 << 37)
+        device = DeviceInfo("cuda:0", f"GPU-{rank}234567-89", "H200", 1 << 37)
         info = RankInfo(rank, 3, "node", 100 + rank, "0.1.0", (device,))
         result = RankResult("", "done", info, cell(None, held=10, peak=100 * (rank + 1)))
         (folder / f"rank_0000{rank}.json").write_text(json.dumps(result.to_dict()))

@@ -10,14 +10,14 @@ import pytest
 from fakes.sessions import cell
 from ipygpumem.core.errors import ReportError
 from ipygpumem.features.lines.model import CodeLine
-from ipygpumem.features.ranks.model import DeviceFacts, RankInfo, RankPeak, RankResult, rank_result_from
+from ipygpumem.features.ranks.model import DeviceInfo, RankInfo, RankPeak, RankResult, rank_result_from
 from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, slow_ranks, spreads
 
 MIB = 1 << 20
 
 
 def member(name, report=None, *, uuid=None, host="a", lines=None, **options):
-    origin = RankInfo(int(name), 4, host, 100 + int(name), "0.1.0", (DeviceFacts("cuda:0", uuid, "H200", 1 << 37),))
+    origin = RankInfo(int(name), 4, host, 100 + int(name), "0.1.0", (DeviceInfo("cuda:0", uuid, "H200", 1 << 37),))
     peaks = ()
     if lines is not None:
         parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines.items())

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.facts import MIB, after, before, report
 from ipygpumem.core.reading import HostReading, Reading
-from ipygpumem.core.report import RecordingFacts
+from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.tables import html_tables
 from ipygpumem.features.report.line import html_line
 from ipygpumem.features.report.table import breakdown_tables, report_tables
@@ -23,7 +23,7 @@ LARGEST = report(
     exact=False,
     success=False,
     cell=12345,
-    recording=RecordingFacts("/home/ada/experiments/2026-11-21/" + "x" * 60 + ".pickle", 1 << 30, 10**6, 10**5),
+    recording=RecordingInfo("/home/ada/experiments/2026-11-21/" + "x" * 60 + ".pickle", 1 << 30, 10**6, 10**5),
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def pages():
         yield html_tables(report_tables(example))
     host = Reading(1.0, {"cuda:0": before(why=HOSTILE)}, HostReading(MIB, MIB, total=MIB))
     yield html_tables(breakdown_tables(host))
-    yield html_line(report(recording=RecordingFacts(None, error=HOSTILE)))
+    yield html_line(report(recording=RecordingInfo(None, error=HOSTILE)))
 
 
 @pytest.mark.parametrize("html", list(pages()))

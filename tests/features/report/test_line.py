@@ -9,7 +9,7 @@ import pytest
 from fakes.facts import MIB, after, before, report
 from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.reading import HostReading, Reading
-from ipygpumem.core.report import Label, RecordingFacts, build_report
+from ipygpumem.core.report import MeasurementLabel, RecordingInfo, build_report
 from ipygpumem.features.report.line import text_line
 from ipygpumem.features.report.table import baseline_line
 
@@ -69,31 +69,31 @@ def test_failed_cell_with_notes():
     ("facts", "text"),
     [
         (
-            RecordingFacts("/data/x.pickle", 17_500_000, 195_900, 0),
+            RecordingInfo("/data/x.pickle", 17_500_000, 195_900, 0),
             "snapshot /data/x.pickle: 195,900 events, 16.7 MiB",
         ),
         (
-            RecordingFacts("/data/x.pickle", 1 << 20, 10, 1234),
+            RecordingInfo("/data/x.pickle", 1 << 20, 10, 1234),
             (
                 "snapshot /data/x.pickle: 10 events, 1.0 MiB; "
                 "the ring buffer dropped 1,234 allocations: raise --max-entries"
             ),
         ),
         (
-            RecordingFacts("/data/x.pickle", 1 << 20, 10, 5, own=False),
+            RecordingInfo("/data/x.pickle", 1 << 20, 10, 5, own=False),
             (
                 "snapshot /data/x.pickle: 10 events, 1.0 MiB; the ring buffer dropped 5 allocations: raise "
                 "max_entries of your own recording; taken from the recording that was already running"
             ),
         ),
         (
-            RecordingFacts("/data/x.pickle", 1 << 20, 10, None, own=False),
+            RecordingInfo("/data/x.pickle", 1 << 20, 10, None, own=False),
             (
                 "snapshot /data/x.pickle: 10 events, 1.0 MiB; it is unknown whether the ring buffer dropped events; "
                 "taken from the recording that was already running"
             ),
         ),
-        (RecordingFacts(None, error="the snapshot x was not written: full"), "the snapshot x was not written: full"),
+        (RecordingInfo(None, error="the snapshot x was not written: full"), "the snapshot x was not written: full"),
     ],
 )
 def test_recording(facts, text):
@@ -117,7 +117,7 @@ def test_host_memory_without_a_gpu():
     low = HostReading(200 * MIB, 200 * MIB, total=24 * GIB)
     high = HostReading(250 * MIB, 300 * MIB, total=24 * GIB)
     empty_reading = Reading(1.0, {}, low)
-    on_host = build_report(empty_reading, Reading(2.0, {}, high), {}, seconds=1.5, label=Label(cell=3))
+    on_host = build_report(empty_reading, Reading(2.0, {}, high), {}, seconds=1.5, label=MeasurementLabel(cell=3))
     assert text_line(on_host) == (
         "host memory (RSS)  +50.0 MiB held · peak +100.0 MiB · 0.2 of 24.0 GiB resident   In [3], 1.50 s"
     )

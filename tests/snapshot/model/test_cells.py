@@ -7,7 +7,7 @@ import pytest
 
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.export.sharing import shareable
+from ipygpumem.snapshot.export.redaction import shareable
 from snapshot.decoding import decode
 from snapshot.entries import event, frame, group_totals
 

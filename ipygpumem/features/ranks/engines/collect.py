@@ -12,7 +12,7 @@ from ipygpumem.core.units import MIB
 from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.collect import Ranks
 from ipygpumem.features.ranks.engines.submission import Submission, engine_result, joined_engine
-from ipygpumem.features.ranks.remarks import join_names
+from ipygpumem.features.ranks.notes import join_names
 from ipygpumem.snapshot.export.text import many
 
 if TYPE_CHECKING:

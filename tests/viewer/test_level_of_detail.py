@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.viewer.detail import EMPTY, SMALL, columns, strata
+from ipygpumem.viewer.level_of_detail import EMPTY, SMALL, columns, strata
 from snapshot import files
 
 

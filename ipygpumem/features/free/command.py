@@ -20,9 +20,9 @@ _MAX_HOLDERS = 5
 
 
 def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+    from ipygpumem.features.free.collect import check_names, forget_exception, forget_outputs, forget_variables
+    from ipygpumem.features.free.table import release_tables
     from ipygpumem.features.holders.collect import holders
-    from ipygpumem.features.release.collect import check_names, forget_exception, forget_outputs, forget_variables
-    from ipygpumem.features.release.table import release_tables
 
     shell = notebook.shell
     check_names(shell, arguments.names)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.features.profile.timeline import CategoryTimeline
-    from ipygpumem.viewer.axes import LegendItem, Picture, Sheet
+    from ipygpumem.viewer.axes import LegendItem, PlotLayout, PngImage
 
 _MAX_DEVICES = 4
 _HEADROOM, _TICK_LIMIT = 1.14, 0.92
@@ -29,7 +29,7 @@ _ORDER = (0, 1, 5, 2, 4, 6, 3, 7)
 _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#99ddff", "#b4bfcc")
 
 
-def profile_picture(timelines: Sequence[CategoryTimeline], name: str) -> Picture:
+def profile_picture(timelines: Sequence[CategoryTimeline], name: str) -> PngImage:
     """Draw a profile; without matplotlib, raise `OptionError`."""
     shown = timelines[:_MAX_DEVICES]
     tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * _legend_rows(timeline) for timeline in shown)]).tolist()
@@ -37,7 +37,7 @@ def profile_picture(timelines: Sequence[CategoryTimeline], name: str) -> Picture
     if len(timelines) > len(shown):
         facts += f"; {many(len(timelines) - len(shown), 'other device')} in the page"
 
-    def draw(sheet: Sheet) -> None:
+    def draw(sheet: PlotLayout) -> None:
         sheet.title(RIGHT, 20, clip(name, 60), facts, size=14)
         for timeline, top in zip(shown, tops[:-1], strict=True):
             _draw_panel(sheet, timeline, top + _PANEL_TOP)
@@ -60,7 +60,7 @@ def _legend_rows(timeline: CategoryTimeline) -> int:
     return -(-len(_legend_categories(timeline)) // _LEGEND_COLUMNS)
 
 
-def _draw_panel(sheet: Sheet, timeline: CategoryTimeline, top: float) -> None:
+def _draw_panel(sheet: PlotLayout, timeline: CategoryTimeline, top: float) -> None:
     limit = max(float(timeline.total.max()), 1.0) * _HEADROOM
     seconds = max(timeline.end - timeline.start, 1) / 1e9
     axes = sheet.plot(top, _PLOT_HEIGHT, (0, seconds), limit, _TICK_LIMIT)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.snapshot.export.sharing import align_start_times, shareable, strip_folders
+from ipygpumem.snapshot.export.redaction import align_start_times, shareable, strip_folders
 from ipygpumem.snapshot.model.stacks import is_user_file
 from snapshot import files
 from snapshot.decoding import decode

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.reading import DeviceReading
-from ipygpumem.snapshot.model.cells import Cells
+from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.stacks import is_user_file
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
         numbers = {names[file]: number for file, number in snapshot.own.numbers.items()}
         readings, curves = _readings(snapshot.own.readings), _curves(snapshot.own.curves)
         result.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, readings=readings, curves=curves)
-        result.cells = Cells(cells, result.stacks, numbers)
+        result.cells = CellLookup(cells, result.stacks, numbers)
     if not source:
         result.sources = {}
     result.forget()

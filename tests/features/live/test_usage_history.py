@@ -6,7 +6,7 @@ import json
 
 from fakes.facts import report
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
-from ipygpumem.features.live.level_history import LevelHistory, level_update
+from ipygpumem.features.live.usage_history import UsageHistory, level_update
 
 
 def levels(time, *names):
@@ -15,7 +15,7 @@ def levels(time, *names):
 
 
 def test_columns_have_equal_lengths():
-    history = LevelHistory(1.0)
+    history = UsageHistory(1.0)
     history.add(levels(10.0, "cuda:0"))
     history.add(levels(11.0, "cuda:0", "cuda:1"))
     history.add(levels(12.0))
@@ -31,12 +31,12 @@ def test_columns_have_equal_lengths():
 
 
 def test_empty_history():
-    data = LevelHistory(1.0).data([report()], None)
+    data = UsageHistory(1.0).data([report()], None)
     assert (data["time"], data["devices"], data["cells"], data["running"]) == ([], {}, [], None)
 
 
 def test_history_is_one_hour():
-    history = LevelHistory(2.0)
+    history = UsageHistory(2.0)
     for i in range(5000):
         history.add(levels(float(i)))
     assert len(history.data([], None)["time"]) == 1800

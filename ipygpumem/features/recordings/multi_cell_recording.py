@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import RecordingError
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.plan import Collector, with_notes
 from ipygpumem.measurement.recorder import Recorder
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from ipygpumem.core.report import RecordingFacts, Report
+    from ipygpumem.core.report import RecordingInfo, Report
     from ipygpumem.measurement.allocation_history import HistoryOptions
     from ipygpumem.measurement.plan import Outcome
-    from ipygpumem.measurement.recording_keys import CellFacts
+    from ipygpumem.measurement.recording_keys import CellInfo
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
 
@@ -24,7 +24,7 @@ _MAX_SAMPLED_CELLS = 200
 """Number of cells whose samples are stored: up to some thousand samples each."""
 
 
-class AcrossCells(Collector):
+class MultiCellRecording(Collector):
     """A recording that runs from ``start`` to ``stop``, with the cells that run in the meantime.
 
     Attributes:
@@ -50,7 +50,7 @@ class AcrossCells(Collector):
         limit = f"at most {options.max_entries} events per device"
         return f"recording allocation history, {limit}, until %gpumem record stop"
 
-    def add(self, cell: CellFacts, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
+    def add(self, cell: CellInfo, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
         """Add a cell that has ended, with its samples of device memory."""
         if self.recorder is None:
             return
@@ -71,7 +71,7 @@ class AcrossCells(Collector):
         note = f"recording allocation history ({count} cell{'' if count == 1 else 's'} so far): "
         return with_notes(report, f"{note}%gpumem record save PATH saves it, %gpumem record stop ends it")
 
-    def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingFacts:
+    def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:
         """Save the recording so far, and continue. ``numbers`` are In numbers by file name."""
         if self.recorder is None:
             raise RecordingError("nothing is being recorded: start a recording with %gpumem record start")

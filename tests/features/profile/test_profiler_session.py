@@ -14,8 +14,8 @@ import torch.autograd.profiler as module
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from ipygpumem.core.errors import RecordingError
-from ipygpumem.features.profile.capture import Capture
-from ipygpumem.measurement.profiler_handover import ProfilerObservers, profiling
+from ipygpumem.features.profile.profiler_session import ProfilerSession
+from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
@@ -25,7 +25,7 @@ FUNCTIONS = module._prepare_profiler, module._enable_profiler, module._disable_p
 
 @pytest.fixture
 def capture():
-    capture = Capture()
+    capture = ProfilerSession()
     capture.start()
     yield capture
     capture.stop()
@@ -106,18 +106,18 @@ def test_profiler_with_delayed_schedule(capture):
 
 def test_running_or_warming_profiler_is_not_disturbed():
     with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler is running already"):
-        Capture()
+        ProfilerSession()
     warming = profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1), acc_events=True)
     warming.start()
     with pytest.raises(RecordingError, match="a profiler is running already"):
-        Capture()
+        ProfilerSession()
     warming.stop()
-    assert Capture.problem() is None
+    assert ProfilerSession.problem() is None
 
 
 def test_nested_captures(capture):
     torch.ones(3).mul(2)
-    inner = Capture()
+    inner = ProfilerSession()
     inner.start()
     torch.ones(3).sub(2)
     inner.stop()
@@ -132,7 +132,7 @@ def test_nested_captures(capture):
 
 def test_capture_in_another_thread(capture):
     problems = []
-    thread = threading.Thread(target=lambda: problems.append(Capture.problem()))
+    thread = threading.Thread(target=lambda: problems.append(ProfilerSession.problem()))
     thread.start()
     thread.join()
     assert problems == ["a profiler is running already and PyTorch supports one at a time: stop it first"]
@@ -159,7 +159,7 @@ def test_profiler_in_another_thread_raises(capture):
 
 
 def test_stop_in_another_thread_gives_no_result():
-    capture = Capture()
+    capture = ProfilerSession()
     capture.start()
     thread = threading.Thread(target=capture.stop)
     thread.start()
@@ -184,13 +184,13 @@ def test_stop_in_forked_child_has_no_effect(capture):
 def test_without_torch(monkeypatch):
     monkeypatch.setattr(pytorch, "importable", lambda: False)
     with pytest.raises(RecordingError, match=r"^profiles need torch, which is not installed$"):
-        Capture()
+        ProfilerSession()
 
 
 def test_torch_without_kineto(monkeypatch):
     monkeypatch.setattr(torch.autograd, "kineto_available", lambda: False)
     with pytest.raises(RecordingError, match=r"is built without its profiler \(Kineto\)$"):
-        Capture()
+        ProfilerSession()
 
 
 def test_start_and_stop_failures(monkeypatch, tmp_path):
@@ -200,9 +200,9 @@ def test_start_and_stop_failures(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(profile, "start", fail)
         with pytest.raises(RecordingError, match=r"^torch\.profiler does not start: no$"):
-            Capture().start()
+            ProfilerSession().start()
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
-    capture = Capture()
+    capture = ProfilerSession()
     capture.start()
     original_stop = capture._profile.stop
     capture._profile.stop = fail
@@ -240,7 +240,7 @@ def test_kineto_is_silent_unless_user_sets_log_level(monkeypatch):
     for level in (None, "0"):
         if level is not None:
             monkeypatch.setenv("KINETO_LOG_LEVEL", level)
-        capture = Capture()
+        capture = ProfilerSession()
         capture.start()
         capture.stop()
         assert os.environ.get("KINETO_LOG_LEVEL") == level

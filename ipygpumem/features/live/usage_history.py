@@ -20,7 +20,7 @@ _FIGURES = {name: name for name in ("allocated", "cached", "outside", "others", 
 _MAX_CELLS = 1_000
 
 
-class LevelHistory:
+class UsageHistory:
     """The levels of the last ``seconds``, with ``every`` seconds between readings."""
 
     def __init__(self, every: float, seconds: float = 3600) -> None:

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from fakes.timelines import random_timeline
-from ipygpumem.features.profile import picture as module
+from ipygpumem.features.profile import timeline_plot as module
 from ipygpumem.features.profile.categories import CATEGORIES
-from ipygpumem.features.profile.picture import profile_picture
 from ipygpumem.features.profile.timeline import CategoryTimeline
-from ipygpumem.viewer.axes import LEFT, MAX_BYTES, WIDTH, Sheet, style
+from ipygpumem.features.profile.timeline_plot import profile_picture
+from ipygpumem.viewer.axes import LEFT, MAX_BYTES, WIDTH, PlotLayout, style
 from ipygpumem.viewer.page import script
 
 
@@ -37,7 +37,7 @@ def test_each_column_shows_its_highest_state():
 def test_each_layer_has_the_height_of_its_bytes():
     timeline, scale = random_timeline(300, reserved=False), 4
     with style():
-        sheet = Sheet(400, scale)
+        sheet = PlotLayout(400, scale)
         module._draw_panel(sheet, timeline, 50)
         plot = sheet.pixels()[50 * scale : (50 + module._PLOT_HEIGHT) * scale, :, :3]
     rows = module._highest_rows(timeline, sheet.columns)

@@ -22,14 +22,14 @@ from ipygpumem.viewer.axes import (
     SCALES,
     SOFT,
     WIDTH,
-    Picture,
+    PngImage,
     event_ticks,
     mark_peak,
     printable,
     render,
     steps,
 )
-from ipygpumem.viewer.detail import columns, strata
+from ipygpumem.viewer.level_of_detail import columns, strata
 from ipygpumem.viewer.line_colors import line_colors
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
-    from ipygpumem.viewer.axes import LegendItem, Sheet
-    from ipygpumem.viewer.detail import Columns
+    from ipygpumem.viewer.axes import LegendItem, PlotLayout
+    from ipygpumem.viewer.level_of_detail import Columns
 
 _MANY_LIVE = 50_000
 """From so many live allocations on, each column takes noticeable time."""
@@ -70,7 +70,7 @@ class SampledCurve(NamedTuple):
         return (0, (4, 3)) if self.name.startswith("outside") else "solid"
 
 
-def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
+def picture(snapshot: Snapshot, device: int | None = None) -> PngImage:
     """Draw a device's history, by default that of the device with the highest peak; errors as in `Snapshot.to_png`."""
     text = snapshot.summary(device)
     if device is None and not snapshot.timelines:
@@ -99,7 +99,7 @@ class _Drawing:
         self.legend_rows = -(-len(self.colors.legend) // _LEGEND_COLUMNS)
         self.height = self.top + _PLOT_HEIGHT + 56 + self.legend_rows * _LEGEND_ROW
 
-    def draw(self, sheet: Sheet) -> None:
+    def draw(self, sheet: PlotLayout) -> None:
         timeline, colors = self.timeline, self.colors
         chosen = columns(timeline, sheet.columns)
         limit = self._bytes_limit(chosen)
@@ -139,7 +139,7 @@ class _Drawing:
         for center in sorted({chosen.center(event) for event in self.timeline.trace.events(Action.OOM).tolist()}):
             axes.axvline(center, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
 
-    def _draw_cells(self, sheet: Sheet, chosen: Columns) -> None:
+    def _draw_cells(self, sheet: PlotLayout, chosen: Columns) -> None:
         """Draw a band above the plot for each cell, from its first to its last event."""
         strip = sheet.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(chosen)))
         time = self.timeline.trace.time
@@ -167,7 +167,7 @@ class _Drawing:
         label = f"peak {precise_size(level)}" + (f" at event {event:,}" if event >= 0 else "")
         mark_peak(axes, x, level, label)
 
-    def _draw_heading(self, sheet: Sheet, limit: float, *, reserved: bool) -> None:
+    def _draw_heading(self, sheet: PlotLayout, limit: float, *, reserved: bool) -> None:
         snapshot, facts, trace = self.snapshot, self.facts, self.timeline.trace
         device = f"GPU {self.timeline.device} {snapshot.own.device_names.get(self.timeline.device, '')}".rstrip()
         device_count = sum(1 for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved)
@@ -188,7 +188,7 @@ class _Drawing:
         if self.sampled:
             sheet.legend(RIGHT, 55, [(_SAMPLED, _sampled_label(curve, limit), curve.style) for curve in self.sampled])
 
-    def _draw_legend(self, sheet: Sheet, unit: float) -> None:
+    def _draw_legend(self, sheet: PlotLayout, unit: float) -> None:
         """List the lines of code with their bytes at the peak."""
         allocations = self.timeline.allocations
         sizes = allocations.size[allocations.live(self.timeline.requested.peak()[0])]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.measurement.profiler_handover import ProfilerObservers, profiling
+from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
@@ -38,17 +38,17 @@ _TRACE_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
 """The name of the file that Kineto wrote, which it stores in the file without escapes."""
 
 
-class _ActiveCapture:
+class _ActiveSession:
     """The innermost capture of this process that is running."""
 
-    capture: Capture | None = None
+    capture: ProfilerSession | None = None
 
 
-class Capture:
+class ProfilerSession:
     """A run of torch.profiler with memory, shapes and stacks; an observer of a measurement.
 
-    It ends early if the code starts a profiler, including another `Capture`: PyTorch would discard its result. Creating
-    it raises `RecordingError` if profiling is not possible here, or a profiler is running.
+    It ends early if the code starts a profiler, including another `ProfilerSession`, because PyTorch would discard the
+    result of that profiler. Creating it raises `RecordingError` if profiling is impossible or a profiler is running.
 
     Attributes:
         result: The profiler's result; None before the end, or if there is none.
@@ -81,7 +81,7 @@ class Capture:
             return f"profiles need torch: {problem}"
         if not torch.autograd.kineto_available():
             return f"torch {torch.__version__} is built without its profiler (Kineto)"
-        running = current().state(_ActiveCapture).capture
+        running = current().state(_ActiveSession).capture
         if running is not None:
             return None if running._thread == threading.get_ident() else _BUSY
         return _BUSY if profiling() or _is_warming_up(torch) else None
@@ -110,7 +110,7 @@ class Capture:
         profile.acc_events = profile.profiler.acc_events = False
         self._profile, self._pid, self._thread = profile, os.getpid(), threading.get_ident()
         current().state(ProfilerObservers).add(self._before_other_profiler, lambda: None)
-        current().state(_ActiveCapture).capture = self
+        current().state(_ActiveSession).capture = self
         self._began = time.perf_counter()
         self.cost += self._began - began
 
@@ -119,7 +119,7 @@ class Capture:
         if os.getpid() != self._pid:  # a forked child has neither the profiler's threads nor its results
             return
         current().state(ProfilerObservers).remove(self._before_other_profiler)
-        active = current().state(_ActiveCapture)
+        active = current().state(_ActiveSession)
         if active.capture is self:
             active.capture = None
         if self._profile is None or self.result is not None or self.error:

@@ -14,10 +14,10 @@ from PIL import Image
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.viewer.axes import MAX_BYTES, WIDTH, Sheet
-from ipygpumem.viewer.detail import columns
+from ipygpumem.viewer.axes import MAX_BYTES, WIDTH, PlotLayout
+from ipygpumem.viewer.level_of_detail import columns
 from ipygpumem.viewer.line_colors import line_colors
-from ipygpumem.viewer.picture import picture, sampled_curves
+from ipygpumem.viewer.static_plot import picture, sampled_curves
 from snapshot import files
 
 FRAME = {"filename": "/x/a.py", "line": 1, "name": "f"}
@@ -155,7 +155,7 @@ def cell(number, start, end, filename=""):
 def texts(monkeypatch):
     """Return every text of a picture, with its center in CSS pixels."""
     positions = {}
-    pixels = Sheet.pixels
+    pixels = PlotLayout.pixels
 
     def record_texts(sheet):
         image = pixels(sheet)
@@ -166,7 +166,7 @@ def texts(monkeypatch):
                 positions[text.get_text()] = (extent.x0 + extent.x1) / 2 / sheet.scale
         return image
 
-    monkeypatch.setattr(Sheet, "pixels", record_texts)
+    monkeypatch.setattr(PlotLayout, "pixels", record_texts)
 
     def texts_of(snapshot):
         picture(snapshot)
