@@ -58,7 +58,7 @@ def run(kernel):
         while pending:
             message = kernel.client.get_iopub_msg(timeout=max(0.1, end - time.monotonic()))
             parent = message["parent_header"].get("msg_id")
-            displays.take(message)
+            displays.handle_message(message)
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
                 pending.discard(parent)
             elif message["msg_type"] == "stream":
