@@ -75,25 +75,10 @@ class FakeCupti:
 
     def _record(self, operation, address, size, source, *, memory=DEVICE, device=0, pooled=False, time=None, thread=0):
         head = (MEMORY2, operation, memory, next(self._numbers))
-        process_fields = (4711, device, 1, 0xFFFFFFFF)
+        ids = (4711, device, 1, 0xFFFFFFFF)
         text = self.text(source) if source else 0
         data = RECORD.pack(
-            *head,
-            address,
-            size,
-            time or self.clock,
-            0,
-            *process_fields,
-            0,
-            int(pooled),
-            0,
-            int(pooled),
-            0,
-            0,
-            0,
-            0,
-            0,
-            text,
+            *head, address, size, time or self.clock, 0, *ids, 0, int(pooled), 0, int(pooled), 0, 0, 0, 0, 0, text
         )
         self.write(data.ljust(self.stride, b"\xee"), thread)
 
