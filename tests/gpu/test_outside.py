@@ -236,7 +236,7 @@ def test_jax(fresh):
     libraries = exact(facts["steps"]["jax"])
     assert libraries["JAX/XLA"] == 256 * MIB
     assert facts["steps"]["jax"]["pools"]["JAX's pool"][1] >= 256 * MIB
-    assert exact(facts["steps"]["more"])["JAX/XLA"] >= 64 * MIB
+    assert exact(facts["steps"]["more"]).get("JAX/XLA", 0) >= 64 * MIB, facts["steps"]
 
 
 def test_only_nvml_is_used_without_llvmlite(fresh):

@@ -125,7 +125,7 @@ def test_library_recording_is_disabled_during_profile(fresh, tmp_path):
         from ipygpumem.measurement.runtime import current
         from ipygpumem.features.collectors import make_plan
         from ipygpumem.features.profile.collect import profile_collector
-        from ipygpumem.core.report import Label
+        from ipygpumem.core.report import MeasurementLabel
         from ipygpumem.measurement.measurement import MeasurementOptions
         runtime = current()
         profile = profile_collector({str(tmp_path / "t.json")!r}, None)
@@ -133,7 +133,7 @@ def test_library_recording_is_disabled_during_profile(fresh, tmp_path):
         measurement = plan.begin(runtime, MeasurementOptions())
         torch.ones(1000, 1000, device="cuda") @ torch.ones(1000, 1000, device="cuda")
         torch.cuda.synchronize()
-        report = plan.finish(measurement, Label(), success=True).report
+        report = plan.finish(measurement, MeasurementLabel(), success=True).report
         text = open({str(tmp_path / "t.json")!r}).read()
         tell(notes=report.notes, errors=report.profile.errors, kernels=text.count('"kernel"'))
     """)
