@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -152,18 +153,43 @@ class SegmentHistory:
             blocks[np.argsort(blocks["address"], kind="stable")],
         )
 
+    @cached_property
+    def _edges(self) -> tuple[Ints, ...]:
+        """Stream, address, event and change at both ends of each mapped range, and the last edge at each address.
+
+        The edges are ordered by stream and address. Undoing the event changes the number of ranges that contain the
+        memory above the address by ``change``. The event of ranges that are mapped at the end is the number of events.
+        """
+        trace, events, at_end = self._timeline.trace, self._map_events, self._ranges
+        event = np.append(np.full(len(at_end), len(trace)), events)
+        change = np.append(np.ones(len(at_end), np.int64), np.where(trace.action[events] == Action.MAP, -1, 1))
+        stream = np.append(at_end["stream"], trace.stream[events])
+        address = np.append(at_end["address"], trace.address[events])
+        end = address + np.append(at_end["size"], trace.size[events])
+        edges = np.tile(stream, 2), np.append(address, end), np.tile(event, 2), np.append(change, -change)
+        order = np.lexsort((edges[1], edges[0]))
+        stream, address, event, change = (column[order] for column in edges)
+        differs = (stream[1:] != stream[:-1]) | (address[1:] != address[:-1])
+        return stream, address, event, change, np.flatnonzero(np.append(differs, True))
+
     def _mapped(self, event: int) -> NDArray[Any]:
-        """The mapped ranges of expandable segments: those at the end, without the changes by later events."""
-        trace, at_end = self._timeline.trace, self._ranges
+        """Return the mapped ranges of expandable segments: those at the end, without the changes by later events.
+
+        Adjacent ranges are one row. ``stack``, ``pool`` and ``small`` are -1 if unknown.
+        """
+        at_end = self._ranges
         if not len(self._map_events) and not len(at_end):
             return at_end
-        later = self._map_events[np.searchsorted(self._map_events, event, side="right") :]
-        ranges = _add_up_ranges(
-            np.append(at_end["stream"], trace.stream[later]),
-            np.append(at_end["address"], trace.address[later]),
-            np.append(at_end["size"], trace.size[later]),
-            np.append(np.ones(len(at_end), np.int64), np.where(trace.action[later] == Action.MAP, -1, 1)),
-        )
+        stream, address, edge_event, change, last = self._edges
+        # the changes of each stream add up to 0, so one cumulative sum serves all streams
+        mapped = np.cumsum(change * (edge_event > event))[last] > 0
+        edges = last[np.flatnonzero(np.diff(mapped, prepend=False, append=False))]
+        ranges = np.zeros(len(edges) // 2, SEGMENT)
+        ranges["address"] = address[edges[::2]]
+        ranges["size"] = address[edges[1::2]] - address[edges[::2]]
+        ranges["stream"] = stream[edges[::2]]
+        ranges["expandable"] = True
+        ranges["stack"] = ranges["pool"] = ranges["small"] = -1
         # stack and pool of a range at the end also hold for the range from which it grew
         row = find_range(at_end, ranges["address"])
         for name in ("stack", "pool", "small"):
@@ -176,27 +202,6 @@ def find_range(ranges: NDArray[Any], address: Ints) -> Ints:
     row = np.searchsorted(ranges["address"], address, side="right") - 1
     end = np.append(ranges["address"] + ranges["size"], 0)  # the last one is for row -1
     return np.where(address < end[row], row, -1)
-
-
-def _add_up_ranges(stream: Ints, address: Ints, size: Ints, change: Ints) -> NDArray[Any]:
-    """`SEGMENT` rows of the ranges where the changes add up to more than 0, by stream and address.
-
-    Adjacent ranges are one row. Columns that do not follow from the ranges are -1.
-    """
-    stream, address = np.append(stream, stream), np.append(address, address + size)
-    order = np.lexsort((address, stream))
-    stream, address = stream[order], address[order]
-    last = np.append((stream[1:] != stream[:-1]) | (address[1:] != address[:-1]), True)[: len(order)]
-    # the changes of each stream add up to 0, so one cumulative sum serves all streams
-    mapped = np.cumsum(np.append(change, -change)[order])[last] > 0
-    edges = np.flatnonzero(last)[np.flatnonzero(np.diff(mapped, prepend=False, append=False))]
-    ranges = np.zeros(len(edges) // 2, SEGMENT)
-    ranges["address"] = address[edges[::2]]
-    ranges["size"] = address[edges[1::2]] - address[edges[::2]]
-    ranges["stream"] = stream[edges[::2]]
-    ranges["expandable"] = True
-    ranges["stack"] = ranges["pool"] = ranges["small"] = -1
-    return ranges
 
 
 def _segment_rows(segments: Segments, rows: Ints) -> NDArray[Any]:
