@@ -236,7 +236,10 @@ def test_jax(fresh):
     libraries = exact(facts["steps"]["jax"])
     assert libraries["JAX/XLA"] == 256 * MIB
     assert facts["steps"]["jax"]["pools"]["JAX's pool"][1] >= 256 * MIB
-    assert exact(facts["steps"]["more"]).get("JAX/XLA", 0) >= 64 * MIB, facts["steps"]
+    more = facts["steps"]["more"]
+    assert more["pools"]["JAX's pool"][1] == 64 * MIB
+    # with several GPUs, JAX extends its pool with memory that CUPTI does not record
+    assert exact(more).get("JAX/XLA", 0) >= 64 * MIB or more["rest"] == more["pools"]["JAX's pool"][0] >= 64 * MIB
 
 
 def test_only_nvml_is_used_without_llvmlite(fresh):
