@@ -145,7 +145,7 @@ def test_compiled_model_is_reported_as_a_whole(torch, gpt):
     with ipygpumem.measure(modules=compiled) as m:
         steps(torch, compiled, optimizer, 1)
     tree = check_sums(m.report)
-    assert tree.rows[0].note == "compiled: memory of its submodules is not known separately"
+    assert tree.rows[0].note == "compiled: the memory usage of its submodules is unknown"
     assert tree.rows[0].activations > 10 * MIB
     inner = tree.row("_orig_mod.blocks.1")
     assert inner.parameters > 0

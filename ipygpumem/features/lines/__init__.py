@@ -1,1 +1,1 @@
-"""Memory use by line of source code."""
+"""Memory usage by line of source code."""

@@ -1,7 +1,7 @@
-"""Memory use of each line of source code, computed from a recording.
+"""Compute the memory usage of each line of source code from a recording.
 
-An allocation or a free counts for every line of its Python stack, so that a line includes the functions it calls.
-PyTorch's backward threads have no Python stack: their events count for the line that waited for the backward pass.
+An allocation or a free is attributed to every line of its Python stack, so the values of a line include the functions
+that it calls. PyTorch's backward threads have no Python stack, so their events are attributed to the line that waited.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
 class LinesCollector(RecordedSection):
-    """Lists the measured code and functions line by line; with ``all_functions``, those of the notebook that ran."""
+    """Collects listings of the code, ``functions`` and, with ``all_functions``, every notebook function that ran."""
 
     section = "lines"
 
@@ -46,39 +46,39 @@ class LinesCollector(RecordedSection):
         self._backward = BackwardPasses()
 
     def attach(self, measurement: Measurement) -> None:
-        """Collect the backward passes of the measurement."""
+        """Observe the backward passes of the measurement."""
         measurement.observers.append(self._backward)
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
-        """Return the listings of one device; a `RecordingError` if the backward passes do not fit the events."""
+        """Return the listings of one device; raise `RecordingError` if the backward passes do not match the events."""
         code, timeline = recording.code, recording.timeline
-        texts = SourceCode(code.sources, code.numbers)
+        source = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
-        files = {region.file for region in regions} | (set(texts.cells) if self._all_functions else set())
-        events = _LineEvents(recording.snapshot, timeline, files, _time_magic_offset(regions, texts))
+        files = {region.file for region in regions} | (set(source.cells) if self._all_functions else set())
+        events = _LineEvents(recording.snapshot, timeline, files, _time_magic_offset(regions, source))
         if self._backward.passes:
             events.add_backward(self._backward.passes, EventLookup(timeline, recording.recorder))
         if self._all_functions:
-            regions += _regions_that_ran(events.lines(), regions, texts)
+            regions += _executed_regions(events.lines(), regions, source)
         listed = {(region.file, number) for region in regions for number in region.lines}
         uses, elsewhere = events.uses(listed)
         listings = []
         for region in regions:
-            numbered = enumerate(texts.lines(region.file)[region.first - 1 : region.last], region.first)
+            numbered = enumerate(source.lines(region.file)[region.first - 1 : region.last], region.first)
             lines = tuple(SourceLine(number, text, uses.get((region.file, number))) for number, text in numbered)
             if lines:
-                listings.append(SourceListing(texts.title(region), lines))
+                listings.append(SourceListing(source.title(region), lines))
         peak_bytes, end_bytes = allocator_bytes(recording.report, timeline)
         before = int(timeline.requested.bytes[0])
         return DeviceLines(recording.report.name, tuple(listings), before, elsewhere, *end_bytes, *peak_bytes)
 
 
-def _time_magic_offset(regions: Sequence[SourceRegion], texts: SourceCode) -> dict[str, Line]:
-    """Map the file names that code has under ``%%time`` to the cell and to the line of that magic."""
+def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> dict[str, Line]:
+    """Map the file names that IPython uses for code under ``%%time`` to the cell and the line of that magic."""
     if not regions or regions[0].name:
         return {}
     cell = regions[0].file
-    for number, line in enumerate(texts.lines(cell), 1):
+    for number, line in enumerate(source.lines(cell), 1):
         if line.startswith("%%time"):
             return dict.fromkeys(_TIME_MAGIC_FILES, (cell, number))
         if line.strip() and not line.startswith("%%"):
@@ -86,31 +86,31 @@ def _time_magic_offset(regions: Sequence[SourceRegion], texts: SourceCode) -> di
     return {}
 
 
-def _regions_that_ran(lines: Iterable[Line], listed: Sequence[SourceRegion], texts: SourceCode) -> list[SourceRegion]:
-    """The notebook's functions that contain these lines and are not listed yet, in the order of their cells.
+def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], source: SourceCode) -> list[SourceRegion]:
+    """Return the notebook functions that contain the lines and are not listed yet, in the order of their cells.
 
-    A cell with such lines outside functions (run by another magic or by the code) is listed whole.
+    If a cell contains such lines outside functions (run by another magic or by the code), the whole cell is returned.
     """
     whole_cells = {region.file for region in listed if not region.name}
     lines_by_file: dict[str, list[int]] = {}
     for file, number in lines:
-        if file in texts.cells and file not in whole_cells:
+        if file in source.cells and file not in whole_cells:
             lines_by_file.setdefault(file, []).append(number)
     regions: list[SourceRegion] = []
-    for file in texts.cells:
+    for file in source.cells:
         numbers = lines_by_file.get(file, ())
-        functions = enclosing_functions(file, numbers, texts)
+        functions = enclosing_functions(file, numbers, source)
         if all(any(number in function.lines for function in functions) for number in numbers):
             regions += functions
         else:
-            regions.append(SourceRegion(file, 1, len(texts.lines(file))))
+            regions.append(SourceRegion(file, 1, len(source.lines(file))))
     return [region for region in regions if region not in listed]
 
 
 class _LineEvents:
-    """The events of a device by line set: the lines of the listed files in an event's stack.
+    """The events of a device, grouped by line set (the lines of the listed files in an event's stack).
 
-    There are far fewer sets than events, so events are added up by set, and then sets by line.
+    There are far fewer sets than events, so events are summed per set first, and sets are then summed per line.
     """
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, files: set[str], offsets: Mapping[str, Line]) -> None:
@@ -127,7 +127,7 @@ class _LineEvents:
         self._event_set = set_of_stack[trace.stack[self._events]]
 
     def _locate(self, file: str, number: int) -> Line | None:
-        """The line of a stack frame in the listed files; None if it is in another file."""
+        """Return the line of a stack frame in the listed files; None if the frame is in another file."""
         file, offset = self._offsets.get(file, (file, 0))
         return (file, number + offset) if file in self._files and number else None
 
@@ -147,7 +147,7 @@ class _LineEvents:
         return np.where(stacks.leaf < 0, 0, np.asarray([*set_numbers, 0], np.int64)[stacks.leaf])
 
     def add_backward(self, passes: Sequence[BackwardPass], places: EventLookup) -> None:
-        """Count the events of PyTorch's own threads during a backward pass for the lines that waited for it."""
+        """Attribute events of PyTorch's own threads during a backward pass to the lines that waited for the pass."""
         roots = outermost_files(self._snapshot)
         for backward in passes:
             lines = {self._locate(file, number) for file, number in backward.stack} - {None}
@@ -164,21 +164,21 @@ class _LineEvents:
                 self._event_set[during[before == number]] = extended
 
     def lines(self) -> list[Line]:
-        """All lines of these files that occur in the stack of an event."""
+        """Return all lines of the listed files that occur in the stack of an event."""
         sets, lines = list(self._sets), list(self._line_numbers)
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """What each line did, and what happened in the stacks that contain none of the listed lines."""
+        """Return the usage of each line together with that of the stacks that contain none of the listed lines."""
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
-        level = self._timeline.requested.bytes
+        usage = self._timeline.requested.bytes
         allocates, frees = (trace.action[events] == action for action in (Action.ALLOC, Action.FREE_REQUESTED))
         alive = np.flatnonzero((allocations.end == len(trace)) & (allocations.start >= 0))
         allocated_by = sets[np.searchsorted(events, allocations.start[alive])]
         size = trace.size[events]
-        # by line set: allocated, allocations, freed, frees, kept, then the highest level and the last event
+        # by line set: allocated, allocations, freed, frees, kept; then the highest usage and the last event
         sums = np.zeros((len(self._sets), 5), np.int64)
         for column, line_sets, amounts in (
             (0, sets[allocates], size[allocates]),
@@ -189,7 +189,7 @@ class _LineEvents:
         ):
             np.add.at(sums[:, column], line_sets, amounts)
         highest = np.full((len(self._sets), 2), -1, np.int64)
-        np.maximum.at(highest[:, 0], sets, np.maximum(level[events], level[events + 1]))
+        np.maximum.at(highest[:, 0], sets, np.maximum(usage[events], usage[events + 1]))
         np.maximum.at(highest[:, 1], sets, events)
         # by line; the last row is for the sets without a listed line
         elsewhere = len(self._line_numbers)
@@ -202,7 +202,7 @@ class _LineEvents:
         line_highest = np.full((elsewhere + 1, 2), -1, np.int64)
         np.maximum.at(line_highest, line_numbers, highest[set_numbers])
         uses = [
-            LineUsage(int(level[last + 1]), peak if totals[1] else None, *totals) if last >= 0 else None
+            LineUsage(int(usage[last + 1]), peak if totals[1] else None, *totals) if last >= 0 else None
             for totals, (peak, last) in zip(line_sums.tolist(), line_highest.tolist(), strict=True)
         ]
         return {line: use for line, use in zip(self._line_numbers, uses, strict=False) if use}, uses[-1]

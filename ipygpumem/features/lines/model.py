@@ -1,4 +1,4 @@
-"""What lines of source code did to the memory of a device."""
+"""Memory usage of a device by line of source code."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ipygpumem.core.to_dict import PlainData
 
 @dataclass(frozen=True, slots=True)
 class LineUsage:
-    """What all runs of one line did, including the functions that it called. Requested bytes.
+    """Memory usage of all runs of one line, including the functions that it called, in requested bytes.
 
     Attributes:
-        after: Memory in use on the device after the last run; None if the line neither allocated nor freed.
-        peak: Highest memory in use on the device while the line ran; None if it did not allocate.
+        after: Memory in use on the device after the last run. None if the line neither allocated nor freed.
+        peak: Highest memory usage of the device while the line ran. None if the line did not allocate.
         allocated: Bytes allocated, in ``allocations`` blocks.
         freed: Bytes freed, in ``frees`` blocks.
-        kept: Allocated bytes that were still in use at the end.
+        kept: Allocated bytes that were still in use at the end of the measurement.
     """
 
     after: int | None = None
@@ -30,7 +30,7 @@ class LineUsage:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of source code: its number in the file, its text and, if it used memory, how."""
+    """A line of source code with its number in the file. ``use`` is None if the line neither allocated nor freed."""
 
     number: int
     text: str
@@ -39,7 +39,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class SourceListing:
-    """A cell or a function, line by line. ``title`` is, for example, ``"In [5]"`` or ``"train, In [3]"``."""
+    """The lines of a cell or function. ``title`` is, for example, ``"In [5]"`` or ``"train, In [3]"``."""
 
     title: str
     lines: tuple[SourceLine, ...]
@@ -47,16 +47,16 @@ class SourceListing:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLines(PlainData):
-    """The listings of one device. In bytes; requested + rounding + pending = allocated, at the end and at the peak.
+    """The listings of one device, in bytes. At the end and at the peak, requested + rounding + pending = allocated.
 
     Attributes:
-        before: Requested bytes at the start.
-        elsewhere: Memory use outside the listed lines (other threads, other functions); None if there was none.
-        end_requested: Requested bytes, including blocks that wait for a stream.
-        end_rounding: Bytes that the allocator added by rounding up.
-        end_pending: Minus the bytes of freed blocks that wait for a stream: the counter no longer includes them.
-        end_allocated: The allocator's counter.
-        peak_rounding: As at the end; this, pending and allocated are None if only an upper bound is known.
+        before: Requested bytes in use at the start.
+        elsewhere: Memory usage of other code, such as other threads and functions. None if there was none.
+        end_requested: Requested bytes at the end, including blocks that wait for a stream.
+        end_rounding: Bytes that the allocator added by rounding sizes up.
+        end_pending: Negative size of freed blocks that wait for a stream, which the counter no longer includes.
+        end_allocated: The allocator's counter of allocated bytes.
+        peak_rounding: As ``end_rounding``. At the peak, all but requested are None if only an upper bound is known.
     """
 
     device: str
@@ -81,9 +81,9 @@ class DeviceLines(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:
-    """A line of code and the memory that it allocated: ``amount`` in requested bytes, in ``blocks`` blocks.
+    """A line of code that allocated ``amount`` requested bytes in ``blocks`` blocks.
 
-    ``label``: ``"In [3]:2 train(): y = f(x)"``, or in parentheses the reason why the line is unknown.
+    ``label`` is, for example, ``"In [3]:2 train(): y = f(x)"``, or the reason in parentheses if the line is unknown.
     """
 
     label: str
@@ -100,8 +100,8 @@ class CodeLine:
 class PeakLines:
     """The lines of code that allocated the memory in use at the peak of a device, the largest first.
 
-    In bytes: the sum of ``lines``, ``rest`` (all other lines), ``rounding`` by the allocator and ``pending`` (minus the
-    bytes of freed blocks that waited for a stream) is ``allocated``, the allocator's counter.
+    Sizes are in bytes. ``lines``, ``rest`` (all other lines), ``rounding`` by the allocator and ``pending`` (negative
+    size of freed blocks that waited for a stream) add up to ``allocated``, the allocator's counter.
     """
 
     device: str

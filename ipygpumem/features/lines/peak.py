@@ -1,4 +1,4 @@
-"""The lines of code that allocated the memory in use at a device's peak."""
+"""Find the lines of code that allocated the memory in use at the peak of a device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABEL_WIDTH = 90
 
 
 def code_lines(live: LiveSet) -> tuple[CodeLine, ...]:
-    """Group live blocks by the line of the user's code that allocated them, the largest group first."""
+    """Group live blocks by the line of user code that allocated them, the largest group first."""
     return tuple(CodeLine(_label(group), group.bytes, group.count) for group in live.by("line"))
 
 
@@ -35,7 +35,7 @@ def lines_at_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]:
 
 
 def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]:
-    """Return the lines whose allocation raised the memory in use to its peak."""
+    """Return the lines whose allocation raised memory usage to its peak."""
     peak = snapshot.peak(device)
     timeline = peak.live.timeline
     rows = peak.live.rows[timeline.allocations.start[peak.live.rows] == peak.event]
@@ -43,20 +43,20 @@ def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]
 
 
 def largest_lines(lines: Sequence[CodeLine], limit: int) -> tuple[tuple[CodeLine, ...], CodeLine]:
-    """Split lines into the first ``limit`` and the sum of all others."""
+    """Return the first ``limit`` lines together with the total of all other lines."""
     remaining = lines[limit:]
     total = CodeLine("other lines", sum(line.amount for line in remaining), sum(line.blocks for line in remaining))
     return tuple(lines[:limit]), total
 
 
 class PeakLinesCollector(Collector):
-    """Reports the lines of code at the peak of each device, from a recording that is saved."""
+    """Adds the lines of code at the peak of each device to the report of a saved recording."""
 
     section = "lines at the peak"
     reads_recording = True
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
-        """Return the report with the lines as facts of its recording."""
+        """Return the report with the lines added to its recording."""
         if outcome.snapshot is None or report.recording is None:
             return report
         lines = peak_lines(outcome.snapshot, report)
@@ -88,6 +88,6 @@ def _label(group: Group) -> str:
         return group.label
     place = re.sub(r"\bIn\[(\d+)\]", r"In [\1]", group.label.removesuffix(f" {group.name}"))
     name = group.name or ""
-    if name != "<module>" and not name.startswith("<cell line:"):  # so IPython 7.34 and 8 name the code of a cell
+    if name != "<module>" and not name.startswith("<cell line:"):  # cell code in IPython 7.34 and 8
         place += f" {name}()"
     return clip(f"{place}: {group.source}" if group.source else place, _LABEL_WIDTH)

@@ -1,4 +1,4 @@
-"""Sections of a report that are computed from a recording, by line and by module, and what they share."""
+"""Shared base of the report sections that are computed from a recording (by line and by module)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
 
 THREAD_FILE = "threading.py"
-"""The outermost file of a thread started from Python ends with this name."""
+"""End of the outermost file name in the stacks of threads started from Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class DeviceRecording:
 
 
 class RecordedSection(Collector):
-    """A section of a report with a part for each device, computed from the recording."""
+    """Collects a report section that is computed from the recording and has a part for each device."""
 
     reads_recording = True
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
-        """Return the report with the parts of devices on which something happened, or else the first part."""
+        """Return the report with the parts of all busy devices; with the first part if no device was busy."""
         snapshot, recorder = outcome.snapshot, outcome.recorder
         if snapshot is None or recorder is None:
             return with_notes(report, f"no {self.section}: {outcome.problem}") if outcome.problem else report
@@ -53,7 +53,7 @@ class RecordedSection(Collector):
         return replace(report, **section)
 
     def part(self, recording: DeviceRecording) -> Any:
-        """Return the part of a device."""
+        """Return the part of the section for one device."""
         raise NotImplementedError
 
 
@@ -66,10 +66,10 @@ def device_timeline(snapshot: Snapshot, report: DeviceReport) -> Timeline | None
 def allocator_bytes(
     report: DeviceReport, timeline: Timeline
 ) -> tuple[tuple[int, int | None, int | None, int | None], tuple[int, int, int, int]]:
-    """Return what leads from recorded requests to the allocator's counter, at the peak and at the end.
+    """Return ``(requested, rounding, pending, allocated)`` in bytes, at the peak and at the end.
 
-    Each is requested + rounding + pending = allocated bytes, where pending is minus the bytes of freed blocks that wait
-    for a stream. Values are None if only an upper bound of the peak is known.
+    The first three add up to the allocator's counter, ``allocated``. ``pending`` is the negative size of freed blocks
+    that wait for a stream. All but ``requested`` are None at the peak if only an upper bound of the peak is known.
     """
     peak, end = timeline.requested.peak()[1], int(timeline.requested.bytes[-1])
     active, allocated = report.after.active or 0, report.after.allocated or 0
@@ -81,13 +81,13 @@ def allocator_bytes(
 
 
 def outermost_files(snapshot: Snapshot) -> NDArray[Any]:
-    """Return the outermost file of each stack, None for empty stacks; the last element (index -1) is for no stack.
+    """Return the outermost file of each stack, which identifies the thread; None if the stack is empty.
 
-    It identifies the thread that allocated or freed.
+    The last element is None, for events without a stack (index -1).
     """
     stacks = snapshot.stacks
     roots: list[str | None] = []
     for frame, parent in zip(stacks.node_frame.tolist(), stacks.node_parent.tolist(), strict=True):
-        # a parent comes before its children
+        # parents precede their children
         roots.append(roots[parent] if parent >= 0 else stacks.frames[frame].file)
     return np.array([*(roots[leaf] if leaf >= 0 else None for leaf in stacks.leaf.tolist()), None], object)

@@ -1,4 +1,4 @@
-"""Regions of source code (cells, functions, with statements) and the objects that users name."""
+"""Find regions of source code (cells, functions, with statements) and look up objects by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_CODE = ast.Module([], [])
 
 @dataclass(frozen=True, slots=True)
 class SourceRegion:
-    """Lines ``first`` to ``last`` (inclusive) of a file; ``name`` is the function's, or empty for a whole cell."""
+    """Lines ``first`` to ``last`` (inclusive) of a file. ``name`` is the function name; empty for a whole cell."""
 
     file: str
     first: int
@@ -35,14 +35,14 @@ class SourceRegion:
 
     @property
     def lines(self) -> range:
-        """The line numbers."""
+        """Line numbers of the region."""
         return range(self.first, self.last + 1)
 
 
 class SourceCode:
-    """Source code by file name: of notebook cells from ``cells``, of all other files from `linecache`.
+    """Source code by file name, from ``cells`` for notebook cells and from `linecache` for all other files.
 
-    ``numbers`` are the execution counts (the ``n`` of ``In [n]``) of cells, as far as they are known.
+    ``numbers`` contains the execution counts of cells (``n`` in ``In [n]``), if known.
     """
 
     def __init__(self, cells: Mapping[str, str], numbers: Mapping[str, int] | None = None) -> None:
@@ -51,13 +51,13 @@ class SourceCode:
         self._trees: dict[str, ast.Module] = {}
 
     def lines(self, file: str) -> list[str]:
-        """Return the lines of a file; empty if its source is not available."""
+        """Return the lines of a file, or an empty list if its source is not available."""
         if file in self.cells:
             return self.cells[file].splitlines()
         return [line.rstrip("\n") for line in linecache.getlines(file)]
 
     def title(self, region: SourceRegion) -> str:
-        """Return a title such as ``"In [5]"`` or ``"train, models/train.py"``."""
+        """Return the title of a region, such as ``"In [5]"`` or ``"train, models/train.py"``."""
         if region.file not in self.cells:
             place = "/".join(region.file.replace("\\", "/").split("/")[-2:])
         else:
@@ -65,9 +65,9 @@ class SourceCode:
         return f"{region.name}, {place}" if region.name else place
 
     def tree(self, file: str) -> ast.Module:
-        """Return the syntax tree; empty if the file cannot be parsed."""
+        """Return the syntax tree of a file, or an empty module if the file cannot be parsed."""
         if file not in self._trees:
-            # lines with magics are replaced, so that the cell can be parsed and line numbers stay the same
+            # replace lines with magics, so that the cell can be parsed and line numbers do not change
             code = "\n".join(re.sub(r"^(\s*)[%!?].*", r"\1pass", line) for line in self.lines(file))
             try:
                 self._trees[file] = ast.parse(code)
@@ -77,9 +77,9 @@ class SourceCode:
 
 
 def code_object(value: Any) -> types.CodeType | None:
-    """Return the code of a function, method, partial, decorated function or module's ``forward``; None for the rest.
+    """Return the code of a function, method, partial, decorated function or module's ``forward``; otherwise None.
 
-    Runs no code of the object: attributes are looked up statically.
+    Attributes are looked up statically, so no code of the object runs.
     """
     for _ in range(_MAX_WRAPPERS):
         if issubclass(type(value), types.FunctionType) and "__wrapped__" not in vars(value):
@@ -90,7 +90,7 @@ def code_object(value: Any) -> types.CodeType | None:
 
 
 def _unwrap(value: Any) -> Any:
-    """The next inner function of a wrapper, or the method that calling the object runs."""
+    """Return the function that a wrapper directly contains, or the method that runs when the object is called."""
     cls = type(value)
     wrapped = (instance_dict(value) or {}).get("__wrapped__")
     if wrapped is not None:  # decorated functions and caches
@@ -107,14 +107,14 @@ def _unwrap(value: Any) -> Any:
     return method if isinstance(method, types.FunctionType) and not issubclass(cls, type) else None
 
 
-def function_region(code: types.CodeType, texts: SourceCode) -> SourceRegion:
-    """Return the source region of a function; an `OptionError` if its source is not available."""
+def function_region(code: types.CodeType, source: SourceCode) -> SourceRegion:
+    """Return the source region of a function; raise `OptionError` if its source is not available."""
     file, first = code.co_filename, code.co_firstlineno
     name = getattr(code, "co_qualname", code.co_name)
-    for node in ast.walk(texts.tree(file)):
+    for node in ast.walk(source.tree(file)):
         if isinstance(node, _FUNCTIONS) and first in {_first_line(node), node.lineno}:
             return SourceRegion(file, _first_line(node), node.end_lineno or node.lineno, name)
-    if not texts.lines(file):
+    if not source.lines(file):
         raise OptionError(f"the source of {code.co_name} is not available (file {file})")
     return SourceRegion(file, first, _last_line(code), name)
 
@@ -129,10 +129,10 @@ def _last_line(code: types.CodeType) -> int:
     return max([code.co_firstlineno, *lines, *inner])
 
 
-def enclosing_functions(file: str, lines: Iterable[int], texts: SourceCode) -> list[SourceRegion]:
-    """Return the outermost functions and methods of a file that contain any of these lines."""
+def enclosing_functions(file: str, lines: Iterable[int], source: SourceCode) -> list[SourceRegion]:
+    """Return the outermost functions and methods of a file that contain any of the lines."""
     lines = set(lines)
-    functions = _outermost_functions(texts.tree(file), file, "")
+    functions = _outermost_functions(source.tree(file), file, "")
     return [function for function in functions if not lines.isdisjoint(function.lines)]
 
 
@@ -145,20 +145,20 @@ def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[Sour
             yield from _outermost_functions(child, file, inner)
 
 
-def with_statement_region(file: str, line: int, texts: SourceCode, name: str) -> SourceRegion:
-    """Return the innermost with statement whose header includes a line; only that line if there is none."""
+def with_statement_region(file: str, line: int, source: SourceCode, name: str) -> SourceRegion:
+    """Return the innermost with statement whose header includes the line, or only the line if there is none."""
     region = SourceRegion(file, line, line, name)
-    for node in ast.walk(texts.tree(file)):  # outer statements first
+    for node in ast.walk(source.tree(file)):  # outer statements first
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno:
             region = SourceRegion(file, node.lineno, node.end_lineno or line, name)
     return region
 
 
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
-    """Return the object that a name like ``net.forward`` or ``model.blocks[0]`` refers to.
+    """Return the object that a name such as ``net.forward`` or ``model.blocks[0]`` refers to.
 
-    Runs no code of the objects on the way. ``look_up`` returns the object of the first part. If the name is not
-    defined, the error is an `OptionError`.
+    No code of the objects runs. ``look_up`` returns the object for the first part of the name. Raises `OptionError` if
+    the name is not defined.
     """
     try:
         first = _FIRST_NAME.match(name)
@@ -178,7 +178,7 @@ def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
 
 
 def _item(container: Any, text: str) -> Any:
-    """An item of a list, a tuple, a dict, or PyTorch's Sequential, ModuleList or ModuleDict."""
+    """Return an item of a list, a tuple, a dict, or PyTorch's Sequential, ModuleList or ModuleDict."""
     key = ast.literal_eval(text)
     modules: Any = (instance_dict(container) or {}).get("_modules")
     if is_instance(modules, dict):
@@ -190,7 +190,7 @@ def _item(container: Any, text: str) -> Any:
 
 
 def _static_attribute(value: Any, name: str) -> Any:
-    """An attribute, or a submodule of a PyTorch module, which only ``__getattr__`` would find."""
+    """Return an attribute without running ``__getattr__``; submodules of PyTorch modules are looked up directly."""
     try:
         return inspect.getattr_static(value, name)
     except AttributeError:

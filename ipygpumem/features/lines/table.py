@@ -1,4 +1,4 @@
-"""Listings of source code with the memory that each line used."""
+"""Tables of source code with the memory usage of each line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _HEADER = ("held after", "peak", "allocated", "freed", "kept")
 _EMPTY = ("",) * len(_HEADER)
-_REMARK = (
+_NOTE = (
     "held after, peak: memory in use on the device after and while the line ran; "
     "allocated, freed, kept (still in use at the end): by the line and the functions it calls"
 )
@@ -25,7 +25,7 @@ _CONTEXT_LINES = 3
 
 
 def line_table(device: DeviceLines) -> Table:
-    """Return the listings of a device. The dark part of a bar is the memory after the line, the light part the peak."""
+    """Return the table of a device. The dark part of a bar is the usage after the line, the light part is the peak."""
     scale = max(device.peak_requested, 1)
     rows: list[TableRow] = []
     for listing in device.listings:
@@ -46,12 +46,12 @@ def line_table(device: DeviceLines) -> Table:
             cells = (precise_size(end), precise_size(peak), "", "", "")
             rows.append(TableRow("", cells, 1, remark=label))
     title = f"{device.device} by line of code: requested bytes, {precise_size(device.before)} in use before"
-    return Table(title, _HEADER, tuple(rows), (_REMARK,), code=True)
+    return Table(title, _HEADER, tuple(rows), (_NOTE,), code=True)
 
 
 def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
-    """The lines without their common indentation; of long listings only the lines around those that used memory."""
-    texts = textwrap.dedent("\n".join(line.text for line in lines)).split("\n")
+    """Yield the lines without their common indentation; in long listings, only lines near those that used memory."""
+    dedented = textwrap.dedent("\n".join(line.text for line in lines)).split("\n")
     used = [index for index, line in enumerate(lines) if line.use is not None]
     near = {index + offset for index in (0, *used) for offset in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)}
     for skip, group in groupby(range(len(lines)), lambda index: len(lines) > _LONG_LISTING and index not in near):
@@ -60,7 +60,7 @@ def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
             yield TableRow("", _EMPTY, 1, remark=f"… {len(indexes):,} lines that neither allocate nor free")
             continue
         for index in indexes:
-            yield _use_row(f"{lines[index].number:>3}", texts[index], lines[index].use, scale)
+            yield _use_row(f"{lines[index].number:>3}", dedented[index], lines[index].use, scale)
 
 
 def _use_row(number: str, text: str, use: LineUsage | None, scale: int) -> TableRow:

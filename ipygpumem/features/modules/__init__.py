@@ -1,1 +1,1 @@
-"""Memory by torch.nn.Module and by phase of a training step."""
+"""Memory usage by torch.nn.Module and by phase of a training step."""

@@ -1,4 +1,4 @@
-"""Attribution of recorded allocations to memory kinds and modules."""
+"""Attribute recorded allocations to memory kinds and modules."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 DDP = "DistributedDataParallel"
 _KIND_CODES: dict[MemoryKind, int] = {kind: code for code, kind in enumerate(MEMORY_KINDS)}
-_FORWARD = len(MEMORY_KINDS)  # until it is known whether an allocation outlives the call: activation, or temporary
+_FORWARD = len(MEMORY_KINDS)  # provisional: becomes activation or temporary, depending on whether it outlives the call
 _OTHER_CODE = _KIND_CODES["not the model's"]
 
 
 class AttributedAllocations:
-    """The allocations of one device, attributed to kinds and modules.
+    """The allocations of one device with their memory kinds and modules.
 
     Attributes:
-        kind: For each allocation its index in `MEMORY_KINDS`.
-        module: For each allocation the number of a module, -1 for none.
+        kind: Index of each allocation's kind in `MEMORY_KINDS`.
+        module: Module number of each allocation; -1 if it belongs to no module.
     """
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, places: EventLookup, tracker: ModuleTracker) -> None:
@@ -51,14 +51,14 @@ class AttributedAllocations:
         forward = self.kind == _FORWARD
         self.kind[forward] = _KIND_CODES["forward, temporary"]
         self.kind[forward & outlives_call] = _KIND_CODES["activations"]
-        # DistributedDataParallel itself keeps buckets for gradients
+        # allocations of DistributedDataParallel itself are gradient buckets
         wrappers = [number for number, module in enumerate(tracker.modules) if module.type == DDP]
         buckets = forward & outlives_call & np.isin(self.module, wrappers)
         self.kind[buckets], self.module[buckets] = _OTHER_CODE, -1
         self._attribute_by_address(f"cuda:{timeline.device}")
 
     def _attribute_events(self, roots: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
-        """The kind and module of an allocation at each event, and the end of the outermost module call around it."""
+        """Return arrays ``(kind, module, call_end)`` by event. ``call_end`` is where the outermost call ends."""
         count = len(self._timeline.trace)
         kind = np.full(count, _OTHER_CODE, np.int64)
         module = np.full(count, -1, np.int64)
@@ -94,7 +94,7 @@ class AttributedAllocations:
         allocations = self._timeline.allocations
         if not len(allocations):
             return
-        # sorted by address, then by start: the allocation at an address and an event is found by bisection
+        # sorted by address, then by start, so that the allocation at an address and event can be found by bisection
         order = np.lexsort((allocations.start, allocations.address))
         addresses, rank = np.unique(allocations.address[order], return_inverse=True)
         stride = len(self._timeline.trace) + 2
@@ -114,32 +114,32 @@ class AttributedAllocations:
                 previous = owners.get(allocation)
                 if previous is None or code < previous[0]:
                     owners[allocation] = code, storage.module
-                elif code == previous[0] and storage.module != previous[1]:  # one storage for several modules
+                elif code == previous[0] and storage.module != previous[1]:  # several modules share the storage
                     owners[allocation] = code, self._common_parent(previous[1], storage.module)
         for allocation, (code, number) in owners.items():
             self.kind[allocation], self.module[allocation] = code, number
 
     def _common_parent(self, first: int, second: int) -> int:
-        """The innermost module that contains both."""
+        """Return the innermost module that contains both modules."""
         while first != second:  # a parent has a lower number than its submodules
             first, second = min(first, second), self._tracker.modules[max(first, second)].parent
         return first
 
     def of_kind(self, *kinds: MemoryKind) -> Mask:
-        """Return which allocations are of these kinds."""
+        """Return a mask of the allocations of the given kinds."""
         return np.isin(self.kind, [_KIND_CODES[kind] for kind in kinds])
 
     def alive(self, event: int) -> Mask:
-        """Return which allocations are in use right after an event."""
+        """Return a mask of the allocations that are in use right after an event."""
         allocations = self._timeline.allocations
         return (allocations.start <= event) & (allocations.end > event)
 
     def total(self, rows: Mask) -> int:
-        """Return the requested bytes of some allocations."""
+        """Return the total requested bytes of the allocations in ``rows``."""
         return int(self._timeline.allocations.size[rows].sum())
 
     def by_module(self, rows: Mask) -> list[int]:
-        """Return the requested bytes of some allocations, for each module without its submodules."""
+        """Return the requested bytes of the allocations in ``rows`` for each module, excluding its submodules."""
         sums = np.zeros(len(self._tracker.modules), np.int64)
         owned = rows & (self.module >= 0)
         np.add.at(sums, self.module[owned], self._timeline.allocations.size[owned])
@@ -147,7 +147,7 @@ class AttributedAllocations:
         return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
-        """Return the first event after which some allocations together are largest, and their bytes then."""
+        """Return ``(event, bytes)`` for the peak of the allocations in ``rows``; the event is -1 if there are none."""
         if not rows.any():
             return -1, 0
         allocations = self._timeline.allocations
@@ -155,21 +155,21 @@ class AttributedAllocations:
         events, step = np.unique(np.concatenate([allocations.start[rows], allocations.end[rows]]), return_inverse=True)
         changes = np.zeros(len(events), np.int64)
         np.add.at(changes, step, np.concatenate([size, -size]))
-        level = np.cumsum(changes)
-        top = int(np.argmax(level))
-        return int(events[top]), int(level[top])
+        usage = np.cumsum(changes)
+        peak = int(np.argmax(usage))
+        return int(events[peak]), int(usage[peak])
 
 
 def _attribute_between(
     running: list[ModuleCall], between: slice, roots: NDArray[Any], kind: Ints, module: Ints
 ) -> None:
-    """Attribute some events to the innermost modules that are running in each thread."""
+    """Attribute the events in a slice to the innermost running module of each thread."""
     if running and not any("backward" in call.phases for call in running):
-        # a forward runs in one thread; beside a recomputed forward PyTorch's backward threads are active
+        # a forward runs in a single thread; while it is recomputed, PyTorch's backward threads also run
         kind[between] = _KIND_CODES["other threads"]
     thread_roots = [call.root for call in running]
     for call in running:
-        if thread_roots.count(call.root) == 1:  # or else the events of these threads cannot be distinguished
+        if thread_roots.count(call.root) == 1:  # otherwise the threads cannot be distinguished
             events = np.flatnonzero(roots[between] == call.root) + between.start
             kind[events] = _KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD
             module[events] = call.module

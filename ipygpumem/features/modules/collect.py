@@ -1,4 +1,4 @@
-"""A model's memory by phase, kind and module, from a recording and a tracked model."""
+"""Compute the memory usage of a tracked model by phase, kind and module."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
     ("activations", "activations"),
 )
 _WRAPPER_NOTES = {
-    DDP: "its buffers for gradients count as outside the model",
-    "FullyShardedDataParallel": "parameters of its modules are stored together and count for the wrapped module",
+    DDP: "its gradient buckets count as outside the model",
+    "FullyShardedDataParallel": "its parameters are stored together and count for the wrapped module",
 }
 
 
 class ModulesCollector(RecordedSection):
-    """Reports the memory of a tracked model by phase of a training step, by kind and by module."""
+    """Collects the memory usage of a tracked model by phase of a training step, by kind and by module."""
 
     section = "modules"
 
@@ -47,7 +47,7 @@ class ModulesCollector(RecordedSection):
         measurement.observers.append(self._tracker)
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
-        """Return the model's memory on one device; a `RecordingError` if tracked positions do not fit the events."""
+        """Return the model's memory usage on one device; raise `RecordingError` if positions do not match events."""
         tracker, timeline = self._tracker, recording.timeline
         lookup = EventLookup(timeline, recording.recorder)
         allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)
@@ -75,11 +75,11 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
     notes = [tracker.problem] if tracker.problem else []
     if tracker.raised_steps:
         notes.append(
-            "an optimizer step raised an error: memory and time until the next forward, backward or step count as the"
-            " optimizer's"
+            "an optimizer step raised an error, so memory and time until the next forward, backward or step are"
+            " attributed to the optimizer"
         )
     if not tracker.calls:
-        notes.append("no module of the model was called: calls of compiled functions or of copies are not tracked")
+        notes.append("no module of the model was called: calls to compiled functions or copies are not tracked")
     return tuple(notes)
 
 
@@ -97,7 +97,7 @@ def _module_rows(tracker: ModuleTracker, allocations: AttributedAllocations, at_
     calls = Counter(call.module for call in tracker.calls if call.enter)
     counts = _with_submodules(modules, [1] * len(modules))
     for number, module in enumerate(modules):
-        # submodules have the numbers that follow their parent's
+        # the numbers of submodules directly follow the number of their parent
         inside = (allocations.module >= number) & (allocations.module < number + counts[number])
         row = ModuleRow(
             path=module.path,
@@ -110,14 +110,14 @@ def _module_rows(tracker: ModuleTracker, allocations: AttributedAllocations, at_
             own=own[number],
             note=_note(module, recomputed_calls[number]),
         )
-        unknown = module.compiled == "inside"
-        yield replace(row, activations=None, temporary=None, peak=None, own=None) if unknown else row
+        inside_compiled = module.compiled == "inside"
+        yield replace(row, activations=None, temporary=None, peak=None, own=None) if inside_compiled else row
 
 
 def _note(module: ModuleInfo, recomputed: int) -> str:
     notes = [_WRAPPER_NOTES[module.type]] if module.type in _WRAPPER_NOTES else []
     if module.compiled == "compiled":
-        notes.append("compiled: memory of its submodules is not known separately")
+        notes.append("compiled: the memory usage of its submodules is unknown")
     elif module.compiled == "inside":
         notes.append("in compiled code")
     if recomputed:
@@ -126,7 +126,7 @@ def _note(module: ModuleInfo, recomputed: int) -> str:
 
 
 def _with_submodules(modules: list[ModuleInfo], sizes: list[int]) -> list[int]:
-    """Each module's bytes with those of its submodules, which have higher numbers."""
+    """Return the size of each module including its submodules, which have higher numbers."""
     sizes = sizes.copy()
     for number in range(len(sizes) - 1, 0, -1):
         sizes[modules[number].parent] += sizes[number]

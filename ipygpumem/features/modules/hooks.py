@@ -1,4 +1,4 @@
-"""Hooks into calls of modules, added so that torch.compile does not notice them."""
+"""Hook module calls in a way that does not affect torch.compile."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _OUR_TABLES = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_fo
 
 
 class GlobalHooks:
-    """This process's global forward hooks, which are hidden from torch.compile.
+    """The global forward hooks of ipygpumem, which are hidden from torch.compile.
 
-    torch.compile warns about global hooks, and recompiles code once the hooks that it was compiled under are removed.
-    So our hooks are left out of PyTorch's check for global hooks, and taken out of its tables while it compiles.
+    torch.compile warns about global hooks, and recompiles code when hooks that existed during compilation are removed.
+    PyTorch's check for global hooks therefore ignores these hooks, and they are unregistered during compilation.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class GlobalHooks:
         ]
         self._handles |= {handle.id: handle for handle in handles}
         self._functions.wrap(_CHECK, lambda _: self._has_other_hook())
-        # loaded only if torch.compile has been called; older versions of PyTorch have no callbacks
+        # loaded only after a call to torch.compile; older versions of PyTorch have no callbacks
         callbacks: Any = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
         if self._compile_callbacks is None and hasattr(callbacks, "remove_end_callback"):
             callbacks.register_start_callback(self._hide)
@@ -90,20 +90,20 @@ class GlobalHooks:
 
 
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
-    """Wrap the compiled code of a module after ``module.compile()``, calls of which run no hooks.
+    """Wrap the code compiled by ``module.compile()``, because calls to it run no hooks.
 
-    Returns a function that restores the code, unless it was replaced in the meantime or the module was freed; None if
-    the module is not compiled in this way.
+    Returns a function that restores the code unless it has been replaced or the module has been freed, or None if
+    ``module.compile()`` was not called.
     """
     compiled = vars(module).get(_COMPILED_CALL)
     if compiled is None:
         return None
 
-    def wrapper(*arguments: Any, **options: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         with contextlib.suppress(Exception):
             enter()
         try:
-            return compiled(*arguments, **options)
+            return compiled(*args, **kwargs)
         finally:
             with contextlib.suppress(Exception):
                 leave()

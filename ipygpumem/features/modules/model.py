@@ -1,4 +1,4 @@
-"""Memory of a model on one device: by phase of a training step, by kind and by module."""
+"""Memory usage of a model on one device, by phase of a training step, by kind and by module."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ MemoryKind = Literal[
     "other threads",
     "not the model's",
 ]
-"""What an allocation was made for.
+"""Purpose of an allocation.
 
-``activations`` are allocated in a module's forward and still in use when the outermost call returns, outputs included;
-``forward, temporary`` is freed before that; ``recomputed`` is allocated in a forward during a backward pass (activation
-checkpointing); ``backward`` and ``optimizer`` are allocated in these phases and are none of the former; ``other
-threads`` is allocated meanwhile by threads that run no module."""
+``activations`` are allocated in a module's forward and are still in use when the outermost call returns. They include
+outputs. ``forward, temporary`` is freed before the call returns. ``recomputed`` is allocated in a forward during a
+backward pass (activation checkpointing). ``backward`` and ``optimizer`` are all other allocations in these phases.
+``other threads`` is allocated in a phase by threads that run no module."""
 
 MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
 
 @dataclass(frozen=True, slots=True)
 class StepPhase:
-    """All runs (``times``) of one phase of a training step. Bytes are allocated memory by the allocator's counter.
+    """All runs of one phase of a training step. Sizes are in bytes, from the allocator's counter of allocated memory.
 
     Attributes:
-        name: ``forward``, ``backward``, ``optimizer`` or ``other`` (everything between these).
+        name: ``forward``, ``backward``, ``optimizer`` or ``other`` (all code outside these phases).
+        times: Number of runs.
         seconds: Total time on the host.
-        change: Total change. The changes of all phases add up to what the measurement held.
+        change: Total change in allocated memory. The changes of all phases add up to the measurement's ``held``.
         after: Allocated memory at the end of the last run.
         peak: Highest allocated memory during the runs; None if only an upper bound is known.
     """
@@ -52,7 +53,7 @@ class StepPhase:
 
 @dataclass(frozen=True, slots=True)
 class BytesByKind:
-    """Requested bytes of one kind, at the peak and at the end."""
+    """Requested bytes of one memory kind, at the peak and at the end."""
 
     kind: MemoryKind
     peak: int
@@ -61,20 +62,20 @@ class BytesByKind:
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
-    """A module including its submodules. Requested bytes; None if they are unknown.
+    """Memory usage of a module including its submodules, in requested bytes. Unknown values are None.
 
-    ``parameters`` to ``activations`` are each taken when the whole model's are largest; ``optimizer`` is the state of
-    optimizers.
+    ``parameters`` to ``activations`` are each measured when the total of that kind for the whole model is highest.
 
     Attributes:
-        path: Name in the model; empty for the model itself.
+        path: Qualified name of the module; empty for the model itself.
         type: Class name.
-        depth: Level of nesting; 0 for the model itself.
+        depth: Nesting depth; 0 for the model itself.
         calls: Number of forward calls outside backward passes.
-        temporary: The most that its forward used at one time and freed. Modules reach this at different times.
-        peak: Its part of the device's peak, of all kinds.
-        own: The part of ``peak`` that belongs to none of its submodules.
-        note: For example that the module is compiled, or recomputed in the backward pass.
+        optimizer: Optimizer state.
+        temporary: Peak of the memory that its forward allocated and freed. The peaks are reached at different times.
+        peak: Memory of all kinds in use at the peak of the device.
+        own: The part of ``peak`` that belongs to the module itself and not to its submodules.
+        note: Additional information, for example that the module is compiled.
     """
 
     path: str
@@ -94,14 +95,14 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True)
 class ModuleTree(PlainData):
-    """A model's memory on one device.
+    """Memory usage of a model on one device. Sizes are in bytes.
 
     Attributes:
-        parts: Memory by kind; together with rounding and pending it adds up to the allocator's counters.
+        parts: Memory by kind. The total, rounding and pending add up to the allocator's counter.
         rows: The modules, each before its submodules.
-        rounding: Bytes that the allocator added, at the peak (None if only an upper bound is known) and at the end.
-        pending: Minus the bytes of freed blocks that wait for a stream; as for rounding.
-        allocated: The allocator's counter; as for rounding.
+        rounding: Bytes added by rounding sizes up, at the peak (None if only an upper bound is known) and at the end.
+        pending: Negative size of freed blocks that wait for a stream, at the peak and at the end.
+        allocated: The allocator's counter of allocated bytes, at the peak and at the end.
     """
 
     device: str
@@ -119,7 +120,7 @@ class ModuleTree(PlainData):
         return any(row.peak or row.parameters or row.activations for row in self.rows)
 
     def row(self, path: str) -> ModuleRow:
-        """Return the module with this path; without one, raise `KeyError`."""
+        """Return the module with the given path; raise `KeyError` if there is none."""
         for row in self.rows:
             if row.path == path:
                 return row

@@ -1,4 +1,4 @@
-"""Phases of a training step (forward, backward, optimizer), measured with the allocator's counters."""
+"""Measure the phases of a training step (forward, backward, optimizer) with the allocator's counters."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _NAMES = ("forward", "backward", "optimizer", "other")
 
 
 class PhaseTracker:
-    """Divides a measurement into phases. Phases can be nested; then the innermost counts.
+    """Divides a measurement into phases. If phases are nested, memory and time are attributed to the innermost.
 
-    A forward during a backward pass belongs to the backward phase: that is how activation checkpointing recomputes.
+    A forward during a backward pass is activation checkpointing, so it is attributed to the backward phase.
 
     Attributes:
-        cost: Seconds that tracking itself took; they belong to no phase.
-        inside: The phases that are running, the outermost first.
+        cost: Overhead of tracking in seconds, which is not attributed to any phase.
+        inside: The running phases, the outermost first.
     """
 
     def __init__(self, *, reset: bool) -> None:
         self.cost = 0.0
         self.inside: tuple[str, ...] = ()
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
-        """The duration of each run, by name of the phase; time outside all phases is ``other``."""
+        """Duration of each run, by phase name; time outside all phases is ``other``."""
         self._memory: defaultdict[tuple[str, int], list[tuple[int, int, int | None]]] = defaultdict(list)
-        """Change, level at the end and exact peak of each run in bytes, by name of the phase and device index."""
+        """Change, final usage and exact peak of each run in bytes, by phase name and device index."""
         self._reset_peaks = reset
         self._scope: PeakScope | None = None
         self._started = 0.0
@@ -43,7 +43,7 @@ class PhaseTracker:
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """Leave the time of a block out of the current phase."""
+        """Exclude the time of a with block from the current phase."""
         begun = time.perf_counter()
         try:
             yield
@@ -53,7 +53,7 @@ class PhaseTracker:
             self.cost += seconds
 
     def begin(self) -> None:
-        """Begin with the phase ``other``."""
+        """Begin measuring, in the phase ``other``."""
         tracker = current().peaks
         self._scope = scope = tracker.scope()
         self._allocated_before = {
@@ -66,7 +66,7 @@ class PhaseTracker:
         self._switch((*self.inside, name))
 
     def leave(self, name: str) -> None:
-        """End the innermost phase of this name, and any phase still open inside it."""
+        """End the innermost phase of this name and all phases that are still running inside it."""
         if name in self.inside:
             self._switch(self.inside[: -1 - self.inside[::-1].index(name)])
 
@@ -96,19 +96,19 @@ class PhaseTracker:
             self._memory[name, index].append((change, after, peak.allocated if peak.exact else None))
 
     def of_device(self, index: int) -> tuple[StepPhase, ...]:
-        """The phases that ran while a device was in use, in the order of a step."""
+        """Return the phases that ran while a device was in use, in the order of a training step."""
         phases = []
         for name in _NAMES:
             if (name, index) in self._memory:
                 seconds = self._seconds[name]
-                changes, levels, peaks = zip(*self._memory[name, index], strict=True)
+                changes, usages, peaks = zip(*self._memory[name, index], strict=True)
                 peak = None if None in peaks else max(peaks)
-                phases.append(StepPhase(name, len(seconds), sum(seconds), sum(changes), levels[-1], peak))
+                phases.append(StepPhase(name, len(seconds), sum(seconds), sum(changes), usages[-1], peak))
         return tuple(phases)
 
 
 def _innermost(phases: tuple[str, ...]) -> str:
-    """The phase that counts: the innermost, or the backward pass in which a forward is recomputed."""
+    """Return the phase to attribute to: the innermost, or the backward pass if a forward is being recomputed."""
     if "backward" in phases and set(phases[phases.index("backward") :]) <= {"backward", "forward"}:
         return "backward"
     return phases[-1] if phases else "other"

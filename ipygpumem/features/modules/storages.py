@@ -1,6 +1,6 @@
-"""The memory that a model owns: storages of parameters, buffers, gradients and optimizer state.
+"""Find the storages of a model's parameters, buffers, gradients and optimizer state.
 
-Modules, tensors and optimizers are referenced weakly: what a step replaces is freed as it would be without tracking.
+Modules, tensors and optimizers are referenced weakly, so that tracking does not prolong their lifetime.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class ModuleInfo:
     """A module of the model.
 
     Attributes:
-        path: Its name in the model; empty for the model itself.
+        path: Qualified name of the module; empty for the model itself.
         type: Class name.
-        parent: Number of the module that contains it; -1 for the model itself.
+        parent: Number of the parent module; -1 for the model itself.
         compiled: ``compiled``, ``scripted``, ``inside`` (part of a compiled module) or empty.
     """
 
@@ -39,7 +39,7 @@ class ModuleInfo:
 
 
 class StorageAddress(NamedTuple):
-    """The address of a storage, with its memory kind, its device and the number of the module that owns it."""
+    """The address of a storage with its memory kind, its device and the number of the module that owns it."""
 
     kind: str
     device: str
@@ -51,8 +51,8 @@ class ModelStorages:
     """The modules of a model and the addresses of their storages.
 
     Attributes:
-        modules: The modules at the beginning, each before its submodules; a module's number is its index here. A module
-            that replaces another later gets its number.
+        modules: The modules at the start, each before its submodules. The number of a module is its index in this list.
+            A module that replaces another module later is assigned the same number.
     """
 
     def __init__(self, torch: Any, model: Any) -> None:
@@ -68,7 +68,7 @@ class ModelStorages:
         self._update(first=True)
 
     def _update(self, *, first: bool = False) -> None:
-        """Find the current modules and tensors. A shared one belongs to the first module that has it."""
+        """Find the current modules and tensors. Shared ones belong to the first module that uses them."""
         self._tensor_refs = {key: entry for key, entry in self._tensor_refs.items() if entry[0]() is not None}
         visited: set[int] = set()
         pending = [(self._model(), "", -1, False)]
@@ -92,7 +92,7 @@ class ModelStorages:
             pending += reversed(children)
 
     def _assign_number(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
-        """The number of a module. One added later has that of the module it replaces, or else its parent's."""
+        """Return the number of a module; for a module added later, that of the module it replaces or of its parent."""
         class_name = type(module).__name__
         number = self.number(module)
         if number is not None:
@@ -104,9 +104,9 @@ class ModelStorages:
             number = self._number_by_path.get(path)
             if number is None:
                 return max(parent, 0)
-            facts = self.modules[number]
-            if not facts.type.endswith(class_name):
-                self.modules[number] = replace(facts, type=f"{facts.type}, then {class_name}")
+            info = self.modules[number]
+            if not info.type.endswith(class_name):
+                self.modules[number] = replace(info, type=f"{info.type}, then {class_name}")
         self._module_refs[id(module)] = weakref.ref(module), number
         return number
 
@@ -116,7 +116,7 @@ class ModelStorages:
         return None if entry is None or entry[0]() is not module else entry[1]
 
     def number_of_running(self, module: Any) -> int | None:
-        """Return the number of a module that is called inside the model, to which it may just have been added."""
+        """Return the number of a module called inside the model; rescan the model if the module is new."""
         number, reference = self.number(module), self._other_modules.get(id(module))
         if number is None and (reference is None or reference() is not module):
             self._update()
@@ -137,7 +137,7 @@ class ModelStorages:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def find_optimizers(self) -> None:
-        """Add all optimizers of this process, also those that made no step."""
+        """Add all optimizers of this process, including those that have made no step."""
         role = cache(self.types.role)
         for value in gc.get_objects():
             kind: Any = type(value)
@@ -145,7 +145,7 @@ class ModelStorages:
                 self.add_optimizer(value)
 
     def addresses(self, *, states: bool) -> list[StorageAddress]:
-        """Return the current addresses of all storages; those of optimizer state only if ``states`` is true."""
+        """Return the current addresses of all storages, including optimizer state if ``states`` is true."""
         self._update()
         with self.types.without_overrides():
             return list(self._addresses(states=states))
@@ -172,7 +172,7 @@ class ModelStorages:
                     yield StorageAddress(kind, location.device, location.address, number)
 
     def _tensors_in(self, value: Any, depth: int) -> Iterator[Any]:
-        """A tensor, or the tensors in lists, dicts and wrapper tensors such as DTensor."""
+        """Yield a tensor, and the tensors inside lists, tuples, dicts and wrapper tensors such as DTensor."""
         cls = type(value)
         parts: Iterable[Any] = ()
         if self.types.role(cls) == "tensor":
@@ -193,6 +193,6 @@ def _compiled(module: Any, members: dict[str, Any]) -> str:
 
 
 def _attribute_values(value: Any) -> list[Any]:
-    """The values in an object's ``__dict__`` and slots, read without calling its own code."""
+    """Return the values in an object's ``__dict__`` and slots without running its code."""
     in_slots = [item for base in mro(type(value)) for _, item in slot_values(value, base)]
     return [*(instance_dict(value) or {}).values(), *in_slots]

@@ -1,4 +1,4 @@
-"""Tables of a model's memory: by phase, by kind and by module, with identical modules folded into one row."""
+"""Tables of a model's memory usage by phase, by kind and by module. Identical modules share one row."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from ipygpumem.features.modules.model import ModuleRow, ModuleTree
 
 _MAX_ROWS = 60
-_REMARK = (
-    "parameters to activations: when the model's are largest; temporary: the most that a forward used and freed, at "
-    "different times; at the peak: part of the device's peak"
+_NOTE = (
+    "parameters to activations: each when its total for the model is highest; temporary: peak of the memory that a "
+    "forward allocated and freed, at different times; at the peak: part of the device's peak"
 )
 _KIND_LABELS = {
     "forward, temporary": "forward, temporary (freed before it returned)",
@@ -27,7 +27,7 @@ _KIND_LABELS = {
     "optimizer": "optimizer, other",
     "not the model's": "outside the model (inputs, loss, other code)",
 }
-_FIGURES = ("parameters", "buffers", "gradients", "optimizer", "activations", "peak", "own", "temporary")
+_SIZES = ("parameters", "buffers", "gradients", "optimizer", "activations", "peak", "own", "temporary")
 _TOLERANCE = MIB // 20  # smaller differences are not visible in a table that shows MiB
 
 
@@ -84,20 +84,20 @@ def _module_table(tree: ModuleTree) -> Table:
         cells = tuple(_amount_or_dash(getattr(row, column)) for column in columns)
         bar = (row.peak or 0) / whole
         rows.append(TableRow(f"{name}: {row.type}{count}", cells, row.depth, remark=row.note, bar=bar))
-        # part of the row above that none of the rows below contains
+        # the part of the module's peak that no row below includes
         unlisted = any(id(child) in shown_ids for child in module.children) and row.own != row.peak
         if unlisted and row.own and row.own >= whole / 100:
             empty = ("",) * (len(cells) - 1)
             rows.append(TableRow("(itself)", (*empty, precise_size(row.own)), row.depth + 1, bar=row.own / whole))
-    remarks = [_REMARK, *tree.notes]
+    notes = [_NOTE, *tree.notes]
     left_out = len(tree.rows) - sum(module.count for module in shown)
     if left_out:
-        remarks.insert(0, f"not listed: {left_out:,} deeper or without memory (report.modules has all modules)")
-    return Table(f"{tree.device} by module", (*columns[:-1], "at the peak"), tuple(rows), tuple(remarks))
+        notes.insert(0, f"not listed: {left_out:,} of {len(tree.rows):,} modules, all of which are in report.modules")
+    return Table(f"{tree.device} by module", (*columns[:-1], "at the peak"), tuple(rows), tuple(notes))
 
 
 def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:
-    """As many levels of the tree as fit a screen, without modules that use no memory."""
+    """Return as many levels of the tree as fit on a screen, excluding modules without memory."""
     modules = [module for module in model.walk() if module is model or not module.empty]
     level = max(module.row.depth for module in modules)
     while level > 1 and sum(module.row.depth <= level for module in modules) > _MAX_ROWS:
@@ -110,18 +110,18 @@ def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:
 
 
 def _amount_or_dash(nbytes: int | None) -> str:
-    """Zeros as dashes: a large table is easier to read."""
+    """Format a size; zero is a dash, because large tables are then easier to read."""
     return "-" if nbytes == 0 else precise_size(nbytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _FoldedModule:
-    """A module, or consecutive modules of a list with the same class, structure and memory.
+    """A module, or consecutive modules of a list with the same class, structure and memory usage.
 
     Attributes:
-        name: Its name in its parent: ``"attn"``, or ``"0-11"`` for several.
-        row: The memory of all of them; of ``temporary`` the largest, as they reach it at different times.
-        children: Its submodules, folded.
+        name: Name in the parent module, for example ``"attn"``, or ``"0-11"`` for several modules.
+        row: Total memory usage; the maximum for ``temporary``, because peaks are reached at different times.
+        children: The folded submodules.
     """
 
     name: str
@@ -130,19 +130,19 @@ class _FoldedModule:
     children: tuple[_FoldedModule, ...]
 
     def walk(self) -> Iterator[_FoldedModule]:
-        """Yield this module and everything inside it, parents first."""
+        """Yield this module and all modules inside it, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to show: no memory and no note."""
-        return not self.row.note and all(getattr(self.row, name) == 0 for name in _FIGURES)
+        """Whether the module has neither memory nor a note to show."""
+        return not self.row.note and all(getattr(self.row, name) == 0 for name in _SIZES)
 
 
 def _fold(rows: deque[ModuleRow]) -> _FoldedModule:
-    """Take a module and its submodules, which follow it, from the rows. Identical neighbors are folded."""
+    """Remove a module and its submodules from the front of the rows, folding identical neighbors."""
     row = rows.popleft()
     groups: list[list[_FoldedModule]] = []
     while rows and rows[0].depth > row.depth:
@@ -161,7 +161,7 @@ def _follows(previous: str, name: str) -> bool:
 def _alike(first: _FoldedModule, second: _FoldedModule) -> bool:
     return (
         all(getattr(first.row, name) == getattr(second.row, name) for name in ("type", "calls", "note"))
-        and all(_close(getattr(first.row, name), getattr(second.row, name)) for name in _FIGURES)
+        and all(_close(getattr(first.row, name), getattr(second.row, name)) for name in _SIZES)
         and [child.name for child in first.children] == [child.name for child in second.children]
         and all(map(_alike, first.children, second.children))
     )
@@ -178,7 +178,7 @@ def _merge(group: Sequence[_FoldedModule]) -> _FoldedModule:
     if first is last:
         return first
     totals: dict[str, Any] = {}
-    for name in _FIGURES:
+    for name in _SIZES:
         values = [getattr(module.row, name) for module in group]
         total = max if name == "temporary" else sum
         totals[name] = None if None in values else total(values)

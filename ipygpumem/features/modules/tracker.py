@@ -1,7 +1,7 @@
-"""Tracking a model during a measurement: calls of its modules, phases of a step, and addresses of its storages.
+"""Track a model during a measurement: module calls, phases of a training step and storage addresses.
 
-PyTorch's global hooks report when a module's forward begins and ends. Nothing is attached to the user's modules, so
-that copies and saved files of them stay clean. Compiled code is never entered: hooks do nothing while it is compiled.
+Global PyTorch hooks report when a module's forward begins and ends. No hooks are attached to the user's modules, so
+that copies and saved files do not contain them. The hooks do nothing while code is being compiled.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MAX_ADDRESSES = 2_000_000
 class ModuleCall:
     """The beginning (``enter``) or the end of a module's forward.
 
-    ``module`` is its number, ``root`` the outermost file of the thread's stack, which identifies the thread in a
-    recording, ``at`` the position in the recorded events. ``phases`` are those that are running, the outermost first.
+    ``module`` is the module's number, ``root`` the outermost file of the thread's stack, which identifies the thread in
+    a recording, and ``at`` the position in the recorded events. ``phases`` are running, the outermost first.
     """
 
     module: int
@@ -51,12 +51,12 @@ class ModuleTracker:
 
     Attributes:
         modules: The modules, each before its submodules.
-        calls: Calls of modules, in order.
-        scans: Positions in the recorded events, with the addresses of the model's storages there.
+        calls: Module calls, in order.
+        scans: Positions in the recorded events, each with the model's storage addresses at that position.
         spans: Name, begin and end of each backward pass and optimizer step.
-        phases: Memory and time by phase.
-        problem: Why addresses are missing; empty if none are.
-        raised_steps: Number of optimizer steps that ended with an error.
+        phases: Memory usage and time by phase.
+        problem: Reason why addresses are missing; empty if none are missing.
+        raised_steps: Number of optimizer steps that raised an error.
 
     Raises:
         OptionError: ``model`` is not a `torch.nn.Module`.
@@ -86,11 +86,11 @@ class ModuleTracker:
 
     @property
     def cost(self) -> float:
-        """Seconds that tracking took."""
+        """Overhead of tracking in seconds."""
         return self.phases.cost
 
     def start(self) -> None:
-        """Add all hooks, and scan the storages."""
+        """Add all hooks and scan the storages."""
         self._running = True
         self._scan()
         hooks = current().state(GlobalHooks)
@@ -110,7 +110,7 @@ class ModuleTracker:
         self._undo.callback(backward.remove, self._begin_backward)
 
     def stop(self) -> None:
-        """Remove all hooks, and scan once more. Further calls do nothing."""
+        """Remove all hooks and scan the storages once more. Further calls do nothing."""
         if not self._running:
             return
         self._running = False
@@ -122,7 +122,7 @@ class ModuleTracker:
             self._storages.find_optimizers()
             self._scan()
 
-    # Calls of modules. The hooks must never disturb the model: their own errors are suppressed.
+    # Module calls. Errors in the hooks are suppressed, so that they cannot affect the model.
 
     def _on_forward(self, record: Callable[[int], None], module: Any, *_: Any) -> None:
         if self._torch.compiler.is_compiling():
@@ -132,12 +132,12 @@ class ModuleTracker:
             if number is None and self._stack():
                 with self._lock:
                     number = self._storages.number_of_running(module)
-            # after a graph break the hooks of compiled modules run, too: they are recorded by their wrappers
+            # after a graph break, hooks also run for compiled modules, which their wrappers already record
             if number is not None and number not in self._wrapped and self.modules[number].compiled != "inside":
                 record(number)
 
     def _stack(self) -> list[int]:
-        """The modules that are running in this thread, the outermost first."""
+        """Return the modules that are running in this thread, the outermost first."""
         stack: list[int] = vars(self._thread_state).setdefault("stack", [])
         return stack
 
@@ -155,7 +155,7 @@ class ModuleTracker:
         stack = self._stack()
         if number not in stack:
             return
-        while True:  # calls that an interrupt left open end, too
+        while True:  # also end calls that an interrupt left open
             last = stack.pop()
             self._record_call(last, enter=False)
             if last == number:
@@ -179,7 +179,7 @@ class ModuleTracker:
             self._begin_phase("backward")
 
     def _end_backward(self) -> None:
-        with self._lock:  # the scan includes the gradients, which have been stored
+        with self._lock:  # gradients are stored by now, so the scan includes them
             self._end_phase("backward", states=False)
 
     def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
@@ -198,7 +198,7 @@ class ModuleTracker:
             self._end_phase("optimizer")
 
     def _end_raised_steps(self) -> None:
-        """End the steps whose frame has returned: PyTorch runs no hook after a step that raises."""
+        """End the steps whose frame has returned, because PyTorch runs no hook after a step that raises."""
         if not self._running_steps:
             return
         thread, (frames, _) = threading.get_ident(), _running_frames()
@@ -223,9 +223,9 @@ class ModuleTracker:
         self._scan(states=states)
 
     def _scan(self, *, states: bool = True) -> None:
-        """Record the addresses of the storages; those of optimizer state only if ``states`` is true."""
+        """Record the storage addresses, including those of optimizer state if ``states`` is true."""
         if self._address_count > _MAX_ADDRESSES:
-            self.problem = f"more than {_MAX_ADDRESSES:,} addresses of storages were recorded: measure fewer steps"
+            self.problem = f"more than {_MAX_ADDRESSES:,} storage addresses were recorded: measure fewer steps"
             return
         with self.phases.not_counted():
             addresses = self._storages.addresses(states=states)
@@ -234,7 +234,7 @@ class ModuleTracker:
 
 
 def _running_frames() -> tuple[set[int], str]:
-    """The ids of this thread's frames, and the outermost file. A frame itself would keep the user's locals alive."""
+    """Return this thread's frame ids and outermost file. Frames themselves would keep local variables alive."""
     frame: FrameType | None = sys._getframe(1)
     ids, file = set(), ""
     while frame is not None:

@@ -228,13 +228,13 @@ def test_compiled_modules_are_reported_as_a_whole(traffic):
     tree = check_sums(m)
     compiled = tree.row("1")
     assert (compiled.type, compiled.calls) == ("OptimizedModule", 1)
-    assert compiled.note == "compiled: memory of its submodules is not known separately"
+    assert compiled.note == "compiled: the memory usage of its submodules is unknown"
     assert compiled.activations > 0
     inner = tree.row("1._orig_mod.up")
     assert inner.parameters == inner.gradients == 64 * 256 * 4, "addresses are known in compiled code"
     assert (inner.activations, inner.temporary, inner.peak, inner.own) == (None, None, None, None)
     assert tree.row("2").calls == 1
-    assert tree.row("2").note == "compiled: memory of its submodules is not known separately"
+    assert tree.row("2").note == "compiled: the memory usage of its submodules is unknown"
 
 
 def test_hooks_cause_no_graph_break_and_no_recompilation():
@@ -608,7 +608,7 @@ def test_distributed_data_parallel(process_group, traffic):
     parts = {part.kind: part for part in tree.parts}
     assert parts["activations"].end == 0
     assert parts["not the model's"].end >= inner.parameters
-    assert "gradients count as outside the model" in tree.row("").note
+    assert "its gradient buckets count as outside the model" in tree.row("").note
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
