@@ -67,6 +67,11 @@ def level_text(count: int | None) -> str:
     return "unknown" if count is None else size(count)
 
 
+def many(count: int, noun: str) -> str:
+    """Format a count with its noun: ``"1 block"``, ``"2,000 blocks"``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def pair(part: int, whole: int) -> str:
     """Format a part and the whole in the same unit: ``"3.1 of 139.8 GiB"``."""
     unit, name = (GIB, "GiB") if whole >= GIB else (MIB, "MiB")

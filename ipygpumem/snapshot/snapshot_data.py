@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.snapshot.export.text import many
+from ipygpumem.core.units import many
 from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.segment_history import SegmentHistory
 from ipygpumem.snapshot.model.timeline import Timeline

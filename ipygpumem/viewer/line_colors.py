@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ipygpumem.snapshot.export.text import many, share
+from ipygpumem.core.units import many
+from ipygpumem.snapshot.export.text import share
 from ipygpumem.snapshot.queries.groups import add_up, label_rows
 from ipygpumem.viewer.level_of_detail import SMALL
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ipygpumem.core.units import duration, precise_size, size
-from ipygpumem.snapshot.export.text import clip, many
+from ipygpumem.core.units import duration, many, precise_size, size
+from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries.overview import overview
 from ipygpumem.viewer.axes import (

@@ -409,7 +409,7 @@ def test_memory_of_another_process_is_reported_separately(fresh):
     )
     assert facts["names"] == ["own"]
     assert facts["sum"] == facts["allocated"] == 8 * MIB
-    assert "64.0 MiB of tensors are not in PyTorch's allocator" in facts["notes"][0]
+    assert "64.0 MiB of tensor memory is not counted because PyTorch did not allocate it" in facts["notes"][0]
 
 
 def test_after_failed_kernel():
@@ -466,5 +466,5 @@ def test_thread_that_allocates_during_search(fresh):
     )
     assert all(facts["sums"])
     assert not [note for note in facts["notes"] if "outside PyTorch's allocator" in note]
-    assert "allocated meanwhile by other threads" in {label for label, _ in facts["labels"]}
+    assert "allocated by other threads during the search" in {label for label, _ in facts["labels"]}
     assert all(amount < 4 * MIB for label, amount in facts["labels"] if label.startswith("not reachable"))

@@ -57,7 +57,7 @@ def test_html_escapes_names(gpu_notebook):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("who missing", "no memory is held under the name missing"),
+        ("who missing", "no holder is named missing"),
         ("who -n 0", "argument -n: must be a number, 1 or more, not '0'"),
         ("who -d cuda:7", "there is no device cuda:7"),
         ("who --oops", "unrecognized arguments: --oops"),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.device_names import HOST
-from ipygpumem.core.units import duration, size
-from ipygpumem.snapshot.export.text import clip, many
+from ipygpumem.core.units import duration, many, size
+from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, SOFT, render
 
 if TYPE_CHECKING:

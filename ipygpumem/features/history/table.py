@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.tables import Table, TableRow, is_visible
-from ipygpumem.core.units import VISIBLE, change_text, duration, signed
-from ipygpumem.snapshot.export.text import clip, many
+from ipygpumem.core.units import VISIBLE, change_text, duration, many, signed
+from ipygpumem.snapshot.export.text import clip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

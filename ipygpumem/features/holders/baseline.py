@@ -1,4 +1,4 @@
-"""Baselines for ``%gpumem who --new``: the storages of one moment, with which later ones are compared."""
+"""Baselines for ``%gpumem who --new``: the storages that exist at one point in time, for later comparison."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ipygpumem.sources.allocator import allocated_blocks
 if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
 
-_COMPARES = re.compile(r"%gpumem\s+who\b.*--new\b")
+_WHO_NEW = re.compile(r"%gpumem\s+who\b.*--new\b")
 
 
 class CellBaselines:
-    """The baselines of one shell: ``cell`` from before the running cell, if needed, ``reported`` from the last search.
+    """The baselines of one shell: ``cell`` is taken before a cell that needs it, ``reported`` by the last search.
 
-    That of a cell has only the allocator's blocks. Reading them takes milliseconds, but tensors that reuse the memory
-    of tensors that the cell has freed are not recognized as new.
+    The baseline of a cell contains only the allocator's blocks, which can be read in milliseconds. Tensors that reuse
+    memory freed by the same cell are therefore not recognized as new.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -31,11 +31,11 @@ class CellBaselines:
         """Take a baseline if the text of the cell contains ``%gpumem who --new`` after other statements."""
         self.cell = None
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-        if len(lines) > 1 and _COMPARES.search(text):
+        if len(lines) > 1 and _WHO_NEW.search(text):
             self.record_blocks()
 
     def record_blocks(self) -> None:
-        """Take a baseline of GPU memory before the cell."""
+        """Take a baseline of the GPU memory in use before the cell."""
         if pytorch.started() is not None:
             blocks = allocated_blocks()
             self.cell = None if blocks is None else StorageBaseline.of({}, blocks)
@@ -43,7 +43,7 @@ class CellBaselines:
             self.cell = StorageBaseline()
 
     def comparison(self) -> tuple[StorageBaseline | None, str]:
-        """What ``--new`` compares with, and its description; None before the first ``%gpumem who``."""
+        """Return the baseline for ``--new`` with its description; None before the first ``%gpumem who``."""
         if self.cell is not None:
             return self.cell, "this cell began"
         return self.reported, "the last %gpumem who"

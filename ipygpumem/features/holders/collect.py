@@ -1,4 +1,4 @@
-"""What holds the memory: the storages that a search has found, matched with the blocks of PyTorch's allocator."""
+"""Find the holders of GPU memory and match their storages with the blocks of PyTorch's allocator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HOST = "cpu"
 _ROUNDING = 512
-"""Bytes to which PyTorch's allocator rounds; used if its blocks cannot be read."""
+"""Granularity of PyTorch's allocator in bytes, used if its blocks cannot be read."""
 _CELL_LIMIT = 5.0
 """Time limit, in seconds, of the search after a cell."""
 _MAX_NAMES = 3
@@ -44,22 +44,23 @@ def holders(
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
 ) -> Holders:
-    """Find what holds GPU memory: every storage once, by its first name, the largest holder first.
+    """Find the holders of GPU memory, the largest first. Each storage is counted once, under its first name.
 
-    No code of yours runs, and nothing is collected, copied or synchronized.
+    The search runs no user code. It triggers no garbage collection, copy or synchronization.
 
     Args:
-        roots: Where names begin; None for the notebook's variables, outputs and tracebacks if the extension is loaded,
-            and for the module ``__main__`` otherwise. Imported modules and running threads always count.
-        device: The devices to report, such as ``"cuda:0"``, ``0`` or several; ``"cpu"`` is main memory; None for all.
-        host: Whether to include tensors in main memory. None: only if PyTorch has no GPU.
-        since: A baseline; only storages that did not exist then are reported.
+        roots: Objects at which names begin. By default, the notebook's variables, outputs and tracebacks if the
+            extension is loaded, otherwise the module ``__main__``. Imported modules and running threads are always
+            searched.
+        device: The devices to report, such as ``"cuda:0"``, ``0`` or a list; ``"cpu"`` is main memory; None for all.
+        host: Whether to include tensors in main memory. By default, only if PyTorch has no GPU.
+        since: A baseline; only storages that did not exist at that time are reported.
         limit: Time limit of the search in seconds. A search that reaches it is reported as incomplete.
-        label: Text for a recorded (file name, line, function); None for the notebook's own labels.
+        label: Function that formats a recorded (file name, line, function); None for the notebook's own labels.
 
     Returns:
-        The holders, with sizes in bytes as rounded by PyTorch's allocator. For each device they add up to
-        ``torch.cuda.memory_allocated()``, together with the memory for which no Python object was found.
+        The holders, with sizes in bytes as rounded by PyTorch's allocator. On each device, their sizes and the memory
+        for which no Python object was found add up to ``torch.cuda.memory_allocated()``.
 
     Raises:
         OptionError: An argument is invalid.
@@ -68,7 +69,7 @@ def holders(
 
 
 def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
-    """The holders of what a cell has added to GPU memory; None if it added less than 1 MiB or has no baseline."""
+    """Return the holders of the memory that a cell added; None if it added less than 1 MiB or has no baseline."""
     grown = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
     if baseline is None or not grown:
         return None
@@ -85,12 +86,12 @@ def find_holders(
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
 ) -> tuple[Holders, StorageBaseline]:
-    """Find the holders as `holders` does; also returns a baseline of the storages that the search has seen."""
+    """Return the result of `holders`, together with a baseline of the storages that the search visited."""
     _check(roots, since, limit)
     chosen = None if device is None else _device_names(device, runtime)
     torch, started = pytorch.module(), pytorch.started() is not None
     if torch is None:
-        return Holders((), notes=("torch is not imported: there are no tensors",)), StorageBaseline()
+        return Holders((), notes=("there are no tensors because torch is not imported",)), StorageBaseline()
     if host is None:
         host = not started and pytorch.problem(load=True) is not None
 
@@ -111,7 +112,7 @@ def find_holders(
 
 
 def _check(roots: Any, since: Any, limit: Any) -> None:
-    # a dict of variables is the most likely mistake, and would be taken for a sequence of its keys
+    # passing a dict of variables is the most likely mistake: it is a sequence of its keys
     if roots is not None and not (isinstance(roots, (list, tuple)) and all(isinstance(root, Root) for root in roots)):
         raise OptionError(f"roots must be a list of Root, or None, not {type(roots).__name__}")
     if since is not None and not isinstance(since, StorageBaseline):
@@ -127,7 +128,7 @@ def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
 
 
 class _BlockAssignment:
-    """The storages of a search, assigned to the allocator's blocks before and after it."""
+    """Assignment of the storages found by a search to the allocator's blocks before and after it."""
 
     def __init__(
         self,
@@ -152,17 +153,17 @@ class _BlockAssignment:
                 foreign += max(named.memory.size for named in group)
         if foreign:
             self.notes.append(
-                f"{size(foreign)} of tensors are not in PyTorch's allocator and are not counted: they are shared by"
-                " another process, or belong to another library"
+                f"{size(foreign)} of tensor memory is not counted because PyTorch did not allocate it: it is shared by"
+                " another process or belongs to another library"
             )
         if not search.complete:
             self.notes.append(
-                f"the search stopped after {search.seconds:.1f} s: some names are missing, and their memory is counted"
-                " as not reachable from Python"
+                f"the search reached its time limit after {search.seconds:.1f} s: some names are missing, and their"
+                " memory is counted as not reachable from Python"
             )
 
     def _by_block(self, named_storages: list[NamedStorage]) -> dict[tuple[str, int], list[NamedStorage]]:
-        """Group storages by their block, which several may share; those with the best names first."""
+        """Group storages by block, because several storages may share one; the best names come first."""
         groups: dict[tuple[str, int], list[NamedStorage]] = defaultdict(list)
         for named in sorted(named_storages, key=lambda named: (named.facts.graph, PLACES.index(named.place))):
             block = self._block(named)
@@ -198,7 +199,7 @@ class _BlockAssignment:
         )
 
     def devices(self, torch: Any, is_wanted: Callable[[str], bool]) -> list[str]:
-        """The wanted devices on which there is any memory or a CUDA context."""
+        """Return the requested devices on which memory is allocated or a CUDA context exists."""
         names = {named.memory.device for named in self._storages}
         if self._after is not None:
             names |= {block.device for block in self._after.blocks if is_wanted(block.device)}
@@ -208,7 +209,7 @@ class _BlockAssignment:
         return sorted(names)
 
     def holders(self) -> tuple[Holder, ...]:
-        """The holders of new storages, the largest first."""
+        """Return the holders of new storages, the largest first."""
         rows: dict[tuple[str, Any, str], list[NamedStorage]] = defaultdict(list)
         for named in self._storages:
             if named.facts.new:
@@ -217,7 +218,7 @@ class _BlockAssignment:
         return tuple(sorted(holders, key=lambda holder: (-holder.amount, holder.name, holder.device)))
 
     def total(self, device: str, baseline: Baseline | None) -> Total:
-        """The sums of one device, and what the memory is that no Python object was found for."""
+        """Return the total of one device, including the memory for which no Python object was found."""
         held = sum(named.facts.amount for named in self._storages if named.memory.device == device)
         if not device.startswith("cuda"):
             return Total(device, held)
@@ -234,18 +235,18 @@ class _BlockAssignment:
             workspace = min(baseline.workspace, unreached_size - private)
         sizes = {
             "cuBLAS workspace, since the preload": workspace,
-            "private pools, as of CUDA graphs": private,
-            "allocated meanwhile by other threads": sum(block.size for block in unassigned) - unreached_size,
+            "private pools, such as those of CUDA graphs": private,
+            "allocated by other threads during the search": sum(block.size for block in unassigned) - unreached_size,
             _UNREACHED: unreached_size - workspace - private,
         }
         unreached_parts = tuple(Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
         return Total(device, held, unreached_parts, sum(block.size for block in blocks))
 
     def _total_without_blocks(self, device: str, held: int) -> Total:
-        """The sums of a device whose allocator does not list its blocks."""
+        """Return the total of a device whose allocator does not list its blocks."""
         try:
             allocated = allocator.state(int(device.rpartition(":")[2])).now.allocated
-        except Exception as error:  # a pluggable allocator, a failed kernel
+        except Exception as error:  # such as a pluggable allocator or a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
             return Total(device, held)
         return Total(device, held, (Remainder(_UNREACHED, allocated - held),) if allocated != held else (), allocated)
@@ -259,7 +260,7 @@ def _holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> 
 
 
 def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) -> str:
-    """A remark if most of a holder's memory is kept by an autograd graph, or by a small view of a large storage."""
+    """Return a note if an autograd graph, or a small view of a large storage, keeps most of a holder's memory."""
     total = sum(part.amount for part in parts)
     shared = [named for named in members if named.facts.graph and len(named.graph_holders) > 1]
     own = [named.facts for named in members if named.facts.graph and len(named.graph_holders) <= 1]
@@ -279,7 +280,5 @@ def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) ->
     largest = parts[0]
     if largest.view is not None and 2 * largest.view <= largest.amount >= MIB:
         viewed = size(largest.view) if largest.view >= VISIBLE else in_bytes(largest.view)
-        return (
-            f"{largest.name} is a view of {viewed} that keeps {size(largest.amount)}: .clone() would keep only the view"
-        )
+        return f"{largest.name}, a view of {viewed}, keeps {size(largest.amount)} alive: replace it with its .clone()"
     return ""

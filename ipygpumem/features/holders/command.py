@@ -1,4 +1,4 @@
-"""``%gpumem who``: which variables and objects keep memory allocated, the largest first."""
+"""``%gpumem who``: list the variables and objects that keep memory allocated, the largest first."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
     since, moment = baselines.comparison() if arguments.new else (None, "")
     if arguments.new and since is None:
         raise OptionError(
-            "--new: there is no earlier search to compare with. Run %gpumem who first or, on a GPU, use it in the cell "
-            "that creates the tensors"
+            "--new: there is no earlier search to compare with. Run %gpumem who first or, on a GPU, use --new in the "
+            "cell that creates the tensors"
         )
     result, baselines.reported = find_holders(
         session,
@@ -50,19 +50,19 @@ def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
         selected = tuple(holder for holder in result.holders if holder.name in arguments.names)
         missing = set(arguments.names) - {holder.name for holder in selected}
         if missing:
-            raise OptionError(f"no memory is held under the name {', '.join(sorted(missing))}")
+            raise OptionError(f"no holder is named {', '.join(sorted(missing))}: %gpumem who lists all holders")
         result = replace(result, holders=selected)
     return replace(result, since=moment)
 
 
 WHO = Command(
     "who",
-    "what holds the memory, by name",
+    "list the variables and objects that hold memory",
     (
-        Option(("names",), "NAME", "only holders with these names", many=True, usage="[NAME...]"),
-        Option(("--new",), None, "only tensors created since this cell began, or since the last %%gpumem who"),
+        Option(("names",), "NAME", "show only the holders with these names", many=True, usage="[NAME...]"),
+        Option(("--new",), None, "show only tensors created since this cell began, or since the last %%gpumem who"),
         Option(("-n",), "N", "number of holders to show (default 10)", default=10, type=positive),
-        Option(("--parts",), "N", "number of tensors to show of each (default 3)", default=3, type=positive),
+        Option(("--parts",), "N", "number of tensors to show per holder (default 3)", default=3, type=positive),
         Option(("--host",), None, "include tensors in main memory"),
         *result_options("the holders"),
     ),

@@ -1,6 +1,6 @@
-"""What a reference is called in the object that has it: ``.weight``, ``[3]``, ``["image"]``, `` (closure x)``.
+"""Labels of the references of an object: ``.weight``, ``[3]``, ``["image"]``, `` (closure x)``.
 
-Containers, dicts and slots are read through the methods of the built-in types, so that no code of a subclass runs.
+Containers, dicts and slots are read with methods of the built-in types, so that no methods of subclasses run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 Style = Literal["object", "names", "items", "attributes", "module", "members"]
-"""How the keys of a dict are written: as bare names, as items or as attributes; of a module or its parameters."""
+"""Format of the keys of a dict: bare names, items, attributes, attributes of a module, or members of a module."""
 
 _MAX_KEY_LENGTH = 40
 _MODULE_DICTS = {"_parameters", "_buffers", "_modules"}
@@ -45,9 +45,9 @@ class ReferenceLabel(NamedTuple):
     """The label of one reference.
 
     Attributes:
-        style: How the keys are written if the referent is a dict.
-        key_id: The id of the tensor that is the dict key; its name is inserted once it is known.
-        indirect: Whether the reference goes through an object that is not labelled itself, such as a cell.
+        style: Format of the keys if the referent is a dict.
+        key_id: The id of the tensor that is the dict key; the name of the tensor is inserted once it is known.
+        indirect: Whether the reference passes through an object without a label, such as a cell.
         last_resort: Whether any other name is preferable.
     """
 
@@ -59,7 +59,7 @@ class ReferenceLabel(NamedTuple):
 
 
 def global_namespaces(obj: Any) -> tuple[Any, ...]:
-    """The namespaces a function or frame refers to only because it was defined there."""
+    """Return the namespaces in which a function or frame was defined. It refers to them without using their values."""
     if type(obj) is types.FunctionType:
         return (obj.__globals__, getattr(obj, "__builtins__", None))
     if type(obj) is types.FrameType:
@@ -70,10 +70,10 @@ def global_namespaces(obj: Any) -> tuple[Any, ...]:
 def reference_labels(
     obj: Any, style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
 ) -> Iterator[tuple[int, ReferenceLabel]]:
-    """The id and label of every object that this one refers to by a name, an index or a key.
+    """Yield the id and label of each object to which ``obj`` refers by a name, an index or a key.
 
-    ``style`` is that of its keys if it is a dict; ``tensor_ids`` are the ids of tensors that may be such keys. With
-    ``wanted_ids``, other references may be left out.
+    ``style`` is the format of the keys of a dict, and ``tensor_ids`` are the ids of tensors that may be keys. If
+    ``wanted_ids`` is given, references to other objects may be omitted.
     """
     cls = type(obj)
     base = next((base for base in mro(cls) if id(base) in _BY_BASE or base is dict), object)
@@ -135,7 +135,7 @@ def _array_labels(array: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     objects = has_objects(array)
     if objects:
         yield from ((id(item), ReferenceLabel(index)) for index, item in array_items(array))
-    # an array that shares a tensor's memory is called by its own name
+    # an array that shares a tensor's memory is called by the name of the array
     yield id(array_base(array)), ReferenceLabel(".base" if objects else "")
 
 
@@ -159,7 +159,7 @@ _EXCEPTION_GETTERS = [
 
 def _exception_labels(error: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     yield from ((id(get(error)), ReferenceLabel("")) for get in _EXCEPTION_GETTERS)
-    for cls in mro(type(error)):  # such as AttributeError.obj; a local variable with the same object is a better name
+    for cls in mro(type(error)):  # such as AttributeError.obj, although a local variable is a better name
         if "__slots__" not in type_dict(cls):
             yield from (
                 (id(value), ReferenceLabel(f".{name}", last_resort=True)) for name, value in slot_values(error, cls)
@@ -199,14 +199,14 @@ def _cell_labels(cell: Any) -> Iterator[tuple[int, ReferenceLabel]]:
 
 def _frame_labels(frame: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     for name, value in frame_locals(frame):
-        # an exception leads to other frames, whose variables have names of their own
+        # an exception leads to other frames, which name their own variables
         is_error = is_exactly(value, _TRACEBACK_TYPES) or is_instance(value, BaseException)
         yield id(value), ReferenceLabel(f" {name}", indirect=True, last_resort=is_error)
     yield id(frame.f_back), ReferenceLabel("")
 
 
 def _lazy_labels(lazy: Any) -> Iterator[tuple[int, ReferenceLabel]]:
-    """The local variables of a generator or coroutine, and what it awaits."""
+    """Label the local variables of a generator or coroutine, and the object that it awaits."""
     prefix = _LAZY[type(lazy)]
     frame = getattr(lazy, f"{prefix}_frame")
     if frame is not None:
@@ -226,7 +226,7 @@ def _referent_labels(obj: Any) -> Iterator[tuple[int, ReferenceLabel]]:
 
 
 def _members(*members: tuple[str, ReferenceLabel]) -> Any:
-    """The labels of built-in types whose references are attributes."""
+    """Return a function that labels the attributes of instances of a built-in type."""
 
     def labels(obj: Any) -> Iterator[tuple[int, ReferenceLabel]]:
         yield from ((id(getattr(obj, name)), label) for name, label in members)
@@ -266,14 +266,14 @@ _BY_TYPE: dict[int, Any] = {
 
 
 def is_labelled_indirectly(obj: Any, child: Any) -> bool:
-    """Whether this child of a function or frame only leads to objects that are labelled already, such as a cell."""
+    """Return whether all objects reachable through this child of a function or frame already have labels."""
     if type(obj) is types.FunctionType:
         return child is obj.__closure__ or child is obj.__defaults__
     if type(obj) is types.FrameType and type(child) is dict:
-        return child is not obj.f_globals  # the copy of the local variables that ``f_locals`` leaves
+        return child is not obj.f_globals  # the copy of the local variables created by ``f_locals``
     return type(child) is types.CellType and is_exactly(obj, (types.FrameType, *_LAZY))
 
 
 def fallback_label(obj: Any) -> str:
-    """The label of an object's references that have no name: the object's class."""
+    """Return the label of references without a name: the class of the object that contains them."""
     return " (lru_cache)" if type(obj) is _LRU_CACHE else f" <{type_name(type(obj))}>"

@@ -1,7 +1,7 @@
-"""Facts about what holds memory: storages, holders, and for each device the sums that add up to `allocated`.
+"""Storages, their holders, and the total of each device, which equals PyTorch's counter of allocated memory.
 
-A storage is counted once, however many tensors are views of it, and belongs to the holder of its first name. Names are
-ordered: variables of the notebook, the user's modules, other modules, outputs, running threads, the last exception.
+A storage is counted once, even if several tensors share it, and belongs to the holder of its first name. The order of
+names is: variables of the notebook, the user's modules, other modules, outputs, running threads, the last exception.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.to_dict import PlainData
-from ipygpumem.core.units import size
+from ipygpumem.core.units import many, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -23,9 +23,10 @@ Place = Literal["variable", "module", "output", "thread", "traceback", "elsewher
 
 KINDS: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer state", "activation", "plain")
 PLACES: tuple[Place, ...] = ("variable", "module", "output", "thread", "traceback", "elsewhere", "garbage")
-"""``variable``: of the notebook; ``module``: of an imported module; ``output``: ``Out``, ``_``; ``thread``: a local
-variable of running code; ``traceback``: a local variable in the frames of the last exception; ``elsewhere``: alive, but
-without a name; ``garbage``: a cycle of unreachable objects, which the garbage collector will free."""
+"""``variable``: a notebook variable; ``module``: an attribute of an imported module; ``output``: ``Out`` or ``_``;
+``thread``: a local variable of running code; ``traceback``: a local variable in a frame of the last exception;
+``elsewhere``: alive, but without a name; ``garbage``: part of an unreachable cycle, which the garbage collector will
+free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,15 @@ class Storage:
 
     Attributes:
         amount: Size in bytes, as rounded by the allocator.
-        kind: What a module or an optimizer uses it for; otherwise ``activation`` (part of an autograd graph) or
-            ``plain``.
-        name: Its first name: ``model.layers[3].weight``.
-        also: Further names, a handful at most.
-        places: The places of all its names; it is freed once none of them refers to it.
-        graph: Whether only an autograd graph keeps it; ``name`` is then the tensor with the graph.
+        kind: Its use in a module or an optimizer; otherwise ``activation`` (part of an autograd graph) or ``plain``.
+        name: First name, such as ``model.layers[3].weight``.
+        also: Up to four further names.
+        places: Places of all names. The storage is freed once no name refers to it.
+        graph: Whether only an autograd graph keeps the storage alive; ``name`` is then the tensor with the graph.
         tensor: Data type and shape of the largest tensor that uses it: ``float32 [4096, 4096]``.
-        made: Where it was allocated, if that was recorded: ``In [3]:5 make()``.
-        view: Size in bytes of the largest tensor that still uses it, if that is smaller than the storage.
-        new: Whether it did not exist yet at the baseline.
+        made: Line of code that allocated it, such as ``In [3]:5 make()``; empty if that was not recorded.
+        view: Size in bytes of the largest tensor that uses the storage, if it is smaller than the storage.
+        new: Whether the storage did not exist at the baseline.
     """
 
     device: str
@@ -61,16 +61,16 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A variable, an output, or another top-level name, with all storages on one device that it keeps alive.
+    """A variable, an output or another top-level name, and the storages on one device that it keeps alive.
 
     Attributes:
-        name: ``model``, ``Out[3]``, a local variable of the last exception.
-        place: Where the name belongs.
+        name: Such as ``model``, ``Out[3]``, or a local variable in a frame of the last exception.
+        place: Origin of the name.
         amount: Size in bytes, as rounded by the allocator.
         count: Number of storages.
-        kinds: Bytes of each kind, the largest first.
+        kinds: Size in bytes per kind, the largest first.
         parts: The storages, the largest first.
-        note: A remark on why this memory is still in use; may be empty.
+        note: Reason why this memory is still in use; may be empty.
     """
 
     name: str
@@ -83,13 +83,13 @@ class Holder:
     note: str = ""
 
     def __str__(self) -> str:
-        """Name, size and number of tensors: ``model 1.2 GiB (12 tensors)``."""
-        return f"{self.name} {size(self.amount)} ({self.count:,} tensor{'' if self.count == 1 else 's'})"
+        """Return name, size and number of tensors: ``model 1.2 GiB (12 tensors)``."""
+        return f"{self.name} {size(self.amount)} ({many(self.count, 'tensor')})"
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Allocated memory in bytes for which no Python object was found."""
+    """Size in bytes of allocated memory for which no Python object was found, with the reason as label."""
 
     label: str
     amount: int
@@ -97,7 +97,7 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The sums of one device in bytes: ``held`` by all holders plus ``rest`` is PyTorch's counter ``allocated``.
+    """The memory of one device in bytes: ``held`` by all holders plus ``rest`` equals PyTorch's counter ``allocated``.
 
     ``allocated`` is None for main memory, or if PyTorch's counter cannot be read.
     """
@@ -109,7 +109,7 @@ class Total:
 
     @property
     def unreached(self) -> int:
-        """Bytes for which no Python object was found."""
+        """Size in bytes of the memory for which no Python object was found."""
         return sum(part.amount for part in self.rest)
 
 
@@ -119,12 +119,12 @@ class Holders(PlainData):
 
     Attributes:
         holders: The holders.
-        totals: The sums, one for each device.
-        notes: Sentences for the reader: what could not be read, or why the search stopped.
+        totals: One total per device.
+        notes: Limitations of the result, such as memory that could not be assigned or a time limit that was reached.
         complete: Whether the search ended before its time limit.
-        objects: Python objects examined.
+        objects: Number of Python objects examined.
         seconds: Duration of the search.
-        since: The moment after which the storages were created, if only new ones are listed.
+        since: Description of the baseline if only new storages are listed; otherwise empty.
     """
 
     holders: tuple[Holder, ...]
@@ -136,25 +136,25 @@ class Holders(PlainData):
     since: str = ""
 
     def largest(self, count: int = 5, device: str | None = None) -> tuple[Holder, ...]:
-        """The largest holders, of one device or of all."""
+        """Return the largest holders on one device, by default on all."""
         return tuple(holder for holder in self.holders if device in (None, holder.device))[:count]
 
     def amount(self, name: str, device: str | None = None) -> int:
-        """Bytes held under a name; 0 if nothing is."""
+        """Return the memory held under a name in bytes; 0 if there is no such holder."""
         return sum(holder.amount for holder in self.holders if holder.name == name and device in (None, holder.device))
 
     def total(self, device: str) -> Total | None:
-        """The sums of one device."""
+        """Return the total of one device; None if it was not searched."""
         return next((total for total in self.totals if total.device == device), None)
 
     def freeable(self, device: str, *places: Place) -> int:
-        """Bytes that would be freed if the names in these places and unreachable cycles were removed."""
+        """Return the size in bytes of storages kept alive only by names in these places or by unreachable cycles."""
         removed = {"garbage", *places}
         parts = (part for holder in self.holders if holder.device == device for part in holder.parts)
         return sum(part.amount for part in parts if removed.issuperset(part.places))
 
     def to_text(self, count: int = 10) -> str:
-        """The largest holders, one per line: size, name, device."""
+        """Format the largest holders, one per line, with size, name and device."""
         lines = [f"{size(holder.amount):>11}  {holder.name}  ({holder.device})" for holder in self.largest(count)]
         return "\n".join(lines) or "no tensors"
 
@@ -165,13 +165,15 @@ class Holders(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class StorageBaseline:
-    """The storages of one moment. As addresses are reused, storages are identified by themselves where possible.
+    """The storages that exist at one point in time.
+
+    Device addresses are reused, so storages are identified by their storage objects where possible.
 
     Attributes:
-        addresses: Device and address of every block, and of every storage outside a block.
-        identified: Those of the addresses whose storage is known.
-        storages: Addresses of the storage objects in PyTorch.
-        references: Weak references: as long as they exist, no other storage object has the same address.
+        addresses: Device and address of each block, and of each storage outside a block.
+        identified: The subset of ``addresses`` whose storage object is known.
+        storages: Addresses of the storage objects (``c10::StorageImpl``).
+        references: Weak references to the storage objects, which prevent the reuse of their addresses.
     """
 
     addresses: frozenset[tuple[str, int]] = frozenset()
@@ -181,7 +183,7 @@ class StorageBaseline:
 
     @classmethod
     def of(cls, references: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
-        """The baseline of storages, given as weak references by their locations, and of the allocator's blocks."""
+        """Create a baseline from weak references to storages, by location, and from the allocator's blocks."""
         addresses = set() if blocks is None else set(blocks.positions)
         identified, storages = set(), set()
         for memory in references:
@@ -194,7 +196,7 @@ class StorageBaseline:
         return cls(frozenset(addresses), frozenset(identified), frozenset(storages), tuple(references.values()))
 
     def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
-        """Whether the memory at an address already existed; ``storages`` are the storage objects that use it now."""
+        """Return whether the memory at an address already existed; ``storages`` are the objects that use it now."""
         if (device, address) not in self.addresses:
             return False
         return (device, address) not in self.identified or not self.storages.isdisjoint(storages)

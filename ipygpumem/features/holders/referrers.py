@@ -1,8 +1,8 @@
-"""All objects that Python's garbage collector tracks, and those among them that lead to the tensors.
+"""Find the referrers of tensors among all objects that Python's garbage collector tracks.
 
-`gc.get_referents` runs an object's ``tp_traverse`` in C and no code of the user. Every object is asked once, in chunks;
-the answers become two columns, child and parent, sorted by child, so that finding an object's referrers is a binary
-search.
+`gc.get_referents` calls an object's ``tp_traverse`` in C, which runs no user code. It is called once per object, in
+chunks. The references are stored in two columns, child and parent, sorted by child: the referrers of an object are then
+found by binary search.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 8192
 _MAX_SINGLE_LOOKUPS = 32
-"""Number of ids up to which single lookups are faster than NumPy."""
+"""Number of ids below which single lookups are faster than NumPy."""
 _BITS = 24
 _MASK = (1 << _BITS) - 1
 _MAX_OBJECTS = 400_000
@@ -39,7 +39,7 @@ _MAX_OBJECTS = 400_000
 class SearchLimit:
     """The time limit of a search; ``start`` and ``end`` are in seconds of `time.perf_counter`.
 
-    ``complete`` is False once this limit or a limit of size is reached.
+    ``complete`` is set to False once this limit or a limit on the number of objects is reached.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -48,18 +48,18 @@ class SearchLimit:
         self.complete = True
 
     def reached(self) -> bool:
-        """Whether the limit is reached. Then the search is incomplete."""
+        """Return whether the time limit is reached; if so, mark the search as incomplete."""
         is_reached = time.perf_counter() > self.end
         self.complete &= not is_reached
         return is_reached
 
     def passed(self, share: float) -> bool:
-        """Whether this share of the time has passed."""
+        """Return whether this share of the time limit has passed."""
         return time.perf_counter() > self.start + (self.end - self.start) * share
 
 
 class TrackedObjects:
-    """The tracked objects at one instant, kept alive until `release`. The caller pauses the collector meanwhile."""
+    """A copy of the collector's list of tracked objects, kept alive until `release`, with the collector paused."""
 
     def __init__(self, limit: SearchLimit) -> None:
         self._limit = limit
@@ -75,13 +75,13 @@ class TrackedObjects:
         self._children_view = self._children.data
 
     def _find_frozen(self) -> None:
-        """Add what ``gc.freeze`` hides from the collector's list, as far as it is reachable."""
+        """Add reachable objects that ``gc.freeze`` has removed from the collector's list."""
         objects = self.objects
         seeds = [sys.modules, *(value for _, frame in running_frames() for _, value in frame_locals(frame))]
-        seen_ids = {*map(id, objects), id(objects), id(seeds)}  # our own lists refer to everything
+        seen_ids = {*map(id, objects), id(objects), id(seeds)}  # these lists refer to all objects
         self._add(seeds, seen_ids)
         start = 0
-        while start < len(objects) and not self._limit.reached():  # the list grows meanwhile
+        while start < len(objects) and not self._limit.reached():  # the list grows in the loop
             chunk = objects[start : start + _CHUNK]
             self._add(gc.get_referents(*chunk), seen_ids)
             start += len(chunk)
@@ -94,11 +94,11 @@ class TrackedObjects:
         self.objects += tracked
 
     def release(self) -> None:
-        """Drop the objects: the list contains this heap, and would keep everything until the next collection."""
+        """Release the objects. The list contains itself, so it would otherwise live until the next collection."""
         self.objects.clear()
 
     def by_role(self, role: Callable[[type], str | None]) -> dict[str, list[Any]]:
-        """The objects whose class has a role, by role."""
+        """Group the objects whose class has a role by that role."""
         objects = self.objects
         first_of_type = dict(zip(self._type_ids.tolist(), range(len(objects)), strict=True))
         roles = {type_id: role(type(objects[index])) for type_id, index in first_of_type.items()}
@@ -111,7 +111,7 @@ class TrackedObjects:
         return by_role
 
     def connect(self) -> None:
-        """Read the references of all objects. At the time limit none is kept, as partial ones give wrong names."""
+        """Read the references of all objects. If the time limit is reached, discard them: names would be wrong."""
         objects = self.objects
         id_bitmap = _bitmap(np.fromiter(map(id, objects), np.int64, len(objects)))
         children, parents = [self._children], [self._parents]
@@ -131,7 +131,7 @@ class TrackedObjects:
         self._children_view = self._children.data
 
     def parents(self, ids: Collection[int]) -> list[list[Any]]:
-        """For each id the objects that refer to it, one for each reference."""
+        """Return a list of referrers for each id. An object with several references is listed several times."""
         spans: Iterable[tuple[int, int]]
         if len(ids) < _MAX_SINGLE_LOOKUPS:
             column = self._children_view
@@ -145,10 +145,10 @@ class TrackedObjects:
 
 
 def _remove_asyncio(objects: list[Any]) -> None:
-    """Remove the module ``_asyncio``, which must not be asked for its referents.
+    """Remove the module ``_asyncio``, whose referents must not be read.
 
-    Up to Python 3.12.5 and 3.13.0rc1 it answers with freed iterators (CPython #122695). Releasing those again turns its
-    free list into a ring, and traversing that never ends.
+    Up to Python 3.12.5 and 3.13.0rc1 they include freed iterators (CPython #122695). Releasing these again makes its
+    free list circular, so that the next traversal does not terminate.
     """
     type_ids = np.fromiter(map(id, map(type, objects)), np.int64, len(objects))
     modules = np.flatnonzero(type_ids == id(types.ModuleType)).tolist()
@@ -165,7 +165,7 @@ def _bitmap(ids: Ids | list[int]) -> NDArray[np.bool_]:
 
 
 def _maybe_among(ids: Ids, bitmap: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether each id may be in the bitmap. There are false positives, but no false negatives."""
+    """Return whether each id may be in the bitmap, with false positives but no false negatives."""
     result: NDArray[np.bool_] = bitmap[(ids >> 4) & _MASK]
     return result
 
@@ -174,12 +174,12 @@ class ReferrerGraph:
     """Objects from which a target can be reached, and the references between them.
 
     Attributes:
-        objects: The objects by id, first the targets and the nodes of their autograd graphs; kept alive by the graph.
-        children: For each id the ids of the objects that it refers to, one for each reference.
-        extra: Referrers that the collector does not know, by the id of the referent: a tensor keeps its gradient and
-            its base, and a node of an autograd graph its saved tensors, from C++.
+        objects: The objects by id, beginning with the targets and the nodes of their autograd graphs.
+        children: Ids of the referenced objects by the id of the referrer, one entry per reference.
+        extra: Referrers unknown to the collector, by the id of the referent: tensors keep their gradients and bases,
+            and nodes of autograd graphs their saved tensors, through references in C++.
 
-    ``terminal_ids`` are the ids of objects whose own referrers do not matter.
+    ``terminal_ids`` are the ids of objects whose own referrers are ignored.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class ReferrerGraph:
         self._terminal_ids = terminal_ids
 
     def add_referrers(self, start_ids: list[int] | None = None) -> None:
-        """Add everything that leads to some objects, by default to all that are here."""
+        """Add all direct and indirect referrers of some objects, by default of all objects in this graph."""
         objects, children = self.objects, self.children
         frontier = list(objects) if start_ids is None else start_ids
         while frontier and not self.limit.reached():
@@ -213,9 +213,9 @@ class ReferrerGraph:
                     if type(parent) is Root:
                         continue
                     if is_dict and any(child is namespace for namespace in global_namespaces(parent)):
-                        continue  # a namespace is not kept by the functions defined in it
+                        continue  # functions do not own the namespace in which they are defined
                     if is_class and not (is_instance(parent, dict) or is_exactly(parent, (list, types.CellType))):
-                        continue  # a class is kept by what names it, not by its instances and subclasses
+                        continue  # classes are named by variables, not by instances or subclasses
                     parent_id = id(parent)
                     if parent_id not in objects:
                         objects[parent_id] = parent
@@ -225,7 +225,7 @@ class ReferrerGraph:
             frontier = next_frontier
 
     def add_frame(self, frame: types.FrameType) -> bool:
-        """Add a running frame, whose variables the collector does not know; False if none of them leads to a target."""
+        """Add a running frame, whose variables the collector does not know; return whether any leads to a target."""
         variables = dict.fromkeys(key for key, _ in reference_labels(frame, "object", ()) if key in self.objects)
         if variables:
             self.objects[id(frame)] = frame
@@ -233,11 +233,11 @@ class ReferrerGraph:
         return bool(variables)
 
     def held_from_outside(self, ids: Collection[int], own_references: Mapping[int, int]) -> set[int]:
-        """Those of some objects that something outside of them keeps alive. The others are unreachable cycles.
+        """Return the subset of these objects that other objects keep alive. The remaining ones are unreachable cycles.
 
-        This is the collector's own computation, without a collection: an object is held from outside if it has more
-        references than the other objects and this package (``own_references``, the heap and this graph) account for.
-        Everything that such an object refers to is held, too.
+        This is the algorithm of the garbage collector: an object is held from outside if its reference count exceeds
+        the number of references from these objects and from this package (``own_references``, the heap and this graph).
+        Objects referenced by such an object are also held.
         """
         inner_references: dict[int, int] = {}
         for object_id in ids:
@@ -248,7 +248,7 @@ class ReferrerGraph:
         for object_id in ids:
             obj = self.objects[object_id]
             count = sys.getrefcount(obj)
-            # C++ objects hold a single reference, which the collector does not know, however many of them share it
+            # all C++ owners of an object share a single Python reference, which the collector does not know
             extra_inside = [id(referrer) in ids for referrer in self.extra.get(object_id, ())]
             uncounted = sum(extra_inside) - bool(extra_inside)
             inner = inner_references.get(object_id, 0) - uncounted
@@ -263,7 +263,7 @@ class ReferrerGraph:
 
 
 def _reference_count_of_unheld() -> int:
-    """The reference count that `held_from_outside` sees of an object which only the heap and the graph have."""
+    """Return the reference count, in `held_from_outside`, of an object that only the heap and the graph refer to."""
     heap_objects: list[Any] = [object()]
     graph_objects = {0: heap_objects[0]}
     obj = graph_objects[0]

@@ -1,4 +1,4 @@
-"""Where names begin: variables and outputs of a notebook, the last exception, the namespaces of imported modules."""
+"""Objects at which names begin: notebook variables and outputs, the last exception, and imported modules."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Root:
     """An object at which names begin.
 
     Attributes:
-        label: How it is written; of a namespace, the prefix of its names.
+        label: Name of the object, or prefix of the names in a namespace.
         value: A namespace (a dict, with the style ``names``) or any object.
-        place: The place of everything named after it.
-        style: How its keys are written; with ``items`` each item is a separate holder.
-        names: Which names of a namespace count; None for all.
-        terminal: Whether what refers to the root itself does not matter.
-        last_resort: Whether any other root's name for the same object is preferable.
+        place: Place of all objects named after this root.
+        style: Format of its keys; with ``items`` each item is a separate holder.
+        names: Predicate that selects names of a namespace; None for all names.
+        terminal: Whether referrers of the root are ignored.
+        last_resort: Whether the name from any other root is preferable for the same object.
     """
 
     label: str
@@ -51,9 +51,9 @@ class Root:
 
 
 class NamingFunctions:
-    """How this process names what it finds; a notebook replaces both functions.
+    """Functions with which this process names objects and lines of code. A notebook replaces both of them.
 
-    ``roots`` returns the objects at which names begin; ``label`` names a recorded line by file, line and function.
+    ``roots`` returns the objects at which names begin; ``label`` formats a recorded (file name, line, function).
     """
 
     def __init__(self) -> None:
@@ -62,23 +62,23 @@ class NamingFunctions:
 
 
 def naming() -> NamingFunctions:
-    """The naming of this process."""
+    """Return the naming functions of this process."""
     return current().state(NamingFunctions)
 
 
 def python_roots() -> list[Root]:
-    """The roots of a process without IPython: ``__main__`` and the last exception."""
+    """Return the roots of a process without IPython: ``__main__`` and the last exception."""
     return [Root("", vars(sys.modules["__main__"]), "variable", "names"), *exception_roots()]
 
 
 def exception_roots() -> list[Root]:
-    """The last exception as Python keeps it for post-mortem debugging."""
+    """Return the last exception, which Python keeps for post-mortem debugging."""
     values = (getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback"))
     return [Root("last exception", value, "traceback", terminal=False) for value in values if value is not None]
 
 
 def module_roots(roots: Sequence[Root]) -> list[Root]:
-    """The namespaces of imported modules that are not among the roots: the user's modules before the libraries."""
+    """Return the namespaces of imported modules that are not roots yet, the user's modules before libraries."""
     seen_ids = {id(root.value) for root in roots}
     user_modules: list[Root] = []
     libraries: list[Root] = []
@@ -96,7 +96,7 @@ def module_roots(roots: Sequence[Root]) -> list[Root]:
 
 
 def notebook_roots(shell: Any) -> list[Root]:
-    """The roots of an IPython shell: its variables, its outputs and every place that keeps the last exception."""
+    """Return the roots of an IPython shell: variables, outputs, and all references to the last exception."""
     namespace = shell.user_ns
     result = getattr(shell, "last_execution_result", None)
 
@@ -105,7 +105,7 @@ def notebook_roots(shell: Any) -> list[Root]:
 
     roots = [
         Root("", namespace, "variable", "names", lambda name: not is_ipython_name(name)),
-        Root("", namespace, "variable", "names", lambda name: not is_own_output(name)),  # a variable that is called _
+        Root("", namespace, "variable", "names", lambda name: not is_own_output(name)),  # a variable named _
         Root("Out", namespace.get("_oh"), "output", "items"),
         Root("", namespace, "output", "names", is_own_output),
         Root("", getattr(shell, "user_ns_hidden", None), "output", "names", is_ipython_name),
@@ -126,7 +126,7 @@ def notebook_roots(shell: Any) -> list[Root]:
 
 
 def is_output(shell: Any, name: str) -> bool:
-    """Whether a name in the user's namespace is IPython's (``_``, ``_3``, ``Out``) and was not assigned by the user."""
+    """Return whether a name in the user's namespace, such as ``_3`` or ``Out``, has the value set by IPython."""
     value, hidden = shell.user_ns.get(name), shell.user_ns_hidden
     number = output_number(name)
     if name in LATEST_OUTPUTS:

@@ -1,8 +1,8 @@
-"""The search for what keeps tensors alive.
+"""Search for the objects that keep tensors alive.
 
-It goes upwards from every tensor through everything that refers to it, so that nothing that Python's collector knows is
-missed, and then downwards from the roots to give names to what was found. No code of the user runs, nothing is
-collected, and no GPU is asked.
+The search first follows references backwards from each tensor to all referrers that Python's collector knows. It then
+follows references forwards from the roots to assign names. It runs no user code, triggers no garbage collection and
+makes no CUDA call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interpreter import collector_paused, running_frames
 from ipygpumem.features.holders.model import PLACES, Storage
-from ipygpumem.features.holders.naming import ObjectNames
+from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.referrers import ReferrerGraph, SearchLimit, TrackedObjects
 from ipygpumem.features.holders.roots import Root
 from ipygpumem.features.holders.targets import Targets
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from ipygpumem.sources.storages import StorageLocation
 
 NO_NAME = "no name in Python"
-"""The holder of objects that are alive, although no name leads to them."""
-_MAX_SECOND_LOOKS = 4
-"""An array in a class in an array takes three."""
+"""Holder of objects that are alive but not reachable by any name."""
+_MAX_EXTRA_PASSES = 4
+"""An array in a class in an array takes three passes."""
 _MIN_UNNAMED_BYTES = 4096
-"""Unnamed bytes that are worth a second look: PyTorch itself keeps some small tensors."""
-_SECOND_LOOK_SHARE = 0.4
-"""Share of the time limit after which there is no second look; one may take until twice that share."""
+"""Size in bytes of unnamed storages from which on an extra pass is made: PyTorch itself keeps some small tensors."""
+_EXTRA_PASS_SHARE = 0.4
+"""Share of the time limit after which no extra pass starts. A pass may take until twice this share."""
 _MAX_GRAPH_HOLDERS = 4
 _UNREADABLE = (
-    "this version of PyTorch does not show all tensors that autograd graphs saved: the others are counted as not"
+    "this version of PyTorch does not expose all tensors saved by autograd graphs: the hidden ones are counted as not"
     " reachable from Python"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStorage:
-    """One storage with its names; ``amount`` in its facts is the size of the storage, not of the allocator's block.
+    """A storage with its names; ``amount`` in ``facts`` is the size of the storage, not of the allocator's block.
 
-    ``graph_holders``: if only an autograd graph keeps it, every holder of a tensor with such a graph.
+    If only autograd graphs keep the storage alive, ``graph_holders`` are the holders of tensors with such a graph.
     """
 
     memory: StorageLocation
@@ -58,7 +58,7 @@ class NamedStorage:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The storages that were found, a weak reference to each for a baseline, and the number of objects examined."""
+    """The storages found by a search, with weak references for a baseline and the number of examined objects."""
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]
@@ -76,7 +76,7 @@ def search_holders(
     limit: float = 10.0,
     threads: bool = True,
 ) -> SearchResult:
-    """Find what keeps each storage on the wanted devices alive; ``limit`` is in seconds.
+    """Search for the objects that keep storages on the wanted devices alive, for at most ``limit`` seconds.
 
     Names begin at the roots and, with ``threads``, at the local variables of running code.
     """
@@ -120,35 +120,35 @@ class _HolderSearch:
         if threads:
             threads_and_frames = ((name, frame) for name, frame in running_frames() if self.referrers.add_frame(frame))
             roots += [Root(f"thread {name}", frame, "thread") for name, frame in threads_and_frames]
-        for looks_left in range(_MAX_SECOND_LOOKS, -1, -1):
+        for passes_left in range(_MAX_EXTRA_PASSES, -1, -1):
             names = ObjectNames(self.referrers, targets)
             names.name_from_roots(roots)
-            added = self._look_again(names, roots) if looks_left and self.limit.complete else []
+            added = self._add_hidden_referrers(names, roots) if passes_left and self.limit.complete else []
             if not added:
                 break
             self.referrers.add_referrers(added)
         self._name_unreached(names)
         return names
 
-    def _look_again(self, names: ObjectNames, roots: list[Root]) -> list[int]:
-        """Look for further referrers of what no root leads to; returns the ids of those that were added."""
+    def _add_hidden_referrers(self, names: ObjectNames, roots: list[Root]) -> list[int]:
+        """Add hidden referrers of objects that no root leads to, and return the ids of these referrers."""
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(memory.size for target in targets for memory in target.memory)
-        if unnamed < _MIN_UNNAMED_BYTES or self.limit.passed(_SECOND_LOOK_SHARE):
+        if unnamed < _MIN_UNNAMED_BYTES or self.limit.passed(_EXTRA_PASS_SHARE):
             return []
         added = add_class_referrers(ids, self.referrers)
         if added or self.arrays_searched:
             return added
         self.arrays_searched = True
-        return add_array_referrers(ids, self.referrers, 2 * _SECOND_LOOK_SHARE, [root.value for root in roots])
+        return add_array_referrers(ids, self.referrers, 2 * _EXTRA_PASS_SHARE, [root.value for root in roots])
 
     def _unreached_ids(self, names: ObjectNames) -> set[int]:
-        """The objects that no root leads to, without storages that only their tensors keep alive."""
+        """Return the ids of objects that no root leads to, without storages kept alive only by their tensors."""
         targets, by_id = self.targets, self.targets.by_id
         reached = names.place_bits.keys() | names.root_ids | targets.graph.nodes.keys()
         unreached = self.referrers.objects.keys() - reached
-        # once it was created, the Python object of a storage lives as long as the storage: it keeps nothing alive
+        # the Python object of a storage, once created, lives as long as the storage and keeps nothing alive
         bare = {key for key in unreached if key in by_id and not by_id[key].is_tensor and key not in targets.extra}
         bare = self._without_parents(bare)
         targets.base_ids = self._without_parents(targets.base_ids)
@@ -161,7 +161,7 @@ class _HolderSearch:
 
     def _name_unreached(self, names: ObjectNames) -> None:
         ids = self._unreached_ids(names)
-        if not ids or not self.limit.complete:  # after an incomplete search they may have a name
+        if not ids or not self.limit.complete:  # the search may have missed their names
             return
         held = self.referrers.held_from_outside(ids, self.targets.own_references())
         cycles = [object_id for object_id in ids if object_id not in held]
@@ -180,7 +180,7 @@ class _HolderSearch:
         return [self._named_storage(memory, ids, names, holders) for memory, ids in groups.items()]
 
     def _graph_holders(self, names: ObjectNames) -> dict[int, dict[str, None]]:
-        """For each object that only autograd graphs keep alive: some holders of tensors with such a graph."""
+        """Return some holders of tensors with a graph, by the id of each object that only these graphs keep alive."""
         named, children, node_ids = names.named, self.referrers.children, self.targets.graph.nodes.keys()
         holders: dict[int, dict[str, None]] = {}
         pending: list[tuple[int, str]] = []
@@ -212,7 +212,7 @@ class _HolderSearch:
         tensor_ids = [object_id for object_id in ids if by_id[object_id].is_tensor]
         tensors = [by_id[object_id].obj for object_id in tensor_ids]
         described = [self.types.describe(tensor) for tensor in tensors]
-        # a tensor that only its own views keep alive makes no more of the storage visible than they do
+        # a base kept alive only by its views does not count, because user code cannot access it
         sizes = [nbytes for key, (_, nbytes) in zip(tensor_ids, described, strict=True) if key not in base_ids]
         visible = max((nbytes or 0 for nbytes in sizes), default=0)
         kind = self.targets.kinds.get((memory.device, memory.address))

@@ -1,4 +1,4 @@
-"""Tables of holders, one for each device: the largest first, adding up to the allocated memory."""
+"""Tables of holders, one per device, whose rows add up to the allocated memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
-from ipygpumem.core.units import VISIBLE, signed, size
+from ipygpumem.core.units import VISIBLE, many, signed, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ _OTHER_NAMES = 2
 
 
 def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list[Table]:
-    """A table for each device with the ``limit`` largest holders, each with its ``parts`` largest tensors."""
+    """Create a table for each device with its ``limit`` largest holders and their ``parts`` largest tensors."""
     tables = [_table(holders, total, limit, parts) for total in holders.totals]
     if not tables:
         tables = [Table("who holds the memory", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]
@@ -32,8 +32,7 @@ def _table(holders: Holders, total: Total, limit: int, parts: int) -> Table:
     whole = total.allocated if total.allocated is not None else total.held
     rows = [row for holder in shown for row in _holder_rows(holder, whole, parts)]
     if smaller:
-        label = f"{len(smaller):,} smaller holder{'s' if len(smaller) > 1 else ''}"
-        rows.append(_sum_row(label, _bytes(smaller), smaller, 1))
+        rows.append(_sum_row(many(len(smaller), "smaller holder"), _bytes(smaller), smaller, 1))
     if holders.since:
         title = f"{total.device}, new since {holders.since}"
         rows.append(_sum_row("new", _bytes(listed), listed, 0))
@@ -71,7 +70,7 @@ def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
 
 
 def _groups(holder: Holder) -> list[list[Storage]]:
-    """The storages of a holder by name, the largest first; what a tensor's graph keeps is a separate group."""
+    """Group the storages of a holder by name, the largest group first, with storages kept by graphs in extra groups."""
     groups: dict[tuple[str, bool], list[Storage]] = {}
     for storage in holder.parts:
         groups.setdefault((storage.name, storage.graph), []).append(storage)
@@ -89,7 +88,7 @@ def _kinds(holder: Holder) -> str:
 
 
 def _description(storages: Sequence[Storage]) -> str:
-    """Kind, shape, origin and other names of the storages of one name."""
+    """Describe storages with the same name: their kind, shape, origin and other names."""
     first = storages[0]
     details = ["" if first.kind == "plain" else first.kind, first.tensor, first.made]
     if first.graph:
@@ -115,7 +114,7 @@ def _size(nbytes: int) -> str:
 
 
 def _freeable(holders: Holders, device: str) -> list[str]:
-    """What `%gpumem free` would free, if anything."""
+    """Return sentences on the memory that `%gpumem free` would free."""
     if holders.since:
         return []
     freeable, with_outputs = holders.freeable(device, "traceback"), holders.freeable(device, "traceback", "output")

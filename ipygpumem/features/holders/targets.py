@@ -1,8 +1,8 @@
-"""The tensors and storages of a search: the memory they use, what they are used for, and their autograd graphs.
+"""The tensors and storages of a search, with their memory, their use in modules, and their autograd graphs.
 
-Some tensors have no memory of their own, because they wrap others (DTensor, torchao's tensors, a user's own subclass).
-Their role passes to the tensors inside, so that the storage of a wrapped parameter is a parameter.
-A hook that packed a saved tensor may keep it itself: a checkpoint keeps its arguments in autograd's own wrappers.
+Some tensors have no memory because they wrap others (DTensor, torchao's tensors, user-defined subclasses). The wrapped
+tensors inherit their role, so the storage of a wrapped parameter is a parameter.
+The hook that packs a saved tensor may keep it alive: checkpointing keeps arguments in autograd's saved tensors.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from ipygpumem.sources.storages import StorageLocation, TorchTypes
 
 _MAX_WRAPPERS = 5
-"""Levels of tensors in tensors: a distributed parameter may be quantized, and in a user's own class."""
+"""Maximum nesting depth: a distributed parameter may be quantized, and wrapped in a user-defined class."""
 _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
     ("module", "_parameters", 1, "parameter"),
     ("module", "_buffers", 1, "buffer"),
     ("optimizer", "state", 3, "optimizer state"),
     ("optimizer", "param_groups", 3, "parameter"),
 )
-"""Role of the owner, its attribute, the depth of the containers in it, and what the tensors are used for."""
+"""Role of the owner, its attribute, the nesting depth of the containers, and the kind of the tensors in them."""
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
-"""Class attributes of torchao with the names of the wrapped tensors; its ``__tensor_flatten__`` is generated."""
+"""Attributes in which torchao's classes name wrapped tensors, as their ``__tensor_flatten__`` is generated."""
 _MAX_NODES = 300_000
-"""A loop that accumulates a loss with its graph may have created millions."""
+"""A loop that accumulates a loss with its graph can create millions of nodes."""
 _MAX_HOOK_OBJECTS = 500
-"""Objects behind one hook that are searched for wrappers: a checkpoint has a dozen."""
+"""Number of objects to search per hook: checkpointing needs about a dozen."""
 _MAX_HOOK_DEPTH = 7
-"""A function, its closure, a cell, an object, its dict, a list, a wrapper."""
+"""A path may contain a function, its closure, a cell, an object, its dict, a list, and a saved tensor."""
 
 
 @dataclass(slots=True)
 class Target:
-    """A tensor with the memory it uses and the tensors it wraps, or a storage that Python code refers to directly."""
+    """A tensor with its memory and the tensors it wraps, or a storage that Python code refers to directly."""
 
     obj: Any
     memory: list[StorageLocation]
@@ -58,10 +58,10 @@ class Targets:
 
     Attributes:
         by_id: The targets by the id of the tensor or storage.
-        kinds: What each storage is used for, by device and address, as far as it belongs to a module or an optimizer.
-        extra: Referrers that the collector does not know, by the id of the referent.
-        base_ids: The ids of tensors that others are views of.
-        references: A weak reference to each storage, while which its address is not reused, by its location.
+        kinds: The use of each storage of a module or an optimizer, by device and address.
+        extra: Referrers unknown to the collector, by the id of the referent.
+        base_ids: Ids of the bases of views.
+        references: A weak reference to each storage by its location, which prevents reuse of the address.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Targets:
                     self.references[location] = self._types.weak_reference(storage)
         wrapped = self._wrapped_tensors(obj) if is_tensor and not memory else []
         if wrapped:
-            self._without_memory[object_id] = obj  # entered first, because it may wrap itself
+            self._without_memory[object_id] = obj  # added first, because it may wrap itself
             wrapped = [tensor for tensor in wrapped if self._add(tensor, levels=levels - 1)]
         if memory or wrapped:
             self.by_id[object_id] = Target(obj, memory, is_tensor, wrapped)
@@ -124,7 +124,7 @@ class Targets:
                 self.gradient_ids.add(id(gradient))
 
     def _add_bases(self) -> None:
-        """Add the tensors that views keep alive without the collector's knowledge."""
+        """Add the bases of views, which are kept alive through C++ references that the collector does not know."""
         for object_id, target in list(self.by_id.items()):
             base = self._types.base(target.obj) if target.is_tensor else None
             if base is not None and id(base) != object_id:
@@ -142,12 +142,12 @@ class Targets:
                     self._set_role(tensor, kind)
 
     def _set_role(self, obj: Any, kind: Kind) -> None:
-        """Record what a target is used for; of several kinds the first in `KINDS`."""
+        """Record the kind of a target; if there are several, the first in `KINDS`."""
         if id(obj) in self.by_id:
             self._roles[id(obj)] = min(kind, self._roles.get(id(obj), "plain"), key=KINDS.index)
 
     def _set_kinds(self) -> None:
-        """Pass the role of each tensor to its storage, and that of a wrapper to wrapped tensors without a role."""
+        """Assign the kind of each tensor to its storage, and that of a wrapper to wrapped tensors without a kind."""
         for root_id, kind in self._roles.items():
             pending, seen_ids = [root_id], {root_id}
             while pending:
@@ -161,9 +161,9 @@ class Targets:
                     self.kinds[location] = min(kind, self.kinds.get(location, "plain"), key=KINDS.index)
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
-        """The tensors in the attributes of one without storage.
+        """Return the tensors in the attributes of a tensor without storage.
 
-        Classes that support torch.compile name them in ``__tensor_flatten__``. Of other classes all attributes count.
+        Classes that support torch.compile list them in ``__tensor_flatten__``. In other classes, use all attributes.
         """
         if not self._types.dispatches(tensor):
             return []
@@ -176,7 +176,7 @@ class Targets:
         return named or [value for _, value in tensors]
 
     def own_references(self) -> Counter[int]:
-        """How often each object is in the lists of this instance, by id."""
+        """Count the references to each object in the lists of this instance, by id."""
         targets = self.by_id.values()
         lists = chain(*self._by_role.values(), *self.extra.values(), *(target.wrapped for target in targets))
         single = chain((target.obj for target in targets), self._without_memory.values(), self.graph.saved.values())
@@ -184,7 +184,7 @@ class Targets:
 
 
 def _flattened_names(cls: type) -> set[str]:
-    """Possible names of the wrapped tensors of a class: the string constants of ``__tensor_flatten__``."""
+    """Return the possible names of wrapped tensors: the string constants in ``__tensor_flatten__``."""
     names: set[str] = set()
     for namespace in map(type_dict, mro(cls)):
         flatten = namespace.get("__tensor_flatten__")
@@ -200,7 +200,7 @@ def _strings(value: Any) -> list[str]:
 
 
 def _contents(container: Any, levels: int) -> list[Any]:
-    """The values in nested dicts, lists and tuples."""
+    """Return the values in nested dicts, lists and tuples."""
     base: Any = next((base for base in (dict, list, tuple) if is_instance(container, base)), None)
     if base is None:
         return [container]
@@ -209,10 +209,10 @@ def _contents(container: Any, levels: int) -> list[Any]:
 
 
 class _AutogradGraph:
-    """The nodes above some tensors, kept alive because the collector does not know them and ids are reused.
+    """The autograd graphs of some tensors. The nodes are kept alive here so that their ids are not reused.
 
-    ``saved`` is what they keep besides each other: tensors, or what a hook made of them, and the hooks. ``unreadable``:
-    whether some saved tensors cannot be read in this version of PyTorch.
+    ``saved`` contains the saved tensors, the objects into which hooks packed them, and the hooks, by id. ``unreadable``
+    is True if this version of PyTorch does not expose some of the saved tensors.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class _AutogradGraph:
                 pending.append(node)
 
     def _read_saved(self, node: Any) -> list[Any]:
-        """Record what a node saved; return nodes that are reachable only through its hooks."""
+        """Record the objects saved by a node, and return nodes that are reachable only through its hooks."""
         saved, unreadable = self._types.saved(node)
         self.unreadable |= unreadable
         hidden_nodes = []
@@ -258,12 +258,12 @@ class _AutogradGraph:
         return hidden_nodes
 
     def _search_hook(self, hook: Any) -> list[Any]:
-        """Find the wrappers and nodes that a hook keeps: the collector does not see the tensors inside a wrapper."""
-        nodes, level = [], [hook]
+        """Record the saved tensors that a hook refers to, hidden from the collector, and return its graph nodes."""
+        nodes, frontier = [], [hook]
         seen_ids = {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):
-            next_level: list[Any] = []
-            for obj in level:
+            next_frontier: list[Any] = []
+            for obj in frontier:
                 self._searched_ids.add(id(obj))
                 for part in (obj.__closure__,) if type(obj) is FunctionType else gc.get_referents(obj):
                     if is_saved_tensor(part):
@@ -273,9 +273,9 @@ class _AutogradGraph:
                     elif hasattr(type(part), "_raw_saved_tensors"):
                         nodes.append(part)
                     elif len(seen_ids) < _MAX_HOOK_OBJECTS and gc.is_tracked(part) and self._may_lead_on(part):
-                        next_level.append(part)
+                        next_frontier.append(part)
                     seen_ids.add(id(part))
-            level = next_level
+            frontier = next_frontier
         return nodes
 
     def _unpack(self, wrapper: Any, referrer: Any) -> None:

@@ -1,8 +1,8 @@
-"""A second look for objects without a referrer: in what the collector does not track, and through classes.
+"""Find additional referrers: objects that the garbage collector does not track, and instances of classes.
 
-NumPy arrays are not tracked, nor are dicts and tuples that contain nothing tracked, although they may refer to an array
-that holds Python objects or shares a tensor's memory. A class is named by what refers to it by name; if nothing does,
-it is named through an instance, a subclass or a tuple.
+The collector does not track NumPy arrays, nor dicts and tuples that contain only untracked objects, although such
+arrays may contain Python objects or share a tensor's memory. A class is named by the variables that refer to it;
+without one, by an instance, a subclass or a tuple.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 _CHUNK = 8192
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
 _MAX_CLASS_REFERRERS = 50
-"""Instances of one class to consider: there may be millions, and one name is as good as another."""
+"""Number of instances per class to consider: a class may have millions, and any of them can name it."""
 _MAX_ARRAY_SIZE = 1_000_000
-"""Elements of an array of objects: each becomes a temporary Python reference when it is read."""
+"""Maximum number of elements in an array of objects: reading it creates a temporary reference to each."""
 _dtype, _size = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size"))
 
 array_base: Any = vars(np.ndarray)["base"].__get__
-"""The object whose memory an array uses; None if it has its own."""
+"""Get the object whose memory an array uses; None if the array owns its memory."""
 
 
 def _is_array(cls: type) -> bool:
-    """Whether a class is ``numpy.ndarray`` or derived from it."""
+    """Return whether a class is ``numpy.ndarray`` or a subclass."""
     return any(base is np.ndarray for base in mro(cls))
 
 
 def has_objects(obj: Any) -> bool:
-    """Whether this is an array whose elements are Python objects."""
+    """Return whether this is an array whose elements are Python objects."""
     return _is_array(type(obj)) and bool(_dtype(obj).hasobject)
 
 
 def array_items(array: Any) -> Iterator[tuple[str, Any]]:
-    """Index and value of each object in an array: ``[0, 3]``, or ``[0]["name"]`` for a field."""
+    """Yield the index and value of each object in an array: ``[0, 3]``, or ``[0]["name"]`` for a field."""
     if _size(array) > _MAX_ARRAY_SIZE:
         return
     fields = _dtype(array).names
@@ -59,10 +59,10 @@ def array_items(array: Any) -> Iterator[tuple[str, Any]]:
 def add_array_referrers(
     ids: Collection[int], referrers: ReferrerGraph, share: float, roots: Iterable[Any] = ()
 ) -> list[int]:
-    """Add the arrays and untracked containers that lead to some objects; returns the ids of what was added.
+    """Add the arrays and untracked containers that lead to some objects, and return the ids of the added objects.
 
-    Nothing is added if reading takes longer than a share of the time limit. ``roots`` are objects to look into although
-    the collector may not track them.
+    Nothing is added if reading takes longer than ``share`` of the time limit. ``roots`` are searched even if the
+    collector does not track them.
     """
     pending = _untracked_referents(referrers, share)
     pending += [(part, root) for root in roots if _is_untracked(root) for part in _referents(root) if _may_refer(part)]
@@ -96,7 +96,7 @@ def add_array_referrers(
 
 
 def _untracked_referents(referrers: ReferrerGraph, share: float) -> list[tuple[Any, Any]]:
-    """Arrays and untracked containers that a tracked object refers to, each with that object."""
+    """Return pairs of an array or untracked container and the tracked object that refers to it."""
     pairs: list[tuple[Any, Any]] = []
     objects = referrers.heap.objects
     for start in range(0, len(objects), _CHUNK):
@@ -125,7 +125,7 @@ def _referents(obj: Any) -> list[Any]:
 
 
 def _may_refer(obj: Any) -> bool:
-    """Whether an object may refer to Python objects although the collector does not know of it."""
+    """Return whether an object that the collector does not track may refer to Python objects."""
     if _is_untracked(obj):
         return any(id(type(part)) not in _PLAIN_TYPE_IDS for part in gc.get_referents(obj))
     return _is_array(type(obj)) and (array_base(obj) is not None or has_objects(obj))
@@ -136,7 +136,7 @@ def _is_untracked(obj: Any) -> bool:
 
 
 def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> list[int]:
-    """Add instances, subclasses and tuples of the classes among some objects; returns the ids of what was added."""
+    """Add instances, subclasses and tuples of the classes among some objects, and return the ids of the added ones."""
     class_ids = [object_id for object_id in ids if is_instance(referrers.objects[object_id], type)]
     added = []
     for class_id, parents in zip(class_ids, referrers.heap.parents(class_ids), strict=True):
@@ -152,6 +152,6 @@ def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> list[
 
 
 def _belongs_to_class(bases: tuple[Any, ...], heap: TrackedObjects) -> bool:
-    """Whether a tuple is the tuple of bases of some class."""
+    """Return whether a tuple is the ``__bases__`` or ``__mro__`` of a class."""
     (parents,) = heap.parents([id(bases)])
     return any(is_instance(parent, type) for parent in parents)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.core.units import duration, precise_size, size
+from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
-from ipygpumem.snapshot.export.text import clip, many
+from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.axes import INK, LEFT, POINT, RIGHT, mark_peak, render, time_ticks
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.units import size
+from ipygpumem.core.units import many, size
 from ipygpumem.features.ranks.skew import compare_ranks
-from ipygpumem.snapshot.export.text import clip, many
+from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, render, time_ticks
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import duration, signed, size
+from ipygpumem.core.units import duration, many, signed, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +24,6 @@ def clip(text: str, width: int = _LABEL) -> str:
     """Return the text on one line of at most ``width`` characters, without control characters."""
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def many(count: int, noun: str) -> str:
-    """Format a count with its noun: ``"1 block"``, ``"2,000 blocks"``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def share(part: int, whole: int) -> str:

@@ -9,8 +9,7 @@ import numpy as np
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.to_dict import PlainData
-from ipygpumem.core.units import MIB, size
-from ipygpumem.snapshot.export.text import many
+from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
 from ipygpumem.snapshot.model.trace import Action
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.units import size
-from ipygpumem.snapshot.export.text import clip, group_lines, many, peak_line
+from ipygpumem.core.units import many, size
+from ipygpumem.snapshot.export.text import clip, group_lines, peak_line
 from ipygpumem.snapshot.model.trace import Action
 
 if TYPE_CHECKING:

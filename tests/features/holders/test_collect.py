@@ -56,7 +56,7 @@ def test_memory_without_a_python_object_is_listed_by_cause(fake_gpu):
     result = find(variables)
     assert remainders(result) == {
         "cuBLAS workspace, since the preload": 32 * MIB,
-        "private pools, as of CUDA graphs": 7 * MIB,
+        "private pools, such as those of CUDA graphs": 7 * MIB,
         "not reachable from Python: autograd graph, C++, in flight": 5 * MIB,
     }
     assert_adds_up(result)
@@ -87,7 +87,7 @@ def test_memory_outside_pytorch_allocator_is_reported_separately(fake_gpu):
     try:
         result = find({"own": pytorch_tensor, "shared": external_tensor})
         assert [holder.name for holder in result.holders] == ["own"]
-        assert "4.0 MiB of tensors are not in PyTorch's allocator" in result.notes[0]
+        assert "4.0 MiB of tensor memory is not counted because PyTorch did not allocate it" in result.notes[0]
         assert_adds_up(result)
     finally:
         fake_gpu.storages[storage._cdata] = (0, block)
@@ -154,7 +154,7 @@ def test_holders_as_dict_and_text(fake_gpu):
 
 def test_without_torch_there_are_no_tensors(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
-    assert holders().notes == ("torch is not imported: there are no tensors",)
+    assert holders().notes == ("there are no tensors because torch is not imported",)
 
 
 def test_unprintable_dict_keys(fake_gpu):
@@ -182,14 +182,14 @@ def test_concurrent_allocations_during_search(fake_gpu, monkeypatch):
     assert [holder.name for holder in result.holders] == ["x"]
     assert remainders(result) == {
         "not reachable from Python: autograd graph, C++, in flight": 12 * MIB,
-        "allocated meanwhile by other threads": 7 * MIB,
+        "allocated by other threads during the search": 7 * MIB,
     }
     assert_adds_up(result)
 
 
 def test_note_on_small_view_of_large_storage(fake_gpu):
     (holder,) = find({"small": ones(64 * MIB)[:10]}).holders
-    assert holder.note == "small is a view of 10 bytes that keeps 64.0 MiB: .clone() would keep only the view"
+    assert holder.note == "small, a view of 10 bytes, keeps 64.0 MiB alive: replace it with its .clone()"
 
 
 def test_sparse_tensor_is_not_a_view_of_its_indices():

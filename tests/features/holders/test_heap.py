@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ipygpumem
-from ipygpumem.features.holders.naming import ObjectNames
+from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.referrers import ReferrerGraph, TrackedObjects
 
 CHECKOUT = Path(ipygpumem.__file__).parents[1]

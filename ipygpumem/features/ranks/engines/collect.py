@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.report import code_label
-from ipygpumem.core.units import MIB
+from ipygpumem.core.units import MIB, many
 from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.collect import Ranks
 from ipygpumem.features.ranks.engines.submission import Submission, engine_result, joined_engine
 from ipygpumem.features.ranks.notes import join_names
-from ipygpumem.snapshot.export.text import many
 
 if TYPE_CHECKING:
     from collections.abc import Callable

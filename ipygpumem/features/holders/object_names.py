@@ -1,7 +1,7 @@
-"""Names for objects, found by following references from the roots down to the tensors.
+"""Assign names to objects by following references from the roots to the tensors.
 
 The roots are visited in the order of their places: variables of the notebook first, then modules, outputs and so on.
-Objects that only an autograd graph keeps alive are named last, after the tensor that has the graph.
+Objects that only an autograd graph keeps alive are visited last, and named after the tensor with the graph.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
-"""Depth added by an optimizer's references, so that a parameter is named after its module."""
+"""Depth added by references from an optimizer, so that parameters are named after their modules."""
 _SHARED_ROOT_DEPTH = 5
-"""Initial depth of a root that other roots may hold, too."""
+"""Initial depth of a root that may also be referenced by other roots."""
 _MAX_NAME_PARTS = 12
 _ELLIPSIS = "..."
 _MAX_OTHER_NAMES = 4
 _MAX_NAME_ATTEMPTS = 40
-"""Names that are tried for one storage: there may be any number of paths to it."""
+"""Maximum number of paths followed to find the names of one storage."""
 _CLOCK_INTERVAL = 256
-"""Objects visited between two looks at the clock."""
+"""Number of objects visited between two checks of the time limit."""
 _LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _CONTAINERS = (dict, list, tuple, types.CellType, types.TracebackType)
 
@@ -44,9 +44,9 @@ _Queue = list[tuple[int, int, int]]
 
 @dataclass(slots=True)
 class NamedObject:
-    """How an object is reached first: from which parent and under which label, and the holder it belongs to.
+    """The shortest path to an object: the parent, the label of the reference from it, and the holder.
 
-    ``graph``: whether only an autograd graph leads to it.
+    ``graph`` is True if the object is reachable only through an autograd graph.
     """
 
     parent_id: int | None
@@ -59,8 +59,8 @@ class NamedObject:
     def child(
         self, own_id: int, label: ReferenceLabel, *, holder: str = "", graph: bool = False, last_resort: bool = False
     ) -> NamedObject:
-        """The name of an object that this one refers to; ``graph``: through an autograd graph."""
-        # a module's own dicts, and what they contain, are no further away than the module
+        """Return the entry of an object referenced by this one; ``graph``: through an autograd graph."""
+        # a module's own dicts and the objects in them have the same depth as the module
         inside_module = label.style in {"module", "members"} or self.label.style == "members"
         steps = _LAST_RESORT_STEPS if last_resort else 0 if inside_module else 1
         holder = holder or self.holder or f"{self.label.text}{label.text}"
@@ -68,10 +68,10 @@ class NamedObject:
 
 
 class ObjectNames:
-    """Names of the objects in a referrer graph, as far as they are found in time.
+    """Names of the objects in a referrer graph, as far as they are found within the time limit.
 
-    By id: ``named`` is the first name, ``place_bits`` has one bit for every place from which an object is reached, and
-    ``root_ids`` are objects whose names do not depend on what refers to them.
+    By object id, ``named`` contains the shortest path and ``place_bits`` one bit per place from which the object is
+    reachable. ``root_ids`` are the ids of objects that are never named after their referrers.
     """
 
     def __init__(self, referrers: ReferrerGraph, targets: Targets) -> None:
@@ -87,7 +87,7 @@ class ObjectNames:
         self.root_ids: set[int] = set()
 
     def name_from_roots(self, roots: Sequence[Root]) -> None:
-        """Name everything that the roots lead to."""
+        """Name all objects that are reachable from the roots."""
         self.root_ids = {id(root.value) for root in roots if root.terminal}
         ordered = sorted(roots, key=lambda root: PLACES.index(root.place))
         for _, group in itertools.groupby(ordered, lambda root: root.place):
@@ -99,10 +99,10 @@ class ObjectNames:
         self._spread_places()
 
     def name_unreached(self, ids: Collection[int], holder: str, place: Place) -> None:
-        """Name objects that no root leads to, all under one holder."""
+        """Name objects that are not reachable from any root, all under one holder."""
         inner = {child_id for key in ids for child_id in self._referrers.children.get(key, ()) if child_id != key}
         objects = self._referrers.objects
-        # objects that no other refers to come first, then those in cycles
+        # objects without referrers come first, then those in cycles
         for object_id in sorted(ids, key=lambda key: (key in inner, _label_rank(objects[key]))):
             self._mark(object_id, place)
             if object_id not in self.named and object_id not in self._skipped:
@@ -114,7 +114,7 @@ class ObjectNames:
         self._spread_places()
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
-        """All places from which one of these objects is reached."""
+        """Return all places from which at least one of these objects is reachable."""
         return tuple(p for p in PLACES if any(self.place_bits.get(key, 0) & _PLACE_BITS[p] for key in ids))
 
     def _add_root(self, root: Root, queue: _Queue) -> None:
@@ -136,7 +136,7 @@ class ObjectNames:
                 self._name_first(child_id, named, queue)
 
     def _name_first(self, object_id: int, named: NamedObject, queue: _Queue) -> None:
-        """Name an object at which names begin."""
+        """Name a root object."""
         self._mark(object_id, named.place)
         self._name(object_id, named, queue)
 
@@ -163,7 +163,7 @@ class ObjectNames:
         self._skipped |= skipped
         child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
         is_target = object_id in target_ids
-        # each local variable of a failed function or a thread is a separate holder
+        # each local variable in a traceback or a thread is a separate holder
         is_frame = type(obj) is types.FrameType and named.place in {"traceback", "thread"}
         labelled: set[int] = set()
         for child_id, label in reference_labels(obj, named.label.style, target_ids, child_ids):
@@ -174,13 +174,13 @@ class ObjectNames:
                 self._name(child_id, named.child(object_id, label, holder=holder, last_resort=last_resort), queue)
         for child_id in (child_id for child_id in child_ids if child_id not in labelled):
             if is_target and child_id in self._node_ids:
-                self._graph_edges.append((object_id, child_id))  # names through a graph come after all others
+                self._graph_edges.append((object_id, child_id))  # graphs are followed after all other references
             else:
                 text = self._tensor_reference(child_id, obj) if is_target else fallback_label(obj)
                 self._name(child_id, named.child(object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
-        """The label of what a tensor keeps: its gradient, or the tensor it is a view of, which has the same name."""
+        """Return the label of a tensor's gradient, or of the base of a view, which has the same name as the view."""
         if not any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
             return fallback_label(tensor)
         return ".grad" if child_id in self._targets.gradient_ids else ""
@@ -206,7 +206,7 @@ class ObjectNames:
             heapq.heappush(queue, (new.depth, next(self._order), object_id))
 
     def _spread_places(self) -> None:
-        """Pass the places of each object on to everything that it leads to."""
+        """Propagate the places of each object to all objects reachable from it."""
         place_bits, children = self.place_bits, self._referrers.children
         pending = list(place_bits)
         while pending:
@@ -219,7 +219,7 @@ class ObjectNames:
                     pending.append(child_id)
 
     def name(self, object_id: int) -> str:
-        """An object's first name; of an object that a graph keeps alive, the name of the tensor that has the graph."""
+        """Return the first name of an object. If only a graph keeps it alive, it is the name of the tensor with it."""
         parts: list[str] = []
         current: int | None = object_id
         while current is not None:
@@ -245,7 +245,7 @@ class ObjectNames:
         return f"[{self.name(label.key_id)}]"
 
     def other_names(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """Further names of one storage, given the ids of its tensors, without the first name of the first tensor."""
+        """Return further names of a storage, given the ids of its tensors, without the storage's first name."""
         names: dict[str, str] = {}
         graph = self.named[ids[0]].graph
         attempts_left = [_MAX_NAME_ATTEMPTS]
@@ -253,12 +253,12 @@ class ObjectNames:
             if object_id in self.named and self.named[object_id].graph is graph and len(names) <= _MAX_OTHER_NAMES:
                 prefix = f"{self.named[object_id].holder}{_ELLIPSIS}"
                 for name in self._names(object_id, (), attempts_left):
-                    # of several shortened names with the same beginning, the first is enough
+                    # shortened names with a common beginning count as one name
                     names.setdefault(prefix if name.startswith(prefix) else name, name)
         return tuple(names.values())[1 : _MAX_OTHER_NAMES + 1]
 
     def _names(self, object_id: int, path: tuple[int, ...], attempts_left: list[int]) -> list[str]:
-        """Some names of an object, the first one first. ``path``: the objects below, which no name passes again."""
+        """Return some names of an object, beginning with the first. No name passes through the objects in ``path``."""
         attempts_left[0] -= 1
         first = self.name(object_id)
         is_frame = type(self._referrers.objects[object_id]) is types.FrameType
@@ -277,7 +277,7 @@ class ObjectNames:
 
 
 def _label_rank(obj: Any) -> int:
-    """A function's frame tells more than another object, and that more than a container."""
+    """Return the sort key of an object: frames, whose labels are the most informative, first, containers last."""
     return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1
 
 
