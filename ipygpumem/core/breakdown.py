@@ -1,4 +1,4 @@
-"""The memory breakdown of one device, with lines that add up to the memory in use, and the baseline of a session.
+"""The memory breakdown of a device, whose lines add up to the memory in use, and the baseline of a session.
 
 ::
 
@@ -7,8 +7,8 @@
     PyTorch reserved = allocated + pending + cached
     outside PyTorch  = baseline (context, first kernels) + since the baseline
 
-Where memory is not known by process (mode ``device``), ``outside PyTorch`` includes all processes, and the lines
-``other processes`` and ``unattributed`` are unknown.
+If per-process memory usage is not available (mode ``device``), ``outside PyTorch`` includes all processes, and the
+lines ``other processes`` and ``unattributed`` are unknown.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, Reading
 
 PRELOAD_OFF = "preload is off"
-"""The note of a baseline for which CUDA was not started: there may be a GPU."""
+"""Note of a baseline that was taken without starting CUDA. The machine may still have a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline(PlainData):
-    """Memory in use before the first cell, after PyTorch and its first kernels were preloaded.
+    """Memory usage before the first cell runs, after CUDA was started and the first kernels ran.
 
     Attributes:
-        reading: The reading of all devices and of the host.
+        reading: Counters of all devices and of the host.
         device: Name of the preloaded device; None if CUDA was not started.
-        label: Product name of that device.
-        context: Size of its CUDA context in bytes; None if CUDA had started before.
-        kernels: Size of the first kernels and their libraries, outside PyTorch, in bytes; None if unknown.
-        workspace: Size of the workspace that cuBLAS keeps in PyTorch's allocator, in bytes; None if unknown.
-        note: Why the preload was incomplete; empty if it was not.
+        label: Product name of the preloaded device.
+        context: Size of the CUDA context in bytes; None if CUDA was already running.
+        kernels: Memory outside PyTorch used by the first kernels and their libraries, in bytes; None if unknown.
+        workspace: Size of the cuBLAS workspace in PyTorch's allocator, in bytes; None if unknown.
+        note: Reason why the preload is incomplete; empty if it is complete.
     """
 
     reading: Reading
@@ -59,7 +59,7 @@ class Baseline(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class BreakdownLine:
-    """One line: its label, its size in bytes, its depth (0 is a total, 1 a part of it, ...) and its accuracy."""
+    """One line of the breakdown. ``level`` is 0 for a total, 1 for a part of it, and so on."""
 
     label: str
     nbytes: int | None
@@ -68,7 +68,7 @@ class BreakdownLine:
 
 
 def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[BreakdownLine]:
-    """Every line of the breakdown of a device, starting with its total memory."""
+    """Return all lines of a device's breakdown, starting with the total memory."""
     torch_grade = grade("exact", reading.torch_why or "allocator counter")
     device_grade = grade("exact", reading.source or "CUDA's device properties")
     process_grade = grade("exact", reading.why)
@@ -115,7 +115,7 @@ def _outside_parts(reading: DeviceReading, baseline: Baseline | None) -> list[tu
 
 
 def _comparable(before: DeviceReading, now: DeviceReading) -> bool:
-    """Whether both readings are of this process, or both of the whole device by the same source."""
+    """Return whether both readings contain this process's memory, or neither does and their sources are equal."""
     if before.process is None and now.process is None:
         return before.source == now.source
     return before.process is not None and now.process is not None

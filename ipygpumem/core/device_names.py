@@ -1,4 +1,4 @@
-"""Names of devices as users write them."""
+"""Parse device names in the forms that users write."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from ipygpumem.core.errors import OptionError
 
 HOST = "host"
-"""Name used in place of a device for the host memory of this process."""
+"""Device name that stands for the host memory of this process."""
 _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 
 def split_devices(devices: Any, option: str) -> list[str]:
-    """Split ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, into texts.
+    """Split ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, into strings.
 
-    If there is none, an `OptionError` names the option.
+    Raises `OptionError`, which names the option, if the result is empty.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
@@ -26,9 +26,9 @@ def split_devices(devices: Any, option: str) -> list[str]:
 
 
 def device_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Convert ``0``, ``cuda:0``, ``cuda`` and ``host`` to names of devices, whether or not this machine has them.
+    """Convert ``0``, ``cuda:0``, ``cuda`` and ``host`` to device names without checking that the devices exist.
 
-    An `OptionError` says which text is not such a name.
+    Raises `OptionError` for any other string.
     """
     names = []
     for text in map(str.strip, texts):

@@ -1,4 +1,4 @@
-"""What one measurement changed on one device: the difference of two readings, and how accurate each figure is."""
+"""Changes in the memory of one device during a measurement, and the accuracy of each value."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Peak(Counters):
     """The highest value of each allocator counter during a measurement, in bytes.
 
     Attributes:
-        exact: Whether the peak of ``allocated`` is exact. Otherwise it is an upper bound: the counters were not reset,
-            and an earlier peak was higher. The other three may be upper bounds in either case if there was no reset.
+        exact: Whether the peak of ``allocated`` is exact. It is an upper bound if the counters were not reset and an
+            earlier peak was higher. Without a reset, the other three peaks may always be upper bounds.
     """
 
     exact: bool = True
@@ -34,14 +34,14 @@ class Peak(Counters):
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport(PlainData):
-    """What one measurement changed on one device. Figures are changes in bytes; None if unknown (see `grades`).
+    """Changes in the memory of one device during a measurement, in bytes. Unknown values are None (see `grades`).
 
     Attributes:
         before: The reading at the beginning.
         after: The reading at the end.
         high: Peaks of the allocator counters; None if they could not be read.
-        sampled: What samples of the device prove about memory outside PyTorch; None if no more than the readings do.
-        unsampled: Why samples are missing for some or all of the time; empty if none are.
+        sampled: Peak of memory outside PyTorch from samples; None if no sample is higher than both readings.
+        unsampled: Reason why samples are missing; empty if no samples are missing.
     """
 
     before: DeviceReading
@@ -62,34 +62,34 @@ class DeviceReport(PlainData):
 
     @property
     def held(self) -> int | None:
-        """Allocated at the end minus allocated at the beginning: memory of tensors that the code still holds."""
+        """Change in allocated memory, that is, memory of tensors that the code still holds at the end."""
         return difference(self.before.allocated, self.after.allocated)
 
     @property
     def peak(self) -> int | None:
-        """Highest allocated memory minus that at the beginning."""
+        """Peak of allocated memory relative to the beginning."""
         if self.high is None or self.before.allocated is None:
             return None
         return self.high.allocated - self.before.allocated
 
     @property
     def pending(self) -> int | None:
-        """Freed blocks that wait for a stream."""
+        """Change in the memory of freed blocks that wait for a stream."""
         return difference(self.before.pending, self.after.pending)
 
     @property
     def cached(self) -> int | None:
-        """PyTorch's cache."""
+        """Change in the size of PyTorch's cache."""
         return difference(self.before.cached, self.after.cached)
 
     @property
     def process_wide(self) -> bool:
-        """Whether both readings know this process's own entry, so that figures do not include other processes."""
+        """Whether both readings contain NVML's entry for this process, so that values exclude other processes."""
         return self.before.process is not None and self.after.process is not None
 
     @property
     def outside(self) -> int | None:
-        """Memory outside PyTorch: of this process, or (grade ``device``) of all processes on the device."""
+        """Change in memory outside PyTorch, of this process or, with grade ``device``, of all processes."""
         if self.process_wide:
             return difference(self.before.outside, self.after.outside)
         if not self._comparable:
@@ -98,19 +98,19 @@ class DeviceReport(PlainData):
 
     @property
     def outside_peak(self) -> int | None:
-        """Lower bound of the peak of memory outside PyTorch; None if nothing proves one.
+        """Lower bound on the peak of memory outside PyTorch; None if no bound is known.
 
-        May include a process that started and ended during the measurement: see `ipygpumem.core.samples`.
+        It may include a process that started and ended during the measurement. See `ipygpumem.core.samples`.
         """
         proven = [self.accounted, None if self.sampled is None else self.sampled.change]
         return max((peak for peak in proven if peak), default=None)
 
     @property
     def accounted(self) -> int | None:
-        """Lower bound of that peak from the driver's accounting of this process; None if that is off or proves nothing.
+        """Lower bound on `outside_peak` from the driver's accounting mode; None if it is off or shows no higher peak.
 
-        The driver's record of this process's highest memory use rose during the measurement, so that value was
-        reached. PyTorch had at most its peak of reserved memory of it.
+        If the driver's record of this process's peak usage rises during a measurement, that usage was reached, and at
+        most PyTorch's peak of reserved memory belonged to PyTorch.
         """
         before, after, at_start = self.before.highest, self.after.highest, self.before.outside
         if before is None or after is None or after <= before or at_start is None or self.high is None:
@@ -120,29 +120,29 @@ class DeviceReport(PlainData):
 
     @property
     def others(self) -> int | None:
-        """Other processes in NVML's list."""
+        """Change in the memory of other processes in NVML's list."""
         return difference(self.before.others, self.after.others) if self.process_wide else None
 
     @property
     def unattributed(self) -> int | None:
-        """Memory in use that is in no process's entry: managed memory, page tables, hidden processes."""
+        """Change in memory in use that NVML attributes to no process: managed memory, page tables, hidden processes."""
         if not self.process_wide or not self._comparable:
             return None
         return difference(self.before.unattributed, self.after.unattributed)
 
     @property
     def process(self) -> int | None:
-        """NVML's entry of this process."""
+        """Change in the memory of this process according to NVML."""
         return difference(self.before.process, self.after.process)
 
     @property
     def used(self) -> int | None:
-        """Device memory in use at the end, with the driver's own part. A level, not a change."""
+        """Device memory in use at the end (not a change), including memory reserved by the driver."""
         return self.after.used
 
     @property
     def total(self) -> int | None:
-        """Total device memory. A level, not a change."""
+        """Total memory of the device (not a change)."""
         return self.after.total
 
     @property
@@ -157,13 +157,13 @@ class DeviceReport(PlainData):
 
     @property
     def retries(self) -> int:
-        """Number of allocations for which PyTorch had to free its whole cache first."""
+        """Number of allocations before which PyTorch had to free its entire cache."""
         return difference(self.before.retries, self.after.retries) or 0
 
     def moved(self, minimum: int) -> bool:
-        """Whether this process changed memory by at least ``minimum`` bytes, or ran out of memory.
+        """Return whether this process changed memory by at least ``minimum`` bytes, or ran out of memory.
 
-        Without figures of this process alone, changes below 16 MiB outside PyTorch are attributed to other processes.
+        If per-process memory usage is unknown, changes below 16 MiB outside PyTorch are attributed to other processes.
         """
         figures = [
             self.held,
@@ -183,7 +183,7 @@ class DeviceReport(PlainData):
 
     @property
     def grades(self) -> dict[str, Grade]:
-        """How accurate each figure is, by name."""
+        """Accuracy of each value, by name."""
         torch_problem = self.after.torch_why or self.before.torch_why or "PyTorch's counters are not available"
         torch_grade = exact_if_known(self.held, self.after.torch_why or "allocator counter", torch_problem)
         problem = _DIFFERENT_SOURCES if self.process_wide else f"no attribution by process: {self.after.why}"

@@ -1,4 +1,4 @@
-"""The exceptions of this package. Each message is one line, which notebooks show as a ``UsageError``."""
+"""Exceptions raised by this package. Each message is a single line, which notebooks show as a ``UsageError``."""
 
 from typing import Any
 
@@ -20,22 +20,22 @@ __all__ = [
 
 
 class IpyGpuMemError(Exception):
-    """Base class of all exceptions of this package."""
+    """Base class of all exceptions raised by this package."""
 
 
 class OptionError(IpyGpuMemError, ValueError):
-    """An invalid option, argument or size."""
+    """Raised if an option, argument or size is invalid."""
 
 
 class DeviceError(OptionError):
-    """A device that does not exist."""
+    """Raised if a device does not exist."""
 
 
 class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (part of the public API)
-    """A cell or block exceeded a memory limit.
+    """Raised if a cell or block exceeds a memory limit.
 
     Attributes:
-        excesses: The exceeded limits: `ipygpumem.features.limits.model.ExceededLimit`.
+        excesses: The exceeded limits, as `ipygpumem.features.limits.model.ExceededLimit` objects.
     """
 
     def __init__(self, message: str, excesses: tuple[Any, ...] = ()) -> None:
@@ -44,35 +44,35 @@ class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (part of the public API
 
 
 class RecordingError(IpyGpuMemError):
-    """Allocation history cannot be recorded or saved."""
+    """Raised if allocation history cannot be recorded or saved."""
 
 
 class ReportError(IpyGpuMemError):
-    """A file cannot be read as reports; the message names the line."""
+    """Raised if a file cannot be read as reports. The message contains the line number."""
 
 
 class SnapshotError(IpyGpuMemError):
-    """A file cannot be read as a snapshot; the message says why, and where."""
+    """Raised if a file cannot be read as a snapshot. The message contains the reason and the position."""
 
 
 class SnapshotFormatError(SnapshotError):
-    """A file does not have the format of a snapshot."""
+    """Raised if a file does not have the snapshot format."""
 
 
 class SnapshotUnsafeError(SnapshotError):
-    """A pickle would run code or create objects that no snapshot contains."""
+    """Raised if loading a pickle would run code or create objects that snapshots never contain."""
 
 
 class SnapshotLimitError(SnapshotError):
-    """A file exceeds the limits on size, nesting or time."""
+    """Raised if a file exceeds the limits on size, nesting depth or loading time."""
 
 
 class NvmlError(IpyGpuMemError):
-    """NVML is not available, or a query failed. Readings continue without it."""
+    """Raised if NVML is not available or a query fails. Readings continue without NVML."""
 
 
 class CuptiError(IpyGpuMemError):
-    """CUPTI is not available, or a call failed. Memory outside PyTorch is not split by library."""
+    """Raised if CUPTI is not available or a call fails. Memory outside PyTorch is then not split by library."""
 
 
 def first_line(error: BaseException) -> str:

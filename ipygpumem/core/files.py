@@ -1,4 +1,4 @@
-"""Check paths before work starts, import libraries for file formats, and write files atomically."""
+"""Check output paths early, import optional libraries, and write files atomically."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
-    """Return the absolute path of a file to write, after creating a temporary file in its folder.
+    """Check that a file can be written and return its absolute path.
 
-    ``kind`` and ``example`` are what will be written and the name of such a file, for messages. An `OptionError` says
-    that the path is empty, a folder or a device, or that its folder does not exist or is not writable.
+    The check creates a temporary file in the folder. ``kind`` and ``example`` are the kind of file and an example name
+    for messages. Raises `OptionError` if the path is empty, a folder or a device, or the folder is not writable.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path, not {path!r}")
@@ -42,7 +42,7 @@ def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None
 
 
 def import_library(module: str, purpose: str) -> Any:
-    """Import an optional library; an `OptionError` says that the purpose needs it, and how to install it."""
+    """Import an optional library. Raises `OptionError` with the install command if it is missing."""
     try:
         return import_module(module)
     except ImportError:
@@ -53,7 +53,7 @@ def _checked(text: str, example: str) -> Path:
     target = Path(os.path.realpath(Path(text).expanduser()))
     if target.is_dir() or text.endswith(("/", os.sep)):
         raise OptionError(f"{text} is a folder: name a file in it, such as {Path(text) / example}")
-    # renaming a file to /dev/null or a pipe would replace it
+    # renaming a file to /dev/null or to a named pipe would replace that device or pipe
     if target.exists() and not stat.S_ISREG(target.stat().st_mode):
         raise OptionError(f"{text} is not a regular file")
     if target.exists() and not os.access(target, os.W_OK):
@@ -75,9 +75,9 @@ def _temporary(path: Path) -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file in the same folder, which replaces ``path`` at the end.
+    """Yield the path of a temporary file in the same folder, which replaces ``path`` on exit.
 
-    After an error, the old file is unchanged and the temporary file is deleted.
+    If an error is raised, the existing file is unchanged and the temporary file is deleted.
     """
     temporary = _temporary(path)
     try:

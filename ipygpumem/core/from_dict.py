@@ -1,7 +1,7 @@
-"""Builds dataclasses from plain data: strictly, and safely for any data.
+"""Build dataclasses from plain data, and reject invalid data.
 
-A file of reports can come from anywhere. So every value is checked against the type of its field, numbers are bounded,
-and control characters, which could change a terminal, become question marks.
+Report files can come from untrusted sources. Every value is therefore checked against the type of its field, numbers
+are bounded, and control characters, which could change the state of a terminal, are replaced with question marks.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     _Reader = Callable[[Any, str], Any]
 
 SCHEMA = 1
-"""Version of the format that core/FORMAT.md describes. It rises when a key changes its meaning."""
+"""Version of the format described in core/FORMAT.md. It increases when the meaning of a key changes."""
 
 _Facts = TypeVar("_Facts")
 _LIMIT = 1 << 63
 _LATEST_TIME = 1 << 33
-"""In the year 2242; a time must not be later."""
+"""Latest valid timestamp, in the year 2242."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters except the tab, line ends, changes of writing direction, and surrogates."""
+"""Control characters except tab, line separators, bidirectional formatting characters, and surrogates."""
 
 
 def printable(text: str) -> str:
-    """Replace characters that move a cursor or end a line by question marks."""
+    """Replace control characters and line separators with question marks."""
     return _CONTROL.sub("?", text)
 
 
 def mapping(value: Any, path: str) -> dict[str, Any]:
-    """Return a dict unchanged; for anything else raise `ReportError`."""
+    """Return ``value`` unchanged if it is a dict; raise `ReportError` otherwise."""
     if not isinstance(value, dict):
         raise _type_error(value, path, "an object")
     return value
 
 
 def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
-    """Return the schema of data; without one, or above ``maximum``, where figures may differ, raise `ReportError`."""
+    """Return the schema version of the data; raise `ReportError` if it is missing or higher than ``maximum``."""
     schema = data.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ReportError("it has no schema, so it was not written by ipygpumem")
@@ -56,7 +56,7 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
 
 
 def check_ranges(report: Any) -> None:
-    """Raise `ReportError` if a report, or a row of it, has a time out of range, or a negative duration or cell."""
+    """Raise `ReportError` if a timestamp is out of range, or a duration or cell number is negative."""
     if not 0 <= report.time < _LATEST_TIME:
         raise ReportError("time is out of range: it must be in seconds since 1970")
     for name in ("seconds", "cell"):
@@ -65,11 +65,11 @@ def check_ranges(report: Any) -> None:
 
 
 class DataReader:
-    """Builds dataclasses from what `ipygpumem.core.to_dict` wrote.
+    """Reader that builds dataclasses from the output of `ipygpumem.core.to_dict`.
 
-    A missing field gets its default, with ``lenient`` also one whose value is invalid; a key that is not a field is
-    ignored, as a later version may write it. ``names`` has the types that the modules of the dataclasses import for
-    type checkers only.
+    Missing fields have their default values; if ``lenient``, so do optional fields whose values are invalid. Unknown
+    keys are ignored because later versions may write them. ``names`` maps names to those types that the modules of the
+    dataclasses import only under ``TYPE_CHECKING``.
     """
 
     def __init__(self, names: dict[str, Any], *, lenient: bool = False) -> None:
@@ -79,11 +79,11 @@ class DataReader:
         self._field_readers = cache(self._make_field_readers)
 
     def read(self, kind: type[_Facts], value: Any, path: str = "") -> _Facts:
-        """Build a dataclass from a dict; a `ReportError` has the path of a value that is missing or invalid."""
+        """Build a dataclass from a dict; raise `ReportError` with the path of a missing or invalid value."""
         return kind(**self.fields(kind, value, path))
 
     def fields(self, kind: Any, value: Any, path: str = "") -> dict[str, Any]:
-        """Read the fields of a dataclass that are written, by name; errors as for `read`."""
+        """Return the values of a dataclass's written fields, by name; raise `ReportError` as `read` does."""
         data = mapping(value, path)
         values = {}
         for field, key, reader in self._field_readers(kind):
@@ -126,7 +126,7 @@ def _dict(reader: _Reader, value: Any, path: str) -> dict[str, Any]:
 
 
 def _tuple(readers: list[_Reader], value: Any, path: str) -> tuple[Any, ...]:
-    """Read a tuple of any length with one reader, or of fixed length with a reader for each part."""
+    """Read a tuple of any length with a single reader, or of fixed length with one reader per item."""
     if not isinstance(value, (list, tuple)):  # a tuple if the data was never JSON
         raise _type_error(value, path, "a list")
     if len(readers) == 1:

@@ -1,4 +1,4 @@
-"""How accurate a figure is, and why."""
+"""Accuracy of reported values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Trust = Literal["exact", "derived", "bound", "sampled", "device", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """How accurate a figure is.
+    """Accuracy of a reported value.
 
     Attributes:
-        trust: ``exact``; ``derived`` from exact figures that were read at different times; ``bound``: an upper bound;
-            ``sampled``: a lower bound; ``device``: of the whole device, not only of this process; ``unknown``: the
-            figure is None.
-        reason: The source of the figure, or why it is not exact.
+        trust: ``exact``; ``derived`` from exact values that were read at different times; ``bound``: an upper bound;
+            ``sampled``: a lower bound; ``device``: for the whole device, not only this process; ``unknown``: the
+            value is None.
+        reason: The source of the value, or the reason why it is not exact.
     """
 
     trust: Trust
@@ -25,20 +25,20 @@ class Grade:
 
     @property
     def qualifier(self) -> str:
-        """The words before a figure that is a bound: ``"at most "`` or ``"at least "``."""
+        """Prefix of a value that is a bound: ``"at most "`` or ``"at least "``; otherwise empty."""
         return {"bound": "at most ", "sampled": "at least "}.get(self.trust, "")
 
     def __str__(self) -> str:
-        """Such as ``"exact (allocator counter)"``."""
+        """Return the trust and the reason, such as ``"exact (allocator counter)"``."""
         return f"{self.trust} ({self.reason})" if self.reason else self.trust
 
 
 @lru_cache(maxsize=256)
 def grade(trust: Trust, reason: str = "") -> Grade:
-    """Return a `Grade`, the same object for the same arguments: thousands of reports share a few grades."""
+    """Return a `Grade`. Equal arguments return the same object because thousands of reports share a few grades."""
     return Grade(trust, reason)
 
 
 def exact_if_known(figure: int | None, source: str, problem: str) -> Grade:
-    """Return the grade of a figure that is exact, or None because of a problem."""
+    """Return grade ``exact`` with the source, or grade ``unknown`` with the problem if the value is None."""
     return grade("unknown", problem) if figure is None else grade("exact", source)

@@ -1,4 +1,4 @@
-"""What one measurement changed in this process's main memory."""
+"""Changes in the host memory of this process during a measurement."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PROFILED = "includes the records of torch.profiler"
 
 @dataclass(frozen=True, slots=True)
 class HostReport(PlainData):
-    """What one measurement changed in this process's main memory, in bytes.
+    """Changes in the host memory of this process during a measurement, in bytes.
 
     Attributes:
         before: The reading at the beginning.
         after: The reading at the end.
-        profiled: Whether torch.profiler was running, whose records use resident memory: figures are upper bounds.
+        profiled: Whether torch.profiler was running. Its records use resident memory, so values are upper bounds.
     """
 
     before: HostReading
@@ -34,32 +34,32 @@ class HostReport(PlainData):
 
     @property
     def held(self) -> int | None:
-        """Resident memory at the end minus that at the beginning."""
+        """Change in resident memory."""
         return difference(self.before.rss, self.after.rss)
 
     @property
     def peak(self) -> int | None:
-        """Highest resident memory minus that at the beginning: exact, or an upper bound (see `grades`)."""
+        """Peak of resident memory relative to the beginning: exact, or an upper bound (see `grades`)."""
         if self.after.peak is None or self.before.rss is None:
             return None
-        # the kernel adds up its per-CPU counters only from time to time, so its record can be below a level just read
+        # the kernel updates its record from per-CPU counters with a delay, so it can be below the current usage
         return max(self.after.peak, self.before.rss, self.after.rss or 0) - self.before.rss
 
     @property
     def pinned(self) -> int | None:
-        """Page-locked memory of PyTorch's host allocator."""
+        """Change in page-locked memory of PyTorch's host allocator."""
         return difference(self.before.pinned, self.after.pinned)
 
     @property
     def exact(self) -> bool:
-        """Whether the peak belongs to this measurement: the record rose, or equaled the level at the beginning."""
+        """Whether the peak is exact because the record rose, or equaled the usage at the beginning."""
         if self.profiled or self.before.peak is None or self.after.peak is None or self.before.rss is None:
             return False
         return self.after.peak > self.before.peak or self.before.peak <= self.before.rss
 
     @property
     def grades(self) -> dict[str, Grade]:
-        """How accurate each figure is, by name."""
+        """Accuracy of each value, by name."""
         unknown = "this system does not report it"
         held = exact_if_known(self.held, "resident memory of this process", unknown)
         peak = exact_if_known(self.peak, "the kernel's record of peak resident memory", unknown)

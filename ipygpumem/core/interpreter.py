@@ -1,7 +1,7 @@
-"""The Python interpreter and IPython: objects and frames read without side effects, the garbage collector, names.
+"""Inspection of objects and frames without side effects, the garbage collector, and IPython's variable names.
 
-No code of a class runs: no ``__getattr__``, no property, no ``__instancecheck__``. No reference to a value is left
-behind.
+The functions do not run code defined by a class (``__getattr__``, properties, ``__instancecheck__``) and leave no
+references to values behind.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 # Objects
 
 mro = type.__dict__["__mro__"].__get__
-"""The base classes of a class, without calling its metaclass."""
+"""Return the method resolution order of a class without calling its metaclass."""
 type_dict = type.__dict__["__dict__"].__get__
-"""The attributes of a class itself, without calling its metaclass."""
+"""Return the ``__dict__`` of a class without calling its metaclass."""
 type_name = type.__dict__["__name__"].__get__
-"""The name of a class, even if its metaclass overrides ``__name__``."""
+"""Return the name of a class, even if its metaclass overrides ``__name__``."""
 _module_dict: Any = vars(types.ModuleType)["__dict__"].__get__
 
 
 def is_instance(obj: Any, cls: type) -> bool:
-    """Like ``isinstance``, but by the actual type: ``__class__`` and ``__instancecheck__`` are ignored."""
+    """Return ``isinstance(obj, cls)`` for the actual type, ignoring ``__class__`` and ``__instancecheck__``."""
     actual = type(obj)
     return actual is cls or any(base is cls for base in mro(actual))
 
 
 def is_exactly(obj: Any, classes: tuple[type, ...]) -> bool:
-    """Whether an object's type is one of these classes. Comparing by identity does not call the metaclass."""
+    """Return whether an object's type is one of the classes. Comparing by identity does not call the metaclass."""
     actual = type(obj)
     return any(actual is cls for cls in classes)
 
 
 def instance_dict(obj: Any) -> dict[Any, Any] | None:
-    """An object's own ``__dict__``; None if it has none or its class overrides it."""
+    """Return an object's ``__dict__``; None if it does not have one or its class overrides it."""
     if is_instance(obj, types.ModuleType):
         namespace: dict[Any, Any] = _module_dict(obj)
         return namespace
@@ -65,7 +65,7 @@ def instance_dict(obj: Any) -> dict[Any, Any] | None:
 
 
 def slot_values(obj: Any, cls: type) -> Iterator[tuple[str, Any]]:
-    """Names and values of the filled slots that one of an object's classes defines."""
+    """Yield the names and values of an object's nonempty slots that ``cls`` defines."""
     for name, slot in list(type_dict(cls).items()):
         if type(slot) is types.MemberDescriptorType and type(name) is str:
             try:
@@ -74,7 +74,7 @@ def slot_values(obj: Any, cls: type) -> Iterator[tuple[str, Any]]:
                 continue
 
 
-# Frames of running code
+# Frames of running functions
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 _LAZY = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -82,30 +82,30 @@ _thread_dict = vars(threading.Thread)["__dict__"].__get__
 
 
 def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
-    """Names and values of a function's local variables; empty for a module's frame.
+    """Return the names and values of a function's local variables; an empty list for the frame of a module.
 
     Variables of enclosing functions are included, except on Python 3.12.
     """
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        # a class body, or code executed in a separate dict: ``f_locals`` is that dict and not a copy
+        # in a class body, and in code executed with a separate dict, ``f_locals`` is the dict itself and not a copy
         namespace = frame.f_locals
         return list(namespace.items()) if type(namespace) is dict and namespace is not frame.f_globals else []
     if sys.version_info >= (3, 13):
         return [] if _is_cleared(frame) else list(frame.f_locals.items())  # a view, not a copy (PEP 667)
-    # ``f_locals`` would write to the dict that ``locals()`` has returned in this function, and keep the values alive
+    # ``f_locals`` would update the dict that ``locals()`` returned in this function, and keep the values alive
     return _locals_by_name(frame) if sys.version_info >= (3, 12) else _locals_in_slots(frame)
 
 
 def _is_cleared(frame: FrameType) -> bool:
-    """Whether this is the frame of a finished generator: Python 3.13 crashes on its locals (CPython #125723)."""
+    """Return whether the frame belongs to a finished generator, whose locals crash Python 3.13 (CPython #125723)."""
     referents = gc.get_referents(frame) if frame.f_code.co_flags & _LAZY else ()
     return bool(referents) and all(type(referent) in {types.FunctionType, types.CodeType} for referent in referents)
 
 
 def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:
-    """The local variables on Python 3.12, without those of enclosing functions.
+    """Return the local variables on Python 3.12, excluding variables of enclosing functions.
 
-    In a cleared frame these would be read from freed memory; the function itself refers to them, too.
+    In a cleared frame, variables of enclosing functions would be read from freed memory.
     """
     import ctypes
 
@@ -119,9 +119,9 @@ def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _locals_in_slots(frame: FrameType) -> list[tuple[str, Any]]:
-    """The local variables on Python 3.10 and 3.11, read from the frame's slots in memory."""
+    """Return the local variables on Python 3.10 and 3.11, read from the frame's slots in memory."""
     if sys.implementation.name != "cpython" or hasattr(sys, "getobjects"):
-        return []  # objects have another layout
+        return []  # the memory layout of objects differs
     code = frame.f_code
     names: Sequence[str] = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
     if sys.version_info >= (3, 11):
@@ -139,16 +139,16 @@ def _locals_in_slots(frame: FrameType) -> list[tuple[str, Any]]:
 
 @functools.cache
 def _frame_structure(bits: int) -> tuple[Any, list[Any]]:
-    """A ctypes structure for frames with up to ``2**bits`` slots, and a function for each slot that returns its value.
+    """Return a ctypes structure for frames with up to ``2**bits`` slots, together with a getter for each slot.
 
-    Each function follows all pointers in a single call of C. Between two calls another thread may run, and end the
-    function whose frame is read.
+    Each getter follows all pointers in a single C call. Between two calls, another thread could run and the function
+    whose frame is read could return.
     """
     import ctypes
 
     slots = [(f"slot{i}", ctypes.py_object) for i in range(1 << bits)]
     words = ctypes.c_size_t
-    if sys.version_info >= (3, 11):  # the slots follow the nine words of the interpreter's own frame
+    if sys.version_info >= (3, 11):  # the slots follow the nine words of the interpreter frame's header
         inner = type("InterpreterFrame", (ctypes.Structure,), {"_fields_": [("header", words * 9), *slots]})
         fields: list[Any] = [("header", words * 3), ("inner", ctypes.POINTER(inner))]
     else:
@@ -159,13 +159,13 @@ def _frame_structure(bits: int) -> tuple[Any, list[Any]]:
 
 
 def running_frames() -> list[tuple[str, FrameType]]:
-    """Thread name and frame of all running code except this package's own, innermost first within each thread.
+    """Return the thread name and frame of all running functions, innermost first within each thread.
 
-    Own frames are left out here rather than by the caller: a list with the frame that refers to it would be a cycle,
-    and keep everything alive that a search looks at.
+    Frames of this package are excluded here rather than by the caller: a list that contains the frame of a function
+    that refers to the list would form a reference cycle, which would keep inspected objects alive.
     """
     names = {_thread_dict(thread).get("_ident"): thread_name(thread) for thread in threading.enumerate()}
-    innermost = sys._current_frames()  # noqa: SLF001 (the only way to them)
+    innermost = sys._current_frames()  # noqa: SLF001 (there is no public API)
     frames = []
     for thread_id in list(innermost):
         frame: FrameType | None = innermost.pop(thread_id)
@@ -179,13 +179,13 @@ def running_frames() -> list[tuple[str, FrameType]]:
 
 
 def thread_name(thread: threading.Thread) -> str:
-    """A thread's name, even if a subclass overrides the property; empty if it is not a string."""
+    """Return a thread's name, even if a subclass overrides the property; an empty string if it is not a string."""
     name = _thread_dict(thread).get("_name")
     return name if type(name) is str else ""
 
 
 def is_own_frame(frame: FrameType) -> bool:
-    """Whether a frame belongs to this package."""
+    """Return whether a frame belongs to this package."""
     return str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE)
 
 
@@ -197,17 +197,17 @@ _LIBRARY_FOLDERS = tuple(
 
 
 def frame_label(file: str, line: int, function: str) -> str:
-    """A frame as text: ``train.py:12 step``."""
+    """Format a frame: ``train.py:12 step``."""
     return f"{Path(file).name}:{line} {function}".rstrip()
 
 
 def is_library_file(file: str) -> bool:
-    """Whether a file belongs to Python or an installed package rather than to the user."""
+    """Return whether a file belongs to Python or an installed package rather than to the user."""
     return file.startswith(_LIBRARY_FOLDERS) or "site-packages" in file or "dist-packages" in file
 
 
 def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] | None:
-    """The innermost frame of the user's own code in a stack; the innermost of all if there is none."""
+    """Return the innermost frame of a stack in the user's code; the innermost frame if the stack has no such frame."""
     return next((frame for frame in frames if not is_library_file(frame[0])), frames[0] if frames else None)
 
 
@@ -216,7 +216,7 @@ def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] |
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the collector: while millions of containers are created, it would traverse them again and again."""
+    """Pause the garbage collector, which would otherwise traverse millions of new containers repeatedly."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -226,7 +226,7 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-# Names of variables that IPython itself assigns
+# Names of variables that IPython assigns
 
 LATEST_OUTPUTS = ("_", "__", "___")
 _OUTPUT = re.compile(r"_([1-9][0-9]{0,8}|0)")
@@ -236,11 +236,11 @@ _IPYTHON_NAME = re.compile(
 
 
 def output_number(name: str) -> int | None:
-    """The execution count of the output that a name like ``_3`` refers to."""
+    """Return the execution count of the output that a name such as ``_3`` refers to; None for other names."""
     match = _OUTPUT.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def is_ipython_name(name: str) -> bool:
-    """Whether IPython itself assigns a variable of this name."""
+    """Return whether IPython assigns a variable of this name."""
     return _IPYTHON_NAME.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Other processes on a device, and how their memory changed during a measurement."""
+"""Other processes on a device, and changes in their memory during a measurement."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from dataclasses import dataclass
 from typing import Literal
 
 Relation = Literal["child", "own", "other", "unknown"]
-"""``child``: started by this process or one of its children; ``own``: of the same user; ``other``: of another user."""
+"""``child``: a descendant of this process; ``own``: owned by the same user; ``other``: owned by another user."""
 
 Event = Literal["", "began", "came", "left", "ended"]
-"""``began`` and ``ended``: the process itself. ``came`` and ``left``: it only started or stopped using the device."""
+"""``began``, ``ended``: the process started or ended; ``came``, ``left``: it started or stopped using the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """Another process on a device. The field names are those of the report format.
+    """A process other than this one on a device. Field names match the report format.
 
     Attributes:
-        pid: Its id in NVML's list.
-        amount: Its bytes on the device; None if the driver does not report them, and in an `OtherProcessChange`.
-        name: Program and script (``python train.py``); of other users' processes only the program.
-        relation: Its relation to this process.
-        user: The user's name.
-        role: Its purpose, if it can be determined: ``kernel``, ``rank 1``, ``DataLoader worker``.
-        notebook: The notebook that it runs, as the Jupyter server named it. Only of this user's processes.
-        command: Its command line without values that may be secret. Only of this user's processes.
-        began: When it was started, in seconds since 1970.
-        why: Why details are missing.
+        pid: Process ID in NVML's list.
+        amount: Memory usage on the device, in bytes; None if not reported, and in an `OtherProcessChange`.
+        name: Program and script (``python train.py``); for processes of other users, only the program.
+        relation: Relation to this process.
+        user: Name of the process's owner.
+        role: Purpose of the process, if it can be determined: ``kernel``, ``rank 1``, ``DataLoader worker``.
+        notebook: Notebook path according to the Jupyter server. Empty for processes of other users.
+        command: Command line without values that may be secret. Empty for processes of other users.
+        began: Start time in seconds since the Unix epoch.
+        why: Reason why details are missing.
     """
 
     pid: int
@@ -42,12 +42,12 @@ class OtherProcess:
 
     @property
     def file(self) -> str:
-        """The notebook's file name without folders."""
+        """File name of the notebook, without folders."""
         return self.notebook.replace("\\", "/").rpartition("/")[2]
 
     @property
     def label(self) -> str:
-        """A short description, empty if nothing is known: ``kernel of train.ipynb``, ``python, user ada``."""
+        """Short description, such as ``kernel of train.ipynb`` or ``python, user ada``; may be empty."""
         if self.role == "kernel":
             return f"kernel of {self.file}" if self.file else f"kernel, {self.name}"
         description = ", ".join(part for part in (self.role, self.name) if part)
@@ -61,15 +61,15 @@ class OtherProcess:
 
     @property
     def title(self) -> str:
-        """The pid with the label: ``pid 4711 (kernel of train.ipynb)``."""
+        """Process ID and label: ``pid 4711 (kernel of train.ipynb)``."""
         return f"pid {self.pid} ({self.label})" if self.label else f"pid {self.pid}"
 
 
 @dataclass(frozen=True, slots=True)
 class OtherProcessChange:
-    """The change of another process's memory on one device during a measurement, in bytes.
+    """Change in the memory of another process on one device during a measurement, in bytes.
 
-    ``before`` and ``after`` are 0 if the process was not on the device. The field names are those of the report format.
+    ``before`` and ``after`` are 0 if the process was not using the device. Field names match the report format.
     """
 
     device: str
@@ -80,10 +80,10 @@ class OtherProcessChange:
 
     @property
     def change(self) -> int:
-        """After minus before."""
+        """Change in bytes."""
         return self.after - self.before
 
     @property
     def moved(self) -> bool:
-        """Whether its memory changed, or it started or stopped using the device."""
+        """Whether the process's memory changed, or it started or stopped using the device."""
         return bool(self.change or self.event)

@@ -1,4 +1,4 @@
-"""All counters of all monitored devices at one instant. Sizes are in bytes; an unknown value is None, never 0."""
+"""Counters of all monitored devices at one instant. Sizes are in bytes; unknown values are None, never 0."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Counters:
     """Counters of PyTorch's allocator (`torch.cuda.memory_stats`), in bytes.
 
     Attributes:
-        allocated: Live blocks, with the allocator's rounding.
-        reserved: Segments allocated from CUDA.
-        active: Live blocks, and freed blocks that wait for a stream, with the allocator's rounding.
-        requested: Live blocks, as requested by the program.
+        allocated: Total size of live blocks, as rounded by the allocator.
+        reserved: Total size of segments allocated from CUDA.
+        active: Total size of live blocks and of freed blocks that wait for a stream, as rounded by the allocator.
+        requested: Total size of live blocks, as requested by the program.
     """
 
     allocated: int
@@ -33,7 +33,7 @@ class Counters:
 class DeviceMemory:
     """Memory of a whole device, in bytes. ``source`` is the query that returned the values.
 
-    ``used`` includes what the driver has ``reserved``, which is None if unknown.
+    ``used`` includes memory ``reserved`` by the driver, which is None if unknown.
     """
 
     total: int
@@ -44,27 +44,27 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading(PlainData):
-    """One device at one instant. Sizes are in bytes.
+    """Counters of one device at one instant. Sizes are in bytes.
 
     Attributes:
         name: Name of the device, such as ``cuda:0``.
         context: Whether this process has a CUDA context on the device.
-        allocated: See `Counters`; so are ``reserved``, ``active`` and ``requested``.
-        inactive_split: Free parts of segments that are also in use.
-        retries: Number of allocations for which PyTorch freed its cache first.
+        allocated: See `Counters`, also for ``reserved``, ``active`` and ``requested``.
+        inactive_split: Total size of free blocks in segments that are partly in use.
+        retries: Number of allocations before which PyTorch freed its cache.
         ooms: Number of out-of-memory errors.
-        used: Memory in use on the device, including the driver's.
+        used: Memory in use on the device, including memory reserved by the driver.
         driver_reserved: Memory reserved by the driver.
-        process: NVML's entry of this process.
-        others: Sum of the entries of other processes.
+        process: Memory of this process according to NVML.
+        others: Total memory of other processes according to NVML.
         total: Total memory of the device.
-        mode: What is known: ``process`` (our entry is known and verified), ``device`` (only figures of the whole
-            device) or ``torch-only`` (no NVML).
+        mode: ``process`` if the memory of this process is known and verified, ``device`` if only the usage of the
+            whole device is known, or ``torch-only`` without NVML.
         why: Reason for the mode.
         source: The query that returned ``used`` and ``total``.
         busy: Whether kernels of this process were running.
-        torch_why: Why counters of PyTorch are missing or from another source.
-        listed: Process id and bytes of each other process.
+        torch_why: Reason why PyTorch's counters are missing or come from another source.
+        listed: Process ID and memory usage of each other process.
         highest: Highest value of ``process`` so far, if the driver's accounting mode is on.
     """
 
@@ -87,7 +87,7 @@ class DeviceReading(PlainData):
     source: str | None = None
     busy: bool | None = None
     torch_why: str = ""
-    # not written to files: process ids of other users do not belong there
+    # not written to files, which should not contain the process IDs of other users
     listed: tuple[tuple[int, int | None], ...] = field(default=(), compare=False, metadata={"key": None})
     highest: int | None = None
 
@@ -95,57 +95,57 @@ class DeviceReading(PlainData):
 
     @property
     def pending(self) -> int | None:
-        """Freed blocks that wait for a stream."""
+        """Total size of freed blocks that wait for a stream."""
         return difference(self.allocated, self.active)
 
     @property
     def cached(self) -> int | None:
-        """Memory that PyTorch reserves for later allocations: neither allocated nor pending."""
+        """Reserved memory that is neither allocated nor pending."""
         return difference(self.active, self.reserved)
 
     @property
     def outside(self) -> int | None:
-        """Memory outside PyTorch: of this process, or in mode ``device`` of all processes on the device."""
+        """Memory outside PyTorch, of this process or, in mode ``device``, of all processes on the device."""
         if self.process is None and self.mode == "device":
             return self.device_outside
         return difference(self.reserved, self.process)
 
     @property
     def device_outside(self) -> int | None:
-        """Memory in use on the device outside PyTorch and the driver, by any process."""
+        """Memory in use by any process, excluding this process's PyTorch memory and memory reserved by the driver."""
         return difference(self.reserved, self.in_use)
 
     @property
     def unattributed(self) -> int | None:
-        """Memory in use that is in no process's entry: page tables, managed memory, hidden processes."""
+        """Memory in use that NVML attributes to no process: page tables, managed memory, hidden processes."""
         return difference(self.others, difference(self.process, self.in_use))
 
     @property
     def capacity(self) -> int | None:
-        """Memory that programs can use: the total without the driver's."""
+        """Total memory of the device, excluding memory reserved by the driver."""
         return difference(self.driver_reserved or 0, self.total)
 
     @property
     def in_use(self) -> int | None:
-        """Memory in use by programs, without the driver's, as nvidia-smi shows it."""
+        """Memory in use, excluding memory reserved by the driver, as nvidia-smi shows it."""
         return difference(self.driver_reserved or 0, self.used)
 
     @property
     def free(self) -> int | None:
-        """Memory that is not in use."""
+        """Free memory of the device."""
         return difference(self.used, self.total)
 
 
 @dataclass(frozen=True, slots=True)
 class HostReading(PlainData):
-    """Main memory, in bytes.
+    """Counters of host memory, in bytes.
 
     Attributes:
         rss: Resident memory of this process.
-        peak: Peak resident memory of this process so far (VmHWM).
+        peak: Peak resident memory of this process (VmHWM).
         pinned: Page-locked memory of PyTorch's host allocator.
-        total: Total memory of the machine.
-        available: Available memory of the machine.
+        total: Total host memory.
+        available: Available host memory.
     """
 
     rss: int | None = None
@@ -157,14 +157,14 @@ class HostReading(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class Reading(PlainData):
-    """All counters of all monitored devices and of the host, at ``time`` in seconds since 1970."""
+    """Counters of all monitored devices and of the host at ``time``, in seconds since the Unix epoch."""
 
     time: float
     devices: dict[str, DeviceReading]
     host: HostReading
 
     def only(self, names: tuple[str, ...]) -> Reading:
-        """Return the same reading with these devices only."""
+        """Return a copy of the reading that contains only these devices."""
         return Reading(self.time, {name: self.devices[name] for name in names if name in self.devices}, self.host)
 
 
@@ -172,6 +172,6 @@ _all_fields = attrgetter(*(attribute.name for attribute in fields(DeviceReading)
 
 
 def shared(before: DeviceReading, after: DeviceReading) -> DeviceReading:
-    """Return ``after`` with the objects of ``before`` for equal values, which halves the memory of stored reports."""
+    """Return ``after``, sharing equal values with ``before``. This halves the memory usage of stored reports."""
     pairs = zip(_all_fields(before), _all_fields(after), strict=True)
     return DeviceReading(*(old if old == new else new for old, new in pairs))

@@ -1,4 +1,4 @@
-"""The report of one measurement."""
+"""Reports of measurements."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ _SECTIONS = {
     "OutsideMemory": "outside",
     "ProfileFacts": "profile",
 }
-"""The classes of sections and the features that define them, which are imported when a report is read from a file."""
+"""Section class to the feature that defines it. The features are imported when a report is read from a file."""
 CODE_WIDTH = 80
 """Maximum length of a code label in characters."""
 _SEARCHED = 2_000
-"""Characters of the code that are searched for its first line: a cell may contain a page of data."""
+"""Number of characters of the code that are searched for its first line. A cell may contain long literals."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementLabel:
-    """What was measured: a cell of a notebook (``cell`` is its In number), a statement or a block.
+    """Identification of the measured code: a notebook cell, a statement or a block.
 
-    ``filename`` is that of the cell in tracebacks.
+    ``cell`` is the cell's In number and ``filename`` its file name in tracebacks.
     """
 
     code: str = ""
@@ -74,13 +74,13 @@ class RecordingInfo:
     """The saved allocation history of a measurement.
 
     Attributes:
-        path: The file; None if it could not be written.
+        path: Path of the file; None if it could not be written.
         size: Size of the file in bytes.
         events: Number of events on all devices.
         dropped: Number of allocations that the ring buffer dropped; None if unknown.
-        own: False if the program was recording already, and this is a part of its recording.
-        error: Why the file could not be written.
-        peak_lines: The lines of code that had allocated the memory at the peak of each device, if requested.
+        own: False if the events are a part of a recording that the program had already started.
+        error: Reason why the file could not be written.
+        peak_lines: Source lines that allocated the memory in use at the peak of each device, if requested.
     """
 
     path: str | None
@@ -92,7 +92,7 @@ class RecordingInfo:
     peak_lines: tuple[PeakLines, ...] = ()
 
     def sentence(self) -> str:
-        """Where it was saved, its size, and what is missing from it; or why it was not saved."""
+        """Return the path, the size and the number of dropped allocations, or the reason why nothing was saved."""
         if self.path is None:
             return self.error
         from humanize import intcomma, naturalsize
@@ -111,17 +111,17 @@ class RecordingInfo:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(PlainData):
-    """The report of one measurement. It keeps no value, error or traceback of the measured code.
+    """Report of one measurement. It contains no values, errors or tracebacks of the measured code.
 
     Attributes:
-        devices: What changed on each device, by name.
-        host: What changed in this process's main memory.
-        seconds: Wall time.
+        devices: Changes on each device, by device name.
+        host: Changes in the host memory of this process.
+        seconds: Wall time in seconds.
         cell: In number; None if the code is not a cell, or its output is not stored.
-        cell_id: Id of the cell in its notebook.
-        success: Whether the code ended without an error.
-        time: Start time in seconds since 1970.
-        notes: Sentences for the reader.
+        cell_id: ID of the cell in its notebook.
+        success: Whether the code ended without an error; None if the measurement ended before the code.
+        time: Start time in seconds since the Unix epoch.
+        notes: Notes shown below the report.
         recording: The saved allocation history.
         lines: Memory by source line, for each device, if requested.
         excesses: Exceeded limits.
@@ -129,7 +129,7 @@ class Report(PlainData):
         libraries: Memory outside PyTorch by library, for each device, if requested.
         profile: The trace and the timeline, if requested.
         neighbours: Other processes whose memory changed.
-        code: First line of the code, clipped.
+        code: First line of the code, truncated.
     """
 
     devices: dict[str, DeviceReport]
@@ -151,10 +151,10 @@ class Report(PlainData):
 
     @classmethod
     def from_dict(cls, data: Any) -> Report:
-        """Read what `to_dict` returned. Derived figures are computed again from the readings.
+        """Build a report from the output of `to_dict`. Derived values are recomputed from the readings.
 
         Raises:
-            ReportError: The data is not a report. Of a later schema, everything that is understood is read.
+            ReportError: The data is not a report. Unknown or invalid optional values of a later schema are ignored.
         """
         schema = check_schema(mapping(data, ""))
         try:
@@ -167,21 +167,21 @@ class Report(PlainData):
         return report
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data: bytes as int, unknown as None."""
+        """Return the report as plain data. Sizes are integers in bytes, and unknown values are None."""
         return {"schema": SCHEMA, "code": self.code, **PlainData.to_dict(self)}
 
     def to_json(self) -> str:
-        """`to_dict` as JSON text."""
+        """Return the output of `to_dict` as a JSON string."""
         return json.dumps(self.to_dict())
 
     @property
     def caption(self) -> str:
-        """What was measured, and how long it took: ``In [7], 2.31 s, failed``."""
+        """Cell number, duration and failure, if any: ``In [7], 2.31 s, failed``."""
         cell = "" if self.cell is None else f"In [{self.cell}], "
         return f"{cell}{duration(self.seconds)}{', failed' if self.success is False else ''}"
 
     def __repr__(self) -> str:
-        """``<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak +1.2 GiB>``."""
+        """Return ``<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak +1.2 GiB>``."""
         parts = [f"{name} {_held_and_peak(device)}" for name, device in self.devices.items()]
         return f"<Report {self.caption}: {'; '.join(parts) or f'host {_held_and_peak(self.host)}'}>"
 
@@ -202,9 +202,9 @@ def build_report(
 ) -> Report:
     """Build the report of one measurement from its readings and its peaks by device name.
 
-    ``devices`` are the names of the devices to report on; None for all that this process uses. ``sampled`` has the
-    peaks of memory outside PyTorch that samples prove, and ``sampling_problems`` why samples are missing, by
-    device name.
+    ``devices`` contains the names of the devices to report on; None selects all devices that this process uses.
+    ``sampled`` maps device names to peaks of memory outside PyTorch, computed from samples, and ``sampling_problems``
+    to the reasons why samples are missing.
     """
     reports = {}
     for name, end in after.devices.items():
@@ -233,14 +233,14 @@ def build_report(
 
 
 def _before_context(end: DeviceReading) -> DeviceReading:
-    """The reading before CUDA started in this process: its own figures were 0, those of the device are unknown."""
+    """Return a reading from before CUDA started: counters of this process are 0, those of the device are unknown."""
     own = ("allocated", "reserved", "active", "requested", "inactive_split", "retries", "ooms", "process")
     zeros: dict[str, Any] = {name: 0 for name in own if getattr(end, name) is not None}
     return DeviceReading(name=end.name, context=False, mode=end.mode, why=end.why, torch_why=end.torch_why, **zeros)
 
 
 def code_label(code: str) -> str:
-    """The first line of the code that is not a comment or a cell magic, clipped to 80 characters."""
+    """Return the first line of the code that is not a comment or a cell magic, truncated to 80 characters."""
     lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]
     statements = (line for line in lines if not line.startswith(("#", "%%")))
     label = printable(next(statements, lines[0] if lines else "").replace("\t", " "))

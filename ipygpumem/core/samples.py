@@ -1,12 +1,12 @@
-"""A lower bound of the peak of memory outside PyTorch, from samples of the device's memory.
+"""A lower bound on the peak of memory outside PyTorch, computed from samples of device memory usage.
 
-A sample is the memory in use on the whole device at one instant. How much PyTorch had reserved at that instant is
-unknown, because reading its counters would take the allocator's lock. Therefore an upper bound of it is subtracted::
+A sample is the memory in use on the whole device at one instant. PyTorch's reserved memory at that instant is unknown,
+because reading its counters would take the allocator's lock. An upper bound on it is therefore subtracted::
 
     memory outside PyTorch >= used - driver reserved - upper bound of PyTorch reserved - other processes
 
-Memory of other processes is known at both ends of the measurement only, and the larger value is subtracted. A process
-that started after the first reading and ended before the second is in neither, so the bound may include its memory.
+The memory of other processes is known only at both ends of the measurement, and the larger value is subtracted. The
+bound may include the memory of a process that started after the first reading and ended before the second.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class OutsidePeak:
-    """Lower bound of the peak of memory outside PyTorch, of this process and any that started and ended meanwhile.
+    """Lower bound on the peak of memory outside PyTorch, including processes that started and ended in between.
 
     Attributes:
-        change: Bytes above the first reading.
+        change: Difference to the first reading in bytes.
         seconds: Time of the sample, in seconds since the measurement began.
-        gap: Longest time between two samples, in seconds. A peak that was shorter may have been missed.
+        gap: Longest time between two samples, in seconds. Shorter peaks may have been missed.
         since: Time of the first sample, in seconds since the measurement began.
         count: Number of samples.
     """
@@ -59,10 +59,10 @@ def highest_outside(
     samples: Iterable[Sample],
     reserved: Callable[[float, float], int | None],
 ) -> tuple[int, float] | None:
-    """Return the highest change of memory outside PyTorch that the samples between two readings prove, and its time.
+    """Return a tuple ``(change, time)``: the highest lower bound on growth outside PyTorch and its sample's time.
 
-    ``reserved`` returns an upper bound of PyTorch's reserved memory between two times; None if unknown. The result is
-    None if the samples prove no more than the two readings, or if these cannot be compared.
+    ``reserved`` returns an upper bound on PyTorch's reserved memory between two times, or None if it is unknown. The
+    result is None if no bound exceeds the growth between the two readings, or if the readings cannot be compared.
     """
     start, end = before.device_outside, after.device_outside
     if start is None or end is None or before.source != after.source:
@@ -84,5 +84,5 @@ def highest_outside(
 
 
 def not_ours(before: DeviceReading, after: DeviceReading) -> int:
-    """Return the memory of neither this process nor the driver, in bytes: the larger value of both readings."""
+    """Return memory used by neither this process nor the driver, in bytes: the larger value of both readings."""
     return max((reading.others or 0) + (reading.unattributed or 0) for reading in (before, after))

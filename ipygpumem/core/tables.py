@@ -1,7 +1,7 @@
-"""Tables, and their text and HTML forms.
+"""Tables and their text and HTML representations.
 
-HTML has inline styles only, and no script, style, svg or iframe elements: untrusted notebooks, nbconvert and GitHub
-remove everything else. Text has the reader's own colors; the colors of bars are readable on white and on black.
+The HTML uses only inline styles, without script, style, svg or iframe elements, which untrusted notebooks, nbconvert
+and GitHub remove. Text inherits its color from the page, and bar colors are visible on white and black backgrounds.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ background-color:{{ color }}"></span>{% endfor -%}
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row of a table, indented by ``level``, with a ``remark`` behind its columns.
+    """Row of a table, indented by ``level``, with a ``remark`` after its last column.
 
-    ``grade`` is the accuracy of the figures, None if that is not shown. ``bar`` is a share of the whole, from 0 to 1,
-    which is drawn as a bar; a lighter bar continues up to ``light_bar``.
+    ``grade`` is the accuracy of the values; None if it is not shown. ``bar`` is the length of the row's bar, from 0 to
+    1, and ``light_bar`` the length to which a lighter bar extends it.
     """
 
     label: str
@@ -68,9 +68,9 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: its title, the names of its columns, its rows and the sentences below it.
+    """Table with a title, column names, rows and remarks below the rows.
 
-    ``code``: the remarks of its rows are lines of source code, which are not wrapped.
+    ``code`` is True if the remarks in the rows are lines of source code, which are not wrapped.
     """
 
     title: str
@@ -81,12 +81,12 @@ class Table:
 
 
 def is_visible(*changes: int | None) -> bool:
-    """Whether any of these changes in bytes is large enough to be printed."""
+    """Return whether at least one of the changes, in bytes, is not printed as 0.0 MiB."""
     return any(change is not None and abs(change) >= VISIBLE for change in changes)
 
 
 def text_tables(tables: Iterable[Table]) -> str:
-    """Tables as aligned text. A figure that is not exact is marked with ``~``, and the reason is given below."""
+    """Render tables as aligned text. Values that are not exact are marked with ``~``, and explained below the table."""
     return "\n\n".join(map(_text_table, tables))
 
 
@@ -135,7 +135,7 @@ def template(source: str) -> Any:
 
 
 def html_tables(tables: Iterable[Table]) -> str:
-    """Tables as HTML. A figure that is not exact has the reason next to it."""
+    """Render tables as HTML. Values that are not exact are followed by the reason."""
     html: str = template(_TABLES).render(tables=tables)
     return html
 
@@ -145,14 +145,14 @@ def _remark(row: TableRow) -> str:
 
 
 def _bars(row: TableRow) -> list[tuple[int, str]]:
-    """Width in pixels and color of the parts of a row's bar."""
+    """Return the width in pixels and the color of each part of a row's bar."""
     dark = max(round(BAR_PIXELS * min(row.bar, 1)), 1) if row.bar else 0
     light = max(round(BAR_PIXELS * min(row.light_bar, 1)) - dark, 0)
     return [(dark, BAR_COLORS["tensors"]), (light, BAR_COLORS["cache"])]
 
 
 def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
-    """Tables as a MIME bundle."""
+    """Render tables as a MIME bundle."""
     return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
 
 
@@ -162,7 +162,7 @@ class TableRepr:
     __slots__ = ()
 
     def tables(self) -> list[Table]:
-        """The tables to display."""
+        """Return the tables to display."""
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Converts dataclasses to plain data, which JSON can store. `ipygpumem.core.from_dict` is the way back."""
+"""Convert dataclasses to JSON-serializable data. `ipygpumem.core.from_dict` is the inverse."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 class PlainData:
     """Base class of dataclasses that are written to files.
 
-    The metadata of a field can name its key: ``field(metadata={"key": "peaks"})``; None leaves the field out.
-    ``written_properties`` are written, too, and computed again when the data is read.
+    A field's metadata can set its key, ``field(metadata={"key": "peaks"})``; the key None excludes the field. The
+    properties in ``written_properties`` are also written, but not read back.
     """
 
     __slots__ = ()
     written_properties: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The attributes as plain data: sizes in bytes, None for what is unknown."""
+        """Return the attributes as plain data. Sizes are in bytes, and unknown values are None."""
         return _fields(self) | {name: plain(getattr(self, name)) for name in self.written_properties}
 
 
 def plain(value: Any) -> Any:
-    """Convert dataclasses to dicts and tuples to lists, also inside of dicts, lists and tuples."""
+    """Convert dataclasses to dicts and tuples to lists, recursively."""
     if isinstance(value, PlainData):
         return value.to_dict()
     if isinstance(value, (tuple, list)):
@@ -39,6 +39,6 @@ def _fields(value: Any) -> dict[str, Any]:
 
 @cache
 def written_fields(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], str]]:
-    """The fields of a dataclass that are written, with their keys."""
+    """Return the fields of a dataclass that are written, together with their keys."""
     keys = [(field, field.metadata.get("key", field.name)) for field in dataclasses.fields(kind)]
     return [(field, key) for field, key in keys if key is not None]

@@ -1,4 +1,4 @@
-"""Format sizes and durations, and parse sizes. Text uses binary units (MiB, GiB), as nvidia-smi and PyTorch do."""
+"""Format sizes and durations, and parse sizes. Sizes use binary units (MiB, GiB), as in nvidia-smi and PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 VISIBLE = MIB // 20
-"""Sizes below 0.05 MiB are printed as 0.0 MiB."""
+"""Smallest size that is not printed as 0.0 MiB, in bytes."""
 
 _SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt])?\s*", re.IGNORECASE)
 _FACTORS: dict[str, int] = {
@@ -25,14 +25,14 @@ _MINUTE = 60
 
 
 def size(count: int) -> str:
-    """Format bytes as MiB or, from 1 GiB on, as GiB: ``"400.0 MiB"``, ``"1.2 GiB"``."""
-    if abs(count) >= GIB - VISIBLE:  # would be rounded to 1024.0 MiB
+    """Format a size in MiB or, if it is 1 GiB or more, in GiB: ``"400.0 MiB"``, ``"1.2 GiB"``."""
+    if abs(count) >= GIB - VISIBLE:  # would otherwise be rounded to 1024.0 MiB
         return f"{count / GIB:.1f} GiB"
     return f"{count / MIB:.1f} MiB"
 
 
 def precise_size(count: int | None) -> str:
-    """Format bytes as `size` does, but small sizes in KiB or bytes, zero as ``"0"`` and None as ``"unknown"``."""
+    """Format a size like `size`, but small sizes in KiB or bytes, zero as ``"0"`` and None as ``"unknown"``."""
     if count is None:
         return "unknown"
     if count == 0 or abs(count) >= VISIBLE:
@@ -41,7 +41,7 @@ def precise_size(count: int | None) -> str:
 
 
 def in_bytes(count: int, sign: str = "") -> str:
-    """Format bytes without rounding: ``"1 byte"``, ``"5,000 bytes"``, or with the sign ``"+"``: ``"+5,000 bytes"``."""
+    """Format an exact size, such as ``"5,000 bytes"`` or, if ``sign`` is ``"+"``, ``"+5,000 bytes"``."""
     return f"{count:{sign},} byte{'' if abs(count) == 1 else 's'}"
 
 
@@ -56,14 +56,14 @@ def difference(before: int | None, after: int | None) -> int | None:
 
 
 def change_text(count: int | None) -> str:
-    """Format a change for a table: ``"unknown"`` for None, ``"<0.1 MiB"`` if it would be printed as 0.0 MiB."""
+    """Format a change for a table: None as ``"unknown"``, and small changes as ``"<0.1 MiB"``."""
     if count is None:
         return "unknown"
     return signed(count) if abs(count) >= VISIBLE else "<0.1 MiB" if count else "0"
 
 
 def level_text(count: int | None) -> str:
-    """Format a size for a table: ``"unknown"`` for None."""
+    """Format a size for a table, and None as ``"unknown"``."""
     return "unknown" if count is None else size(count)
 
 
@@ -73,13 +73,13 @@ def many(count: int, noun: str) -> str:
 
 
 def pair(part: int, whole: int) -> str:
-    """Format a part and the whole in the same unit: ``"3.1 of 139.8 GiB"``."""
+    """Format a part and a total in the same unit: ``"3.1 of 139.8 GiB"``."""
     unit, name = (GIB, "GiB") if whole >= GIB else (MIB, "MiB")
     return f"{part / unit:.1f} of {whole / unit:.1f} {name}"
 
 
 def duration(seconds: float) -> str:
-    """Format seconds in a readable unit: ``"3.1 ms"``, ``"2.31 s"``, ``"4 min 07 s"``."""
+    """Format a duration in seconds in a suitable unit: ``"3.1 ms"``, ``"2.31 s"``, ``"4 min 07 s"``."""
     if round(seconds, 4) < 1:
         return f"{seconds * 1000:.1f} ms"
     if round(seconds, 2) < _MINUTE:
@@ -92,9 +92,9 @@ def duration(seconds: float) -> str:
 
 
 def parse_size(text: str | int) -> int:
-    """Parse ``4194304``, ``"4 MiB"``, ``"1.5GiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal) as bytes.
+    """Convert a size such as ``4194304``, ``"4 MiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal) to bytes.
 
-    An `OptionError` says that the text is not a size, or that the size is 8 EiB or more.
+    Raises `OptionError` if the text is not a size, or the size is 8 EiB or more.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         return text
