@@ -1,1 +1,1 @@
-"""Code under measurement: readings at both ends, peaks, samples and the recording in between."""
+"""Measurements of code: readings before and after, peaks, samples and recordings of allocation history."""

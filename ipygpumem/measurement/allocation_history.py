@@ -1,7 +1,7 @@
-"""PyTorch's allocation history, recorded for a cell or across cells.
+"""PyTorch's allocation history, recorded for one or more cells.
 
-PyTorch has one recording per process, whose options cannot be read. If the program is already recording, its recording
-is used and continues; if the program starts one while ours is running, ours ends.
+PyTorch supports one recording per process, and its options cannot be queried. A recording that the program has already
+started is used and not stopped. If the program starts a recording while ours is running, ours ends.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """How to record; invalid values raise OptionError.
+    """Options for recording allocation history. Invalid values raise `OptionError`.
 
-    ``stacks`` is ``python``, ``all`` (C++ too, slow to save) or ``none``; ``max_entries`` the maximum number of events
-    per device; ``extra`` has further arguments of torch's ``_record_memory_history``.
+    ``stacks`` is ``python``, ``all`` (Python and C++, slow to save) or ``none``, ``max_entries`` is the maximum number
+    of events per device, and ``extra`` contains additional arguments for ``torch.cuda.memory._record_memory_history``.
     """
 
     stacks: str = "python"
@@ -44,7 +44,7 @@ class HistoryOptions:
             raise OptionError(f"max-entries must be a number of events, 1 or more, not {self.max_entries!r}")
 
     def arguments(self, torch: Any) -> dict[str, Any]:
-        """Arguments for this torch's ``_record_memory_history``; raises OptionError for those it does not have."""
+        """Return arguments for ``_record_memory_history``; raise `OptionError` if PyTorch does not accept one."""
         parameters = inspect.signature(torch.cuda.memory._record_memory_history).parameters
         for name in self.extra:
             if name in _OWN_OPTIONS or name not in parameters:
@@ -57,22 +57,22 @@ class HistoryOptions:
             "context": None if self.stacks == "none" else "all",
             "stacks": "all" if self.stacks == "all" else "python",
             "max_entries": self.max_entries,
-            "clear_history": True,  # events of an earlier recording do not belong to this one
+            "clear_history": True,  # discard the events of earlier recordings
         }
         return {name: value for name, value in {**arguments, **self.extra}.items() if name in parameters}
 
 
 def recording_problem() -> str | None:
-    """Return why allocation history cannot be recorded in this process; None if it can."""
+    """Return the reason why allocation history cannot be recorded in this process; None if it can."""
     problem = pytorch.problem(load=True)
     if problem:
-        return f"PyTorch records the history of GPU memory only, and {problem}"
+        return f"PyTorch records allocation history only for GPU memory, and {problem}"
     backend = pytorch.backend(sys.modules["torch"])
-    return None if backend == "native" else f"the allocator {backend} cannot record its history"
+    return None if backend == "native" else f"the allocator backend {backend} cannot record allocation history"
 
 
 class ActiveRecording:
-    """Which of our recordings PyTorch is running; one per runtime."""
+    """The recording that this package has started in PyTorch, if any. Each runtime has one instance."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -80,7 +80,7 @@ class ActiveRecording:
         self._functions = WrappedFunctions("torch._C")
 
     def start(self, history: History, arguments: Mapping[str, Any]) -> bool:
-        """Switch recording on for a history. Returns False if the program is recording already."""
+        """Start recording for a history. Return False if a recording is already running."""
         with self._lock:
             torch = history.torch
             if torch._C._cuda_isHistoryEnabled():
@@ -91,27 +91,27 @@ class ActiveRecording:
             return True
 
     def stop(self, history: History) -> None:
-        """Switch recording off if it is still this history's."""
+        """Stop recording if the running recording belongs to this history."""
         with self._lock:
             if self._history is history:
                 self._release()
                 history.torch.cuda.memory._record_memory_history(enabled=None)
 
     def close(self) -> None:
-        """Stop the recording that is running, if it is ours."""
+        """Stop the running recording if this package started it."""
         if self._history is not None:
             self.stop(self._history)
 
     @property
     def running(self) -> bool:
-        """Whether PyTorch is running one of our recordings."""
+        """Whether a recording started by this package is running."""
         return self._history is not None
 
     def _program_records(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Let the program start or stop a recording itself."""
+        """Forward a call by the program that starts or stops a recording, and mark ours as interrupted."""
         with self._lock:
             if self._history is not None:
-                self._history.lost = "the code switched PyTorch's recording on or off itself"
+                self._history.lost = "the code started or stopped PyTorch's recording"
                 self._release()
         return original(*arguments, **options)
 
@@ -121,11 +121,11 @@ class ActiveRecording:
 
 
 class History:
-    """One use of PyTorch's recording: our own, or a part of the one that the program is running.
+    """Allocation history from `start` to `take`, from our recording or from one that the program is running.
 
-    ``own`` is whether the recording is ours, ``started_us`` its start in microseconds since 1970, and ``lost`` why
-    events are missing, as far as that is known. Raises RecordingError if this machine or allocator records no history,
-    and OptionError for an option that this torch does not have.
+    ``own`` is whether we started the recording, ``started_us`` its start in microseconds since the Unix epoch, and
+    ``lost`` the reason why events are missing, or an empty string. The constructor raises `RecordingError` if history
+    cannot be recorded, and `OptionError` if this PyTorch version does not support an option.
     """
 
     def __init__(self, active: ActiveRecording, options: HistoryOptions) -> None:
@@ -142,28 +142,28 @@ class History:
         self._allocations: dict[int, int] = {}
 
     def start(self) -> None:
-        """Switch recording on, unless the program is recording already."""
+        """Start recording, unless the program is already recording."""
         self.torch.cuda.init()
         self.own = self._active.start(self, self._arguments)
         self.started_us = time.time_ns() // 1000
         self._allocations = self._count_allocations()
 
     def take(self) -> dict[str, Any]:
-        """PyTorch's snapshot, with the events since `start`."""
+        """Return PyTorch's snapshot with the events since `start`."""
         if not self.lost and not self.torch._C._cuda_isHistoryEnabled():
-            self.lost = "the recording was stopped before the measurement ended, and its events are gone"
+            self.lost = "the recording was stopped before the measurement ended, and its events were discarded"
         with collector_paused():
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
         if not self.own:
             snapshot["device_traces"] = [
-                # events without a time (torch 2.1) cannot be selected, and stay
+                # events without a timestamp (torch 2.1) are always included
                 [event for event in trace if event.get("time_us", self.started_us) >= self.started_us]
                 for trace in snapshot.get("device_traces", [])
             ]
         return snapshot
 
     def dropped(self, snapshot: Mapping[str, Any]) -> list[int | None]:
-        """Number of allocations missing from the recording, per device; None if unknown.
+        """Return the number of allocations missing from the recording for each device; None if unknown.
 
         The ring buffer drops the oldest events when it is full.
         """
@@ -173,13 +173,13 @@ class History:
         for index, trace in enumerate(snapshot.get("device_traces", [])):
             recorded = sum(1 for event in trace if event["action"] == "alloc")
             missing = counts.get(index, 0) - self._allocations.get(index, 0) - recorded
-            # below 0 the program reset the accumulated counters; its own recording may not contain allocations
+            # negative if the program reset the counters; a recording by the program may exclude allocations
             reliable = missing >= 0 and (self.own or recorded or not missing)
             result.append(missing if reliable and index in counts and not unknown else None)
         return result
 
     def stop(self) -> None:
-        """Switch recording off if it is ours."""
+        """Stop recording if this history started it."""
         if self.own:
             self._active.stop(self)
 

@@ -1,7 +1,7 @@
-"""Backward passes of PyTorch, and the code that waits for them.
+"""Backward passes, and the code that starts them.
 
-PyTorch runs backward passes on its own threads, whose Python stacks do not show the code that called ``backward``. All
-calls pass through one Python function of PyTorch.
+PyTorch runs backward passes on its own threads, whose Python stacks do not contain the code that called ``backward``.
+All calls go through one Python function of PyTorch, which is observed here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class BackwardObservers(CallObservers):
-    """Observers of backward passes, one object per runtime: ``current().state(BackwardObservers)``.
+    """Observers of backward passes. ``current().state(BackwardObservers)`` returns the instance of the runtime.
 
-    Their errors are ignored, as they must not replace the result or the error of the user's backward pass.
+    Exceptions raised by observers are ignored so that they do not affect the user's backward pass.
     """
 
     def __init__(self) -> None:
@@ -32,10 +32,10 @@ class BackwardObservers(CallObservers):
 
 @dataclass(frozen=True, slots=True)
 class BackwardPass:
-    """One backward pass, between two positions in the allocation events.
+    """A backward pass, delimited by two positions in the allocation events.
 
-    ``stack`` is the Python stack of the caller as (file, line), innermost frame first. ``root`` is the outermost file
-    of that stack, which differs between threads.
+    ``stack`` contains the caller's Python stack as ``(file, line)`` tuples, innermost frame first. ``root`` is the file
+    of the outermost frame, which differs between threads.
     """
 
     begin: EventPosition
@@ -45,7 +45,7 @@ class BackwardPass:
 
 
 class BackwardPasses:
-    """Observer of a measurement that collects all backward passes."""
+    """Measurement observer that collects all backward passes."""
 
     cost = 0.0
 
@@ -54,7 +54,7 @@ class BackwardPasses:
         self._running = threading.local()
 
     def start(self) -> None:
-        """Begin to collect."""
+        """Start collecting."""
         current().state(BackwardObservers).add(self._begin_pass, self._end_pass)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Samples as curves of a snapshot file: memory in use on the device, and the part outside PyTorch."""
+"""Conversion of samples to the curves in a snapshot file: device memory in use and memory outside PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_reserved_levels(
     snapshot: Mapping[str, Any], windows: Sequence[SampleWindow], started_us: int, dropped: Sequence[int | None]
 ) -> None:
-    """Give the samples of each device the reserved memory over time from a recording, if it has times."""
+    """Set the reserved memory over time in the samples of each device whose recorded events have timestamps."""
     reserved: dict[int, int] = {}
     for segment in snapshot.get("segments", ()):
         reserved[segment["device"]] = reserved.get(segment["device"], 0) + segment["total_size"]
@@ -36,7 +36,7 @@ def add_reserved_levels(
 def sampled_curves(
     windows: Sequence[SampleWindow], before: Mapping[str, DeviceReading], after: Mapping[str, DeviceReading]
 ) -> dict[str, dict[str, Any]]:
-    """Return curves by name, as FORMAT.md describes them. With several devices, names end with the device's."""
+    """Return the curves described in FORMAT.md by name. With several devices, names end with the device name."""
     curves: dict[str, dict[str, Any]] = {}
     several = len({index for window in windows for index in window.tracks}) > 1
     for window in windows:
@@ -69,5 +69,5 @@ def _outside(window: SampleWindow, index: int, before: DeviceReading, after: Dev
         other_memory += not_ours(before, after)
     epoch, samples = window.epoch, window.tracks[index].samples
     levels = ((sample, reserved.at(epoch + sample.begin, epoch + sample.end)) for sample in samples)
-    # while a segment is allocated or freed, it may be in one of the two figures only: then the level is None
+    # the reserved memory is None while a segment is being allocated or freed
     return [(sample, max(sample.used - other_memory - level, 0)) for sample, level in levels if level is not None]

@@ -1,7 +1,7 @@
 """Positions in the order of a device's allocation events.
 
-The allocator counts allocations and frees, and only the program can reset these counters. Their sum at some moment
-determines the last event before that moment exactly. Times do not, as many events have the same time.
+The allocator counts allocations and frees, and only the program can reset these counters. The sum of both counters
+identifies the last event before it was read. Timestamps do not, because many events have the same timestamp.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One measurement: a reading at each end, and the peaks, samples and recording in between."""
+"""Measurements, consisting of two readings and the peaks, samples and recording between them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from ipygpumem.sources.device import Device
 
 _cost = attrgetter("cost")
-_OVERLAPPED = "another thread was measured at the same time: the figures of both include the whole process"
-_ADDED = "{} was added to the monitored devices during this measurement: it is reported from the next one on"
+_OVERLAPPED = "another thread was measured at the same time, and both reports include the whole process"
+_ADDED = "{} was added to the monitored devices during this measurement, and is reported from the next one on"
 
 
 @dataclass(frozen=True)
 class MeasuredCode:
-    """The code that was measured, as far as collectors need it.
+    """Information about the measured code for collectors.
 
-    ``sources`` and ``numbers`` are the text and the In numbers of notebook cells by file name. ``block`` is the file
-    name, first line, last line and name of the measured code; None if it is not known.
+    ``sources`` and ``numbers`` map file names of notebook cells to source code and In numbers. ``block`` is a tuple
+    ``(file, first_line, last_line, name)``; None if the location of the code is unknown.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class MeasuredCode:
 
 
 class Span:
-    """One open measurement of one thread; ``open_before`` are those that were open when it began."""
+    """An open measurement in one thread. ``open_before`` contains the spans that were open when it began."""
 
     __slots__ = ("in_main_thread", "open_before", "thread")
 
@@ -55,22 +55,22 @@ class Span:
 
 
 class OpenSpans:
-    """The measurements that are open in any thread. Has no lock, which a fork could leave locked."""
+    """The open measurements of all threads. There is no lock because a fork could leave it locked."""
 
     def __init__(self) -> None:
         self._open: set[Span] = set()
 
     def begin(self) -> Span:
-        """Begin a measurement of this thread."""
+        """Begin a measurement in this thread."""
         span = Span(self._open.copy())
         self._open.add(span)
         return span
 
     def end(self, span: Span | None) -> bool:
-        """End a measurement, and return whether one of another thread overlapped it; False if it has ended already.
+        """End a measurement and return whether a measurement in another thread overlapped it.
 
-        A measurement that began and ended inside this one does not count, and neither does one of the main thread that
-        encloses this one: the cell that started this thread.
+        Measurements that began and ended inside this one are ignored, as is a measurement in the main thread that
+        encloses this one, such as the cell that started this thread. Return False if the span has already ended.
         """
         if span is None or span not in self._open:
             return False
@@ -84,26 +84,26 @@ class OpenSpans:
 
 
 class Observer(Protocol):
-    """An object that observes the code while a measurement is open."""
+    """Object that observes the code while a measurement is open."""
 
     @property
     def cost(self) -> float:
-        """Seconds that the observer itself has used so far; they are subtracted from the measured time."""
+        """Time used by the observer in seconds, which is subtracted from the measured time."""
 
     def start(self) -> None:
-        """Begin to observe. An exception ends the measurement before the code runs."""
+        """Start observing. An exception ends the measurement before the code runs."""
 
     def stop(self) -> None:
-        """Stop observing. Must not raise, and may be called twice or without `start`."""
+        """Stop observing. The method must not raise, and may be called repeatedly or without `start`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementOptions:
-    """How to measure.
+    """Options for a measurement.
 
-    ``reset_peaks`` resets PyTorch's peak counters, which makes every peak exact; otherwise some may be upper bounds.
+    ``reset_peaks`` resets PyTorch's peak counters so that all peaks are exact; otherwise some may be upper bounds.
     ``reset_host_peak`` resets the kernel's record of peak resident memory, which lowers the program's ``ru_maxrss``.
-    ``synchronize`` waits for the current stream of each device at both ends.
+    ``synchronize`` waits for the current stream of each device before and after the measured code.
     """
 
     reset_peaks: bool = True
@@ -112,14 +112,14 @@ class MeasurementOptions:
 
 
 class Measurement:
-    """One measurement of all monitored devices and of the host: `begin`, then either `end` or `abandon`.
+    """Measurement of all monitored devices and of the host. Call `begin`, then either `end` or `abandon`.
 
     Attributes:
-        devices: Names of the devices to report on; None for all that this process uses.
-        observers: Started in this order after the first reading, stopped in reverse order.
+        devices: Names of the devices to report on; None selects all devices that this process uses.
+        observers: Observers, started in this order after the first reading and stopped in reverse order.
         after: The reading at the end.
-        recorded: The result of the recording, also if it was not saved; None without a recording.
-        samples: Samples of device memory; None if no device can be sampled.
+        recorded: Information about the recording, even if it was not saved; None without a recording.
+        samples: Samples of device memory usage; None if no device can be sampled.
     """
 
     def __init__(self, runtime: Runtime, options: MeasurementOptions | None = None) -> None:
@@ -152,7 +152,7 @@ class Measurement:
         return self._recorder is not None
 
     def begin(self) -> None:
-        """Take the first reading and start the clock. If this raises, nothing is left running."""
+        """Take the first reading and start the timer. If an exception is raised, the measurement is abandoned."""
         try:
             self._begin()
         except BaseException:
@@ -188,10 +188,10 @@ class Measurement:
     def end(
         self, label: MeasurementLabel | None = None, *, success: bool | None = True, code: MeasuredCode | None = None
     ) -> Report | None:
-        """Stop the clock, take the second reading, save the recording and build the report.
+        """Stop the timer, take the second reading, save the recording and build the report.
 
-        ``success`` is None if the code was interrupted by us; ``code`` is needed for a recording. Returns None in a
-        process that was forked in the meantime.
+        ``success`` is None if the measurement ends before the code, and ``code`` is required for a recording. Return
+        None in a process that was forked during the measurement.
         """
         cost = sum(map(_cost, self.observers)) - self._cost_before
         seconds = max(time.perf_counter() - self._start - cost, 0.0)
@@ -212,7 +212,7 @@ class Measurement:
             )
         finally:
             self.abandon()
-        # a device that was added to the monitored ones in the meantime has no first reading
+        # devices that were added to the monitored devices during the measurement have no first reading
         without_reading = {device.name for device in self._devices if device.name not in before.devices}
         added = [name for name in after.devices if name in without_reading]
         if added:
@@ -240,7 +240,7 @@ class Measurement:
         return None if self._path is None else self.recorded
 
     def _unused(self, before: Reading, after: Reading) -> list[str]:
-        """Notes on requested devices that have nothing to report."""
+        """Return notes about requested devices that are not monitored or not used by this process."""
         notes = []
         monitored = self.runtime.monitor.selected
         for name in self.devices or ():
@@ -252,11 +252,11 @@ class Measurement:
         return notes
 
     def cell_facts(self, label: MeasurementLabel, *, success: bool | None) -> CellInfo:
-        """This measurement as one cell of a recording."""
+        """Return the information about this measurement that is stored in a recording as a cell."""
         return CellInfo(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
 
     def abandon(self) -> None:
-        """Stop the observers, the samples and the recording, and close the peak scope. May be called twice."""
+        """Stop observing, sampling and recording, and close the peak scope. Repeated calls have no effect."""
         runtime = self.runtime
         runtime.spans.end(self._span)
         self._stop_observers()

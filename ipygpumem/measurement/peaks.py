@@ -1,10 +1,10 @@
-"""Exact peaks for nested measurements, without changing the peaks that the user reads.
+"""Exact peaks for nested measurements that leave the peaks read by the user unchanged.
 
-PyTorch has one peak per counter and one reset for all users of it (pytorch#16266). Here each measurement opens a scope.
-Before we reset the counters, their peaks are added to every open scope and saved for the user; wrappers around the four
-C functions that all of PyTorch's readers use raise the user's figures to the saved peaks, and pass a reset by the user
-on to the open scopes. Memory that another thread allocates between a read and the reset that follows it is missing
-from the peak: the only known exception.
+PyTorch has a single peak per counter, which any code can reset (pytorch#16266). Each measurement therefore opens a
+scope. Before the counters are reset, their peaks are added to every open scope and saved for the user. Wrappers around
+the four C functions that read and reset PyTorch's counters raise the values read by the user to the saved peaks, and
+add the counters to the open scopes before the user resets them. The only known limitation is that memory allocated by
+another thread between a read and the following reset is missing from the peak.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _values = attrgetter("allocated", "reserved", "active", "requested")
 
 
 class PeakScope:
-    """The peaks of one open measurement, by device index.
+    """Peaks of one open measurement, by device index.
 
-    ``reached`` are the highest counters that were reached while the scope was open, and ``peaks`` the results for
-    devices whose counters were read at the end. For devices whose counters were never reset meanwhile, ``earlier`` are
-    the peaks when the scope opened: a peak that is not higher may be older, and is only one of the upper ``bounds``.
+    ``reached`` contains the highest values that were reached while the scope was open, and ``peaks`` the results for
+    devices whose counters were read at the end. ``earlier`` contains the peaks from before the scope was opened, for
+    devices whose counters have not been reset since. A peak that is not higher is one of the upper ``bounds``.
     """
 
     __slots__ = ("bounds", "earlier", "peaks", "reached")
@@ -45,7 +45,7 @@ class PeakScope:
         self.peaks: dict[int, Peak] = {}
 
     def add(self, index: int, state: allocator.AllocatorStatistics) -> None:
-        """Take the counters of a device into account."""
+        """Update the peaks of a device with its current counters."""
         earlier = self.earlier.get(index)
         if earlier is None:
             self.reached[index] = _maximum(self.reached.get(index), state.peak)
@@ -54,7 +54,7 @@ class PeakScope:
         self.bounds[index] = _maximum(self.bounds.get(index), state.peak)
 
     def finish(self, index: int, state: allocator.AllocatorStatistics) -> None:
-        """Take the counters of a device at the end into account."""
+        """Compute the peak of a device from its counters at the end."""
         self.add(index, state)
         reached = self.reached[index]
         highest = _maximum(self.bounds.get(index), reached)
@@ -62,7 +62,7 @@ class PeakScope:
 
 
 class PeakTracker:
-    """All open scopes, and the user's peaks that our resets have lowered. One per process, as the counters are."""
+    """The open scopes, and saved peaks to report to the user. Like the counters, it exists once per process."""
 
     def __init__(self) -> None:
         self._scopes: list[PeakScope] = []
@@ -72,7 +72,7 @@ class PeakTracker:
         self._removing = False
 
     def install(self) -> None:
-        """Wrap PyTorch's functions that read and reset peaks, if that has not been done and this is a CUDA build."""
+        """Wrap PyTorch's functions that read and reset peaks, unless already wrapped or PyTorch is not a CUDA build."""
         if pytorch.module() is None:
             return
         self._removing = False
@@ -82,25 +82,25 @@ class PeakTracker:
             self._functions.wrap(name, self._reset)
 
     def stats(self, index: int) -> dict[str, Any]:
-        """Return what `allocator.stats` returns, with the counters' own peaks instead of the user's."""
+        """Return the output of `allocator.stats` with the actual peaks of the counters instead of the user's peaks."""
         counters: dict[str, Any] = self._functions.original(_READERS[0])(index)
         return counters
 
     def remove(self) -> None:
-        """Remove the wrappers as soon as no scope is open and the user's peaks are the counters' own again."""
+        """Remove the wrappers as soon as no scope is open and the counters' peaks have reached all saved peaks."""
         with self._lock:
             self._removing = True
             self._remove_if_unused()
 
     def close(self) -> None:
-        """Forget all scopes and remove the wrappers now."""
+        """Discard all scopes and remove the wrappers immediately."""
         with self._lock:
             self._scopes.clear()
             self._user_stats.clear()
             self._unwrap()
 
     def _remove_if_unused(self) -> None:
-        if self._scopes:  # a reset by the user must still reach them
+        if self._scopes:  # a reset by the user must still update the open scopes
             return
         for index, user_stats in tuple(self._user_stats.items()):
             if not _raise_peaks(self.stats(index), user_stats):
@@ -113,7 +113,7 @@ class PeakTracker:
             self._functions.unwrap(name)
 
     def scope(self) -> PeakScope:
-        """Open a scope. On a device that it never enters, memory use began at zero, so its peak is exact too."""
+        """Open a scope. The peak of a device that is never entered is also exact, because its usage starts at zero."""
         scope = PeakScope()
         with self._lock:
             self._scopes.append(scope)
@@ -122,8 +122,8 @@ class PeakTracker:
     def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorStatistics:
         """Start tracking a device that has a context, and return its counters.
 
-        With ``reset``, the counters are reset afterwards. Without, a peak may be only an upper bound. Raises
-        RuntimeError for a pluggable allocator, which has no counters.
+        If ``reset`` is True, the counters are reset afterwards; otherwise peaks may be upper bounds. Raises
+        `RuntimeError` for a pluggable allocator, which has no counters.
         """
         with self._lock:
             stats = self.stats(index)
@@ -143,7 +143,7 @@ class PeakTracker:
         return state
 
     def leave(self, scope: PeakScope, index: int) -> allocator.AllocatorStatistics:
-        """Add the final counters of a device to a scope, and return them; raises RuntimeError as `enter` does."""
+        """Add the final counters of a device to a scope and return them; raise `RuntimeError` as `enter` does."""
         with self._lock:
             state = allocator.allocator_state(self.stats(index))
             scope.finish(index, state)
@@ -158,7 +158,7 @@ class PeakTracker:
                 self._remove_if_unused()
 
     def discard(self, index: int) -> None:
-        """Exclude what happened since the last scope opened from all peaks, as for the preload's own kernels."""
+        """Reset the peaks of a device to exclude allocations by this package, such as those of the preload."""
         with self._lock:
             self._functions.original(_RESETS[0])(index)
             self._forget_earlier(index)
@@ -178,7 +178,7 @@ class PeakTracker:
         with self._lock:
             index = arguments[0] if arguments else None
             if index is not None and self._scopes:
-                # an invalid argument gets its error message from the original function
+                # the original function reports invalid arguments
                 with contextlib.suppress(Exception):
                     state = allocator.allocator_state(self.stats(index))
                     for scope in self._scopes:
@@ -197,13 +197,13 @@ def _maximum(first: Counters | None, second: Counters) -> Counters:
 
 
 def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
-    """Each peak that is higher than the earlier one, else the current level, which was certainly reached."""
+    """Return each peak that exceeds its earlier value, and the current usage in place of the other peaks."""
     triples = zip(_values(peak), _values(earlier), _values(now), strict=True)
     return Counters(*(new if new > old else level for new, old, level in triples))
 
 
 def _raise_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> bool:
-    """Raise each ``peak`` of nested counters to an earlier one; return whether any was lower. Runs once per cell."""
+    """Raise each ``peak`` in nested counters to at least its earlier value; return whether any peak changed."""
     if "peak" in earlier:
         if stats.get("peak", earlier["peak"]) >= earlier["peak"]:
             return False

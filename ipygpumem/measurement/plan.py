@@ -1,4 +1,4 @@
-"""What a measurement collects, and the one way from there to its report: for cells, statements, blocks and tests."""
+"""Plans for measurements of cells, statements, blocks and tests, and the collectors that build their reports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Outcome:
-    """A finished measurement, from which collectors make their sections of the report.
+    """Data of a completed measurement, from which collectors build their sections of the report.
 
-    ``snapshot`` is the recording; None without one, or if there is a ``problem``: why it cannot be read. A collector
-    can set the ``error`` that the user's code is to end with.
+    ``snapshot`` is the recording; None without a recording, or if it cannot be read for the reason in ``problem``.
+    A collector can set ``error``, which is raised after the user's code.
     """
 
     measurement: Measurement
@@ -39,19 +39,19 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class FinishedMeasurement:
-    """A report, and the error that the measured code is to end with, such as an exceeded limit."""
+    """The report of a measurement, and an error to raise after the measured code, such as an exceeded limit."""
 
     report: Report
     error: GPUMemLimitExceeded | None = None
 
 
 class Collector:
-    """Collects one section of a report, which notes call ``section``."""
+    """Base class of collectors. Each adds one section to the report; ``section`` is its name in notes."""
 
     section = ""
     reads_recording = False
     needs_devices = False
-    """Whether there is nothing to collect without a device."""
+    """Whether to skip the collector if the report contains no device."""
 
     def attach(self, measurement: Measurement) -> None:
         """Add observers to a measurement before it begins."""
@@ -62,10 +62,10 @@ class Collector:
 
 
 class Plan:
-    """What a measurement collects, with collectors in the order in which they add to the report.
+    """Plan for a measurement, with collectors in the order in which they add sections to the report.
 
-    ``recorder`` records allocation history, saved to ``path`` unless that is None. ``devices`` are the names of the
-    devices to report on; None for all that this process uses.
+    ``recorder`` records allocation history, which is saved to ``path`` unless it is None. ``devices`` contains the
+    names of the devices to report on; None selects all devices that this process uses.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Plan:
         self.devices = devices
 
     def begin(self, runtime: Runtime, options: MeasurementOptions) -> Measurement:
-        """Begin a measurement with everything that this plan collects."""
+        """Begin a measurement with the recorder and the collectors of this plan."""
         measurement = Measurement(runtime, options)
         measurement.devices = self.devices
         if self.recorder is not None:
@@ -101,9 +101,9 @@ class Plan:
         success: bool | None,
         code: Callable[[], MeasuredCode] = MeasuredCode,
     ) -> FinishedMeasurement | None:
-        """End a measurement and build its report with everything that was planned.
+        """End a measurement and build its report, including the sections from all collectors.
 
-        ``success`` is None if the code was interrupted by us; ``code`` is called only if there is a recording. Returns
+        ``success`` is None if the measurement ends before the code, and ``code`` is called only for a recording. Return
         None in a process that was forked during the measurement.
         """
         try:
@@ -123,18 +123,18 @@ class Plan:
                 continue
             try:
                 report = collector.collect(report, outcome)
-            except Exception as error:  # a missing section is no reason to lose the report
+            except Exception as error:  # keep the report if one section fails
                 report = with_notes(report, f"no {collector.section}: {first_line(error)}")
         return FinishedMeasurement(report, outcome.error)
 
 
 def with_notes(report: Report, *notes: str) -> Report:
-    """Return the report with further notes."""
+    """Return the report with additional notes."""
     return replace(report, notes=(*report.notes, *notes)) if notes else report
 
 
 def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snapshot | None, str]:
-    """The recording, or why it cannot be read."""
+    """Return the recording and an empty string, or None and the reason why it cannot be read."""
     facts = measurement.recorded
     if facts is None or not recorder.keep_snapshot:
         return None, ""
@@ -142,7 +142,7 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
     if recorded is None or facts.error:
         return None, facts.error or "nothing was recorded"
     if facts.dropped is None:
-        return None, "it is unknown whether the ring buffer dropped allocations"
+        return None, "the number of allocations that the ring buffer dropped is unknown"
     if facts.dropped:
         return None, f"the ring buffer dropped {facts.dropped:,} allocations: raise max_entries"
     from ipygpumem.snapshot import Snapshot

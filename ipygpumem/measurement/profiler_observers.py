@@ -1,9 +1,9 @@
-"""Notification of uses of torch.profiler, which must not run together with other collectors.
+"""Observers of torch.profiler, which must not run at the same time as some collectors.
 
-* torch.profiler and our records of memory outside PyTorch cannot both use CUPTI's buffers: while our callbacks are
-  registered, a profiler that starts gets no records (seen with torch 2.11 and CUPTI 13.0).
-* A second profiler ends the first while it prepares, and the first has an empty result. In another thread the process
-  crashes when the first one stops (seen with torch 2.13).
+* torch.profiler and the collector of memory outside PyTorch cannot share CUPTI's activity buffers. A profiler receives
+  no records if it starts while our callbacks are registered (observed with torch 2.11 and CUPTI 13.0).
+* Preparing a second profiler ends the first profiler, whose result is then empty. If the second profiler runs in
+  another thread, the process crashes when the first profiler stops (observed with torch 2.13).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def profiling() -> bool:
 
 
 class ProfilerObservers(CallObservers):
-    """Observers of torch.profiler, one object per runtime: ``current().state(ProfilerObservers)``.
+    """Observers of torch.profiler. ``current().state(ProfilerObservers)`` returns the instance of the runtime.
 
-    An observer is notified each time a profiler prepares or starts, and each time it has stopped. If it raises an error
-    before, that profiler does not start.
+    Observers are notified before a profiler is prepared or started, and after it has stopped. An exception raised by
+    an observer before the start prevents the profiler from starting.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A recording of allocation history with what is needed to save it: cells, readings and samples."""
+"""Recorder of allocation history, together with the cells, readings and samples saved in the same file."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _PICKLE_PROTOCOL = 4
 
 
 class Recorder:
-    """One recording from `start` to `stop`, which can be saved several times.
+    """Recording from `start` to `stop`, which can be saved several times.
 
-    Creating it raises RecordingError or OptionError as `History` does.
+    The constructor raises `RecordingError` or `OptionError` as `History` does.
 
     Attributes:
-        keep_snapshot: Whether `save` leaves the snapshot in `snapshot`, for collectors that read it.
-        snapshot: The last snapshot with our own keys. The reader sets it to None, which frees its memory.
-        begin_position: Position in the allocation events at the start; ``end_position`` that of the last snapshot.
-        windows: Samples of device memory during the recording.
+        keep_snapshot: Whether `save` stores the snapshot in `snapshot`, for collectors that read it.
+        snapshot: The last snapshot with this package's keys. The reader sets it to None to free its memory.
+        begin_position: Position in the allocation events at the start. ``end_position`` is that of the last snapshot.
+        windows: Samples of device memory usage during the recording.
     """
 
     def __init__(self, runtime: Runtime, options: HistoryOptions | None = None) -> None:
@@ -54,7 +54,7 @@ class Recorder:
         self._before: Reading | None = None
 
     def start(self, before: Reading | None = None) -> None:
-        """Switch recording on; ``before`` is the current reading, if it is available."""
+        """Start recording. ``before`` is the current reading, if available."""
         self._before = before or self._runtime.monitor.read()
         self.history.start()
         self.begin_position = event_position()
@@ -68,11 +68,11 @@ class Recorder:
         cell: CellInfo | None = None,
         after: Reading | None = None,
     ) -> RecordingInfo:
-        """Save what was recorded so far. A failure is reported in the result, and does not affect the measured code.
+        """Save the events recorded so far. Errors are returned in the result and do not affect the measured code.
 
-        Without a ``path``, it is only left in `snapshot`. ``sources`` and ``numbers`` are the text and the In numbers
-        of notebook cells by file name, and ``cell`` is the one that is ending, which is not yet in `cells`. ``after``
-        is the current reading, if it is available.
+        If ``path`` is None, the snapshot is only stored in `snapshot`. ``sources`` and ``numbers`` map file names of
+        notebook cells to source code and In numbers. ``cell`` is the current cell, which is not yet in `cells`, and
+        ``after`` is the current reading, if available.
         """
         try:
             snapshot, dropped = self._snapshot(sources, numbers, cell, after or self._runtime.monitor.read())
@@ -92,7 +92,7 @@ class Recorder:
     def _snapshot(
         self, sources: Mapping[str, str], numbers: Mapping[str, int], cell: CellInfo | None, after: Reading
     ) -> tuple[dict[str, Any], list[int | None]]:
-        """PyTorch's snapshot with our own keys, and the number of dropped allocations per device."""
+        """Return PyTorch's snapshot with this package's keys, and the number of dropped allocations per device."""
         history, before = self.history, self._before or after
         options = history.options
         ended_us = time.time_ns() // 1000
@@ -129,14 +129,14 @@ class Recorder:
         return snapshot, dropped
 
     def stop(self) -> None:
-        """Switch recording off if it is ours."""
+        """Stop recording if this recorder started it."""
         self.history.stop()
 
 
 def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
-    """Write a snapshot, and return the size of the file in bytes.
+    """Write a snapshot and return the size of the file in bytes.
 
-    An existing file is replaced at the end, and unchanged if the file cannot be written, which raises RecordingError.
+    An existing file is replaced only after the snapshot is complete. Raises `RecordingError` if writing fails.
     """
     try:
         with replacing(path) as temporary:

@@ -1,21 +1,21 @@
-"""The two keys that our recordings have in addition to PyTorch's. Other readers ignore them.
+"""The two keys that recordings contain in addition to PyTorch's keys. Other readers ignore them.
 
-``source_code``: dict of file name -> text, for the notebook cells in the recorded stacks.
+``source_code``: dict from file name to source code, for the notebook cells in the recorded stacks.
 
-``ipygpumem``: dict with these keys. Times are in microseconds since 1970, sizes in bytes; None if unknown.
+``ipygpumem``: dict with these keys. Times are microseconds since the Unix epoch, sizes are bytes; None if unknown.
 
 ============== ========================================================================================================
-``schema``     1; readers accept a higher number as long as these keys exist
-``version``    of ipygpumem; ``torch`` of PyTorch; ``host`` name of the machine
-``started_us`` of the recording; and ``ended_us``
-``recording``  ``own`` (False: a part of the program's own recording), ``stacks``, ``context``, ``max_entries`` (None if
-               not own), ``dropped`` (list: number of allocations that the ring buffer dropped, for each device)
+``schema``     1; readers accept higher numbers if all of these keys exist
+``version``    version of ipygpumem; ``torch``: version of PyTorch; ``host``: name of the machine
+``started_us`` start of the recording; ``ended_us``: its end
+``recording``  ``own`` (False if the program started the recording), ``stacks``, ``context``, ``max_entries`` (None if
+               not own), ``dropped`` (list with the number of allocations dropped by the ring buffer for each device)
 ``cells``      list of ``number`` (In number), ``filename`` (as in the stacks), ``start_us``, ``end_us``, ``success``
-``numbers``    dict of file name -> In number, for cells in the stacks that ran before the recording
+``numbers``    dict from file name to In number, for cells in the stacks that ran before the recording
 ``devices``    list of ``index``, ``name``, ``uuid``, ``total`` (memory)
-``readings``   ``before`` and ``after``: device name -> the counters of `ipygpumem.core.reading.DeviceReading`
-``curves``     name -> ``device``, ``time_us`` (list), ``bytes`` (list): sampled levels, ``device used`` and
-               ``outside PyTorch``; with several devices, names end with the device's; may be empty
+``readings``   ``before`` and ``after``: dict from device name to `ipygpumem.core.reading.DeviceReading` counters
+``curves``     dict from name to ``device``, ``time_us`` (list) and ``bytes`` (list) of the samples; names are
+               ``device used`` and ``outside PyTorch``, followed by the device name if there are several; may be empty
 ============== ========================================================================================================
 """
 
@@ -34,7 +34,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class CellInfo:
-    """One cell that ran during a recording; times in microseconds since 1970."""
+    """A cell that ran during a recording. Times are in microseconds since the Unix epoch."""
 
     number: int | None
     filename: str | None
@@ -44,7 +44,7 @@ class CellInfo:
 
 
 def recorded_file_names(snapshot: Mapping[str, Any]) -> set[str]:
-    """All files in the stacks of allocations and live blocks. Without Python loops: there may be ten million frames."""
+    """Return all file names in the stacks of allocations and live blocks, without Python loops for speed."""
     events = chain.from_iterable(snapshot.get("device_traces", ()))
     allocated = (event["frames"] for event in events if event["action"] == "alloc" and "frames" in event)
     blocks = chain.from_iterable(map(itemgetter("blocks"), snapshot.get("segments", ())))

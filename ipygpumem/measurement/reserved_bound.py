@@ -1,8 +1,8 @@
-"""Upper bound of PyTorch's reserved memory at times at which its counters were not read.
+"""Upper bound on PyTorch's reserved memory at times at which its counters were not read.
 
-Three sources limit it: PyTorch's peak counter for the whole measurement; readings of the counters, each with the bytes
-allocated from CUDA so far, because between two readings no more can have been reserved than at the first one plus what
-was allocated until the second; and a recording, which contains all allocations and frees of segments.
+The bound is computed from three sources: PyTorch's peak counter for the whole measurement; pairs of counter readings,
+because reserved memory between two readings is at most its value at the first reading plus the memory allocated from
+CUDA until the second; and a recording, which contains all allocations and frees of segments.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 _SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CLOCK_TOLERANCE = 0.001
-"""In seconds. Times in PyTorch's history are from the CPU's time-stamp counter, ours from the system clock."""
+"""In seconds. PyTorch's timestamps are from the CPU's time-stamp counter, ours from the system clock."""
 _MAX_DURATION = 0.1
 _MAX_DURATION_PER_BYTE = 0.01 / (1 << 30)
-"""Longest duration of a cudaMalloc: 0.1 s, and 10 ms for each GiB, which is about fifty times what it usually takes."""
+"""Longest assumed duration of cudaMalloc: 0.1 s plus 10 ms per GiB, about fifty times its usual duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
     """Counters of PyTorch's allocator on one device, read between ``begin`` and ``end``.
 
-    ``allocated`` and ``freed`` are the totals of memory allocated from CUDA and freed so far, in bytes. Times are in
-    seconds since the measurement began.
+    ``allocated`` and ``freed`` are the total sizes of segments allocated from CUDA and freed so far, in bytes. Times
+    are in seconds since the measurement began.
     """
 
     begin: float
@@ -39,24 +39,24 @@ class CounterReading:
 
     @property
     def origin(self) -> int:
-        """Reserved memory when both totals were 0. It changes if the program resets them."""
+        """Reserved memory when both totals were 0. The value changes if the program resets the totals."""
         return self.reserved - self.allocated + self.freed
 
 
 class ReservedHistory:
-    """Reserved memory over time, computed backwards from the end of a recording. Times are in seconds since 1970.
+    """Reserved memory over time, computed backwards from the end of a recording.
 
     PyTorch records a segment after cudaMalloc has returned, and before it calls cudaFree, which may wait for the
-    device. As it holds the allocator's lock, an allocation began after the previous event, and a free ended before the
-    next one.
+    device. Because PyTorch holds the allocator's lock, an allocation begins after the previous event, and a free ends
+    before the next event. Times are in seconds since the Unix epoch.
 
-    ``trace`` has all events of one device, ``at_end`` is the reserved memory at the end in bytes, and ``since`` the
-    start of the recording. Unless it is ``complete``, the levels before the first change are unknown.
+    ``trace`` contains all events of one device, ``at_end`` is the reserved memory at the end in bytes, and ``since`` is
+    the start of the recording. Unless it is ``complete``, reserved memory before the first change is unknown.
     """
 
     def __init__(self, trace: Sequence[dict[str, Any]], at_end: int, *, since: float, complete: bool) -> None:
         self._times = [since]
-        self._not_before, self._done = [since], [since]  # when each change had not begun, and when it was complete
+        self._not_before, self._done = [since], [since]  # earliest begin and latest end of each change
         changes: list[int] = []
         for i, event in enumerate(trace):
             sign = _SIGNS.get(event.get("action", ""))
@@ -80,11 +80,11 @@ class ReservedHistory:
             self._times[0] = self._times[1] if changes else float("inf")
 
     def upper_bound(self, begin: float, end: float) -> int | None:
-        """Return the highest possible level between two times; None if it is unknown there."""
+        """Return the highest possible reserved memory between two times; None if unknown."""
         return max(self._possible_levels(begin, end), default=None)
 
     def at(self, begin: float, end: float) -> int | None:
-        """Return the level between two times; None if it is unknown or may have changed."""
+        """Return the reserved memory between two times; None if it is unknown or may have changed."""
         levels = set(self._possible_levels(begin, end))
         return levels.pop() if len(levels) == 1 else None
 
@@ -105,10 +105,10 @@ class ReservedHistory:
 def reserved_bound(
     peak: int | None, readings: Sequence[CounterReading] = (), levels: ReservedHistory | None = None, epoch: float = 0.0
 ) -> Callable[[float, float], int | None]:
-    """Return a function that returns the upper bound of reserved memory between two times in bytes; None if unknown.
+    """Return a function that computes the upper bound on reserved memory between two times, or None if unknown.
 
-    All times are in seconds since ``epoch``, except those of ``levels``. ``peak`` is that of the whole measurement, and
-    ``readings`` include those at both of its ends.
+    All times are in seconds since ``epoch``, except those in ``levels``. ``peak`` is the peak of the whole measurement,
+    and ``readings`` includes the readings at both ends.
     """
     readings = sorted(readings, key=lambda reading: reading.begin)
     times = [reading.begin for reading in readings]
@@ -116,7 +116,7 @@ def reserved_bound(
     def between_readings(begin: float, end: float) -> int | None:
         last = bisect_right(times, end)
         first = bisect_right(times, begin) - 1
-        while first >= 0 and readings[first].end >= begin:  # not known to have been read before this time
+        while first >= 0 and readings[first].end >= begin:  # may have been read after ``begin``
             first -= 1
         if first < 0 or last >= len(readings):
             return None

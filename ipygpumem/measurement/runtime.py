@@ -1,4 +1,4 @@
-"""The process-wide state of the package, in one object that can be closed."""
+"""The process-wide state of the package."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _State = TypeVar("_State")
 
 
 class Runtime:
-    """Everything that lives as long as the process: created by `current` on first use, ended by `close`.
+    """Process-wide state, created by `current` on first use and released by `close`.
 
     Attributes:
         monitor: The devices of this process and their readings.
         peaks: PyTorch's peak counters, shared by all open measurements.
-        sampler: The thread that samples device memory between readings.
-        spans: The measurements that are open in any thread.
-        active_recording: Our recording of PyTorch's allocation history, if one is running.
-        forked: Whether this process was forked from the one that created it: CUDA and NVML must not be used.
-        baseline: The reading against which the session's changes are reported; None before the preload.
+        sampler: The sampler of device memory usage between readings.
+        spans: The open measurements of all threads.
+        active_recording: The allocation history recording started by this package, if any.
+        forked: Whether this process was forked after the runtime was created, so that CUDA and NVML cannot be used.
+        baseline: The baseline for changes during the session; None before the preload.
     """
 
     def __init__(self) -> None:
@@ -50,9 +50,9 @@ class Runtime:
         self._states: dict[Callable[[], Any], Any] = {}
 
     def state(self, factory: Callable[[], _State]) -> _State:
-        """Return the one object that a feature keeps per process, created by ``factory`` on first use.
+        """Return the object that ``factory`` creates on first use, such as the process-wide state of a feature.
 
-        If the object has a method ``close``, `Runtime.close` calls it.
+        `Runtime.close` calls the object's method ``close``, if it has one.
         """
         if factory not in self._states:
             self._states[factory] = factory()
@@ -60,8 +60,8 @@ class Runtime:
         return state
 
     def close(self) -> None:
-        """Stop threads and recordings and restore everything that was replaced in PyTorch."""
-        while self._states:  # closing one may use another
+        """Stop threads and recordings, and restore the functions that were replaced in PyTorch."""
+        while self._states:  # ``close`` may use another state
             state = self._states.popitem()[1]
             if hasattr(state, "close"):
                 state.close()
@@ -72,17 +72,17 @@ class Runtime:
 
     @property
     def host_only(self) -> bool:
-        """Whether host memory is all there is to report, because this process cannot use a GPU."""
+        """Whether reports contain only host memory because this process cannot use a GPU."""
         if self.baseline is None or self.baseline.device is not None:
             return False
         return self.baseline.note != PRELOAD_OFF or pytorch.problem(load=False) is not None
 
     def reading(self) -> Reading:
-        """Read every counter of every device and of the host."""
+        """Read all counters of all devices and of the host."""
         return self.monitor.read(available=True)
 
     def take_baseline(self, reading: Reading | None = None, note: str = "") -> Baseline:
-        """Make a reading, by default the current one, the baseline of the session."""
+        """Set the baseline of the session to a reading, by default a new one, and return it."""
         reading = reading or self.reading()
         device = next((name for name, counters in reading.devices.items() if counters.context), None)
         self.monitor.record_processes(reading.devices)
@@ -92,7 +92,7 @@ class Runtime:
     def preload(self, mode: Preload = "kernels", *, reset_peaks: bool = True) -> Baseline:
         """Start CUDA on the current device, run the first kernels there and take the baseline.
 
-        Other devices are not touched. Without a GPU the baseline is that of the host, and its note has the reason.
+        Other devices are not used. Without a GPU, the baseline contains only host memory, and its note the reason.
         """
         if mode == "off":
             return self.take_baseline(note=PRELOAD_OFF)
@@ -150,7 +150,7 @@ class Runtime:
 
 
 def _outside_growth(before: DeviceReading, after: DeviceReading) -> int | None:
-    """Growth of memory outside PyTorch in bytes: of this process if it is known, else of the whole device."""
+    """Return the growth of memory outside PyTorch in bytes, of this process if known, otherwise of the device."""
     if after.process is not None and before.process is not None:
         return difference(before.outside, after.outside)
     if after.source != before.source:
@@ -162,8 +162,8 @@ _runtime: Runtime | None = None
 
 
 def current() -> Runtime:
-    """Return the runtime of this process, which `%reload_ext` does not replace."""
-    global _runtime  # noqa: PLW0603 (the one process-wide variable of the package)
+    """Return the runtime of this process. ``%reload_ext`` does not replace it."""
+    global _runtime  # noqa: PLW0603 (the only process-wide variable of the package)
     if _runtime is None:
         _runtime = Runtime()
     return _runtime

@@ -1,8 +1,8 @@
-"""Samples of device memory between the readings of a measurement, every 5 ms, by one thread.
+"""Sampling of device memory usage every 5 ms between the readings of a measurement.
 
-The thread is paused except during measurements that take longer than 50 ms. It reads the memory of whole devices from
-NVML and nothing else: NVML's list of processes takes a lock of the driver, and reading PyTorch's counters would hold
-the GIL while it waits for the allocator's lock, which PyTorch holds during each cudaMalloc and cudaFree.
+A single thread takes samples during measurements that take longer than 50 ms. It reads only the memory usage of whole
+devices from NVML. Querying NVML's process list would take a driver lock, and reading PyTorch's counters would hold the
+GIL while waiting for the allocator's lock, which PyTorch holds during each cudaMalloc and cudaFree call.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _FIRST = 0.05
 _INTERVAL = 0.005
 _MAX_SAMPLES = 8_192
 _MIN_SPACING = 0.1
-"""Equal samples are stored at this interval in seconds."""
+"""Interval at which consecutive equal samples are stored, in seconds."""
 _MAX_FAILURES = 20
-"""After so many failures in a row a device is not sampled any more in this measurement."""
+"""Number of consecutive failures after which a measurement stops sampling a device."""
 
 
 @dataclass(slots=True)
 class DeviceSamples:
-    """The samples of one device in one measurement.
+    """Samples of one device in one measurement.
 
     Attributes:
-        samples: The stored samples, available at the end; those in between were not higher than their neighbors.
+        samples: The stored samples, available at the end. Samples that were not stored are not local maxima.
         count: Number of samples, including those that were not stored.
         gap: Longest time between two samples in seconds.
-        source: The query, as named in readings.
-        problem: Why samples are missing; empty if none failed.
-        stopped: Whether the device is not sampled any more.
-        counters: PyTorch's counters that were read in the meantime.
-        reserved: PyTorch's reserved memory over time, if history was recorded.
+        source: Name of the query, as in readings.
+        problem: Reason why samples are missing; empty if no sample failed.
+        stopped: Whether sampling of the device has stopped.
+        counters: PyTorch's counters that were read during the measurement.
+        reserved: PyTorch's reserved memory over time, if allocation history was recorded.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -66,7 +66,7 @@ class DeviceSamples:
     _failures_in_a_row: int = 0
 
     def fail(self, seconds: float, error: str) -> None:
-        """Note a failed sample."""
+        """Count a failed sample."""
         self._failures += 1
         self._failures_in_a_row += 1
         self.stopped = self._failures_in_a_row >= _MAX_FAILURES
@@ -91,14 +91,14 @@ class DeviceSamples:
             self._halve()
 
     def _halve(self) -> None:
-        """Store only the higher sample of each pair from now on."""
+        """Keep only the higher sample of each pair, and double the spacing of equal samples."""
         pairs = zip(self._stored[::2], self._stored[1::2], strict=False)
         remainder = self._stored[-1:] if len(self._stored) % 2 else []
         self._stored = [max(pair, key=lambda sample: sample.used) for pair in pairs] + remainder
         self._spacing *= 2
 
     def end(self, seconds: float) -> None:
-        """End the samples. A sample that is being taken at this time does not count."""
+        """Set `samples` to the stored samples that were complete at this time."""
         samples = [sample for sample in tuple(self._stored) if sample.end <= seconds]
         last = self._last
         if samples and last is not None and last.end <= seconds:
@@ -109,9 +109,9 @@ class DeviceSamples:
 
 
 class SampleWindow:
-    """The samples of one measurement by device index. Times are in seconds since it began.
+    """Samples of one measurement, by device index. Times are in seconds since the measurement began.
 
-    It began at ``start``, a time of `time.perf_counter`, and at ``epoch`` in seconds since 1970.
+    ``start`` and ``epoch`` are its start times according to `time.perf_counter` and `time.time`.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
@@ -121,13 +121,13 @@ class SampleWindow:
         self.epoch = time.time()
 
     def add_counters(self, index: int, reading: CounterReading) -> None:
-        """Add PyTorch's counters that were read in the meantime, with times of `time.perf_counter`."""
+        """Add PyTorch's counters that were read during the measurement, with `time.perf_counter` times."""
         track = self.tracks.get(index)
         if track is not None and len(track.counters) < _MAX_SAMPLES:
             track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
 
     def outside_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Peak]) -> dict[str, OutsidePeak]:
-        """Return lower bounds of peaks outside PyTorch that are higher than both readings, by device name."""
+        """Return lower bounds on peaks outside PyTorch that are higher than both readings, by device name."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in self.tracks.items():
             name = f"cuda:{index}"
@@ -142,12 +142,12 @@ class SampleWindow:
         return bounds
 
     def problems(self) -> dict[str, str]:
-        """Return why samples are missing, by device name."""
+        """Return the reasons why samples are missing, by device name; empty strings if no sample failed."""
         return {f"cuda:{index}": track.problem for index, track in self.tracks.items()}
 
 
 class Sampler:
-    """The thread that takes samples, and the ``windows`` of the open measurements, for which it does."""
+    """Sampler of device memory usage. ``windows`` contains the samples of open measurements."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -156,7 +156,7 @@ class Sampler:
         self._pid = os.getpid()
 
     def begin(self, devices: Iterable[Device]) -> SampleWindow | None:
-        """Begin to sample for a measurement. Returns None if NVML knows none of the devices."""
+        """Start sampling for a measurement. Return None if NVML cannot read any of the devices."""
         readable = [device for device in devices if device.nvml is not None]
         if not readable or os.getpid() != self._pid:
             return None
@@ -170,14 +170,14 @@ class Sampler:
                 self.windows = self.windows[:-1]
                 if not self.windows:
                     self._thread.pause()
-                if not isinstance(error, RuntimeError):  # there can be no further thread
+                if not isinstance(error, RuntimeError):  # the process cannot start another thread
                     raise
                 for track in window.tracks.values():
                     track.problem, track.stopped = f"no samples: {first_line(error)}", True
         return window
 
     def end(self, window: SampleWindow) -> None:
-        """End the samples of a measurement. Further calls do nothing."""
+        """Stop sampling for a measurement. Further calls have no effect."""
         if os.getpid() != self._pid:
             return
         end = time.perf_counter() - window.start
@@ -191,7 +191,7 @@ class Sampler:
             track.end(end)
 
     def close(self) -> None:
-        """End all samples and the thread."""
+        """Stop sampling for all measurements and end the thread."""
         if os.getpid() != self._pid:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""From positions noted during a recording to the events of its snapshot."""
+"""Lookup of events in a snapshot by positions that were stored during the recording."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class EventLookup:
-    """Finds the last event of one device before a position.
+    """Lookup of the last event before a position on one device.
 
-    Raises RecordingError if the counters do not match the events: the program reset them, or events are missing.
+    Raises `RecordingError` if the counters do not match the events, because the program reset them or events are lost.
     """
 
     def __init__(self, timeline: Timeline, recorder: Recorder) -> None:
         device = timeline.device
         trace = timeline.trace
         counted = trace.events(Action.ALLOC, Action.FREE_REQUESTED)
-        # the event after a request to free is its completion, unless a stream still uses the block
+        # a free request is followed by its completion, unless a stream still uses the block
         following = np.minimum(counted + 1, len(trace) - 1)
         completed = (
             (trace.action[counted] == Action.FREE_REQUESTED)
@@ -40,11 +40,11 @@ class EventLookup:
         self._device = device
         self._first = recorder.end_position.get(device, 0) - len(counted)
         begin = recorder.begin_position.get(device, 0)
-        # a part of the program's own recording is selected by time, and may begin a little earlier
+        # events from the program's recording are selected by time, and the first may be slightly earlier
         if self._first != begin if recorder.history.own else self._first > begin:
             raise RecordingError(
-                f"cuda:{device}: the allocator's counters do not match the recorded events: the program reset them, or "
-                "another thread allocated at the very end"
+                f"cuda:{device}: the allocator's counters do not match the recorded events because the program reset "
+                "them, or another thread allocated memory at the end of the recording"
             )
 
     def event(self, position: EventPosition) -> int:
@@ -53,5 +53,5 @@ class EventLookup:
         return int(self._last[count - 1]) if count > 0 else -1
 
     def events(self, positions: Sequence[EventPosition]) -> NDArray[np.int64]:
-        """Return `event` for many positions."""
+        """Return the result of `event` for each position."""
         return np.fromiter((self.event(position) for position in positions), np.int64, len(positions))

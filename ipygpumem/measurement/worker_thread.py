@@ -1,4 +1,4 @@
-"""A daemon thread that does periodic work while it is needed, and ends when it has been idle for some seconds."""
+"""A daemon thread that calls a function periodically, and ends after some idle seconds."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IDLE_SECONDS = 5.0
-"""The thread outlives short breaks between cells, but must end: some programs join all threads at exit."""
+"""Idle time after which the thread ends. It must end because some programs join all threads at exit."""
 _POLL = 0.05
-"""Interval at which a paused thread looks for a new start. Waking it would take longer, as it competes for the GIL."""
+"""Polling interval of a paused thread in seconds. Polling does not delay `start`, unlike waking the thread."""
 _JOIN_TIMEOUT = 2.0
 
 
 class WorkerThread:
-    """A thread that calls ``work`` periodically.
+    """Thread that calls ``work`` periodically.
 
-    The first `start` creates the thread. It ends some seconds after the last `pause`, or with `close`. After an error
-    in ``work`` it is paused until the next `start`. A forked child does not have the thread: there all methods do
-    nothing.
+    The first call of `start` creates the thread, which ends some seconds after the last `pause`, or on `close`. An
+    exception in ``work`` pauses it until the next `start`. Methods have no effect in a forked child process.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
@@ -43,7 +42,7 @@ class WorkerThread:
         return self._thread is not None
 
     def start(self, first: float, interval: float) -> None:
-        """Work after ``first`` seconds, then every ``interval`` seconds; RuntimeError if there can be no thread."""
+        """Call ``work`` after ``first`` seconds and then every ``interval`` seconds."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -60,20 +59,20 @@ class WorkerThread:
         self._thread, self._wake = thread, wake
         try:
             thread.start()
-        except BaseException:  # after an interrupt the thread may be running
+        except BaseException:  # the thread may be running after an interrupt
             self._thread = None
             wake.release()
             raise
 
     def pause(self) -> None:
-        """Do not work until the next `start`."""
+        """Stop calling ``work`` until the next `start`."""
         if os.getpid() != self._pid:
             return
         with self._lock:
             self._next, self._idle_since = None, time.monotonic()
 
     def close(self) -> None:
-        """End the thread, and wait until it has ended."""
+        """End the thread and wait for it."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -94,7 +93,7 @@ class WorkerThread:
                     self.pause()
 
     def _delay(self, wake: threading.Lock) -> float | None:
-        """Seconds until the next work; 0 if it is due, and None if the thread is to end."""
+        """Return the time until the next call in seconds; 0 if it is due, and None if the thread should end."""
         with self._lock:
             now = time.monotonic()
             if self._thread is None or self._wake is not wake:

@@ -77,7 +77,7 @@ def test_user_takes_over_recording(gpu_notebook, tmp_path):
     result = gpu_notebook.run(
         f"%%gpumem --snapshot {tmp_path}/x.pickle\ntorch.cuda.memory._record_memory_history(max_entries=9)"
     )
-    assert "the code switched PyTorch's recording on or off itself" in result.text
+    assert "the code started or stopped PyTorch's recording" in result.text
     assert torch._C._cuda_isHistoryEnabled() is True
 
 

@@ -471,7 +471,7 @@ def test_quiet_cell_still_reports_lost_recordings(gpu_notebook, tmp_path):
 def test_no_recording_without_gpu(notebook, tmp_path):
     notebook.load()
     line = usage(notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True"))
-    assert line == f"%%gpumem: PyTorch records the history of GPU memory only, and {NO_GPU}"
+    assert line == f"%%gpumem: PyTorch records allocation history only for GPU memory, and {NO_GPU}"
     assert "ran" not in notebook.shell.user_ns
 
 
@@ -481,7 +481,7 @@ def test_no_recording_with_another_allocator(make_gpu, make_notebook, tmp_path, 
     notebook = make_notebook()
     notebook.load()
     line = usage(notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True"))
-    assert line == f"%%gpumem: the allocator {backend} cannot record its history"
+    assert line == f"%%gpumem: the allocator backend {backend} cannot record allocation history"
     assert "ran" not in notebook.shell.user_ns
 
 

@@ -166,7 +166,7 @@ def test_snapshot_of_cell_during_recording(gpu_notebook, tmp_path):
 
 def test_without_gpu(notebook):
     notebook.load()
-    assert "PyTorch records the history of GPU memory only" in usage(notebook.run("%gpumem record start"))
+    assert "PyTorch records allocation history only for GPU memory" in usage(notebook.run("%gpumem record start"))
 
 
 @pytest.mark.parametrize("terminal", [False, True])

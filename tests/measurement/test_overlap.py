@@ -10,7 +10,7 @@ import pytest
 from ipygpumem import measure
 from ipygpumem.measurement.measurement import OpenSpans
 
-NOTE = "another thread was measured at the same time: the figures of both include the whole process"
+NOTE = "another thread was measured at the same time, and both reports include the whole process"
 
 
 @pytest.fixture

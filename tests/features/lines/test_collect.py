@@ -181,7 +181,7 @@ def test_reason_for_missing_lines(gpu):
 
     with ipygpumem.measure(lines=True) as m:
         torch.cuda.memory._record_memory_history(enabled=None)
-    assert m.report.notes == ("no lines: the code switched PyTorch's recording on or off itself",)
+    assert m.report.notes == ("no lines: the code started or stopped PyTorch's recording",)
 
 
 def test_reset_counters_are_detected_if_positions_are_needed(gpu, monkeypatch):
@@ -202,7 +202,7 @@ def test_lines_of_a_builtin_function(fake_gpu):
 
 
 def test_lines_without_a_gpu():
-    with pytest.raises(RecordingError, match="GPU memory only"):
+    with pytest.raises(RecordingError, match="only for GPU memory"):
         ipygpumem.measure(lines=True)
 
 

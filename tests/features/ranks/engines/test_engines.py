@@ -80,7 +80,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     # recording is not possible here: %%px raises the error of the engines, and nothing runs
     result, text = run(shell, "%%gpumem --engines --snapshot run_{rank}.pickle\nx = 1")
     assert not result.success
-    assert "PyTorch records the history of GPU memory only" in text
+    assert "PyTorch records allocation history only for GPU memory" in text
     assert "engines on" not in text, "all engines refused the options"
 
     check_notes(shell, tmp_path)
