@@ -1,4 +1,4 @@
-"""From the options of a measurement to its plan: which sections the report gets, and what they need."""
+"""Construction of the plan of a measurement from its options."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ def make_plan(
     devices: tuple[str, ...] | None = None,
     extra: Sequence[Collector] = (),
 ) -> Plan:
-    """Make the plan of a measurement.
+    """Create the plan of a measurement.
 
     Args:
         runtime: The runtime of this process.
-        lines: Functions to list line by line besides the measured code itself; None lists nothing.
-        all_functions: List every function of the notebook that ran.
-        peak_lines: Report the lines of code at the peak of a recording that is saved.
+        lines: Functions to list line by line in addition to the measured code; None omits the list.
+        all_functions: List every function of the notebook that the code called.
+        peak_lines: Report memory at the peak by line of code if the recording is saved.
         modules: Report the memory of this model by module.
         outside: Report memory outside PyTorch by library.
-        every_cell: The plan follows from settings, not from options of this measurement: other processes are reported
-            only if they changed, and a limit alone does not start a recording.
-        profile: Writes a trace or a timeline.
+        every_cell: The plan results from settings instead of options. Other processes are then reported only if they
+            changed, and a limit alone does not start a recording.
+        profile: Collector that writes a trace or a timeline.
         limits: Limits to check.
-        path: Where to save the recording; None does not save it.
-        history: Options of the recording.
-        devices: Names of the devices to report on; None for all that this process uses.
-        extra: Further collectors.
+        path: File in which to save the recording; None does not save it.
+        history: Recording options.
+        devices: Names of the devices to report; None for all devices that this process uses.
+        extra: Additional collectors.
 
     Raises:
-        RecordingError: Lines, modules or a snapshot are requested, and history cannot be recorded.
-        OptionError: A recording option that this torch does not have, or lines without stacks.
+        RecordingError: Lines, modules or a snapshot are requested, but the history cannot be recorded.
+        OptionError: PyTorch does not support a recording option, or lines are requested without stacks.
     """
     if lines is not None and history is not None and history.stacks == "none":
-        raise OptionError("--lines needs the stacks of allocations: use --stacks python or --stacks all")
+        raise OptionError("--lines requires allocation stacks: use --stacks python or --stacks all")
     collectors: list[Collector] = []
     if outside:
         collectors.append(OutsideCollector(runtime.monitor, every_cell=every_cell))
@@ -86,7 +86,7 @@ def make_plan(
         collectors.append(LimitsCollector(limits, recorded=not every_cell))
     collectors.append(ProcessesCollector(unchanged=not every_cell))
     needed = path is not None or lines is not None or modules is not None
-    # a recording can show which line exceeded a limit, but must not cause an error or start CUDA
+    # a recording can show which line exceeded a limit, but must not fail or initialize CUDA for this purpose
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
     recorder = Recorder(runtime, history) if needed or useful else None
     collectors += extra

@@ -1,9 +1,9 @@
-"""IPython's events at the beginning and at the end of each cell, how they belong together, and the cells' numbers.
+"""Matching of IPython's ``pre_run_cell`` and ``post_run_cell`` events, and the execution counts of cells.
 
-The events do not always come in pairs. An empty cell ends without a beginning (ipython#14597), and so does the cell
-that loads the extension; magics that run code nest them; a cancelled cell ends with another ExecutionInfo than it began
-with, or with None; a subshell of the kernel runs cells in another thread. So each thread has a stack of open
-cells, each with a weak reference to its ExecutionInfo, and an end is matched with the beginning that it belongs to.
+The events do not always come in pairs. An empty cell (ipython#14597) and the cell that loads the extension trigger only
+``post_run_cell``. Magics that run code trigger nested events. The result of a cancelled cell has a different
+ExecutionInfo, or none. Subshells of the kernel run cells in other threads. Therefore each thread has a stack of running
+cells with weak references to their ExecutionInfo, which ``post_run_cell`` is matched against.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
 
 class _PrintedErrors(set[str]):
-    """The errors that have been printed in this process."""
+    """Errors that have been printed in this process."""
 
 
 def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
-    """Make a callback of IPython print its exceptions, once each, instead of raising them into the user's cell."""
+    """Wrap an IPython callback so that it prints each distinct exception once instead of raising it."""
 
     @functools.wraps(callback)
     def safe(*arguments: Any, **options: Any) -> _Result | None:
@@ -55,7 +55,7 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
             printed = current().state(_PrintedErrors)
             if line not in printed:
                 printed.add(line)
-                print(f"ipygpumem: this cell has no report ({line}); this is printed once", file=sys.stderr)  # noqa: T201
+                print(f"ipygpumem: this cell has no report ({line}); printed only once", file=sys.stderr)  # noqa: T201
             return None
 
     return safe
@@ -63,15 +63,15 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
 
 @dataclass(slots=True, eq=False)
 class RunningCell:
-    """A cell that has begun. Holds no strong reference to the user's objects.
+    """A cell that is running. Holds no strong reference to the user's objects.
 
     Attributes:
-        info: IPython's ExecutionInfo.
-        stored: Whether the cell is stored in the history: front ends also run other code.
-        cell_id: Id of the cell in its notebook.
-        began: Start time in seconds since 1970.
-        reported: Whether the report of a statement in the cell replaces the cell's own.
-        code: File name and text of the measured code, if that is not the whole cell, as under another cell magic.
+        info: Weak reference to IPython's ExecutionInfo.
+        stored: Whether the cell is stored in the history. Front ends also run code that is not.
+        cell_id: ID of the cell in its notebook.
+        began: Start time in seconds since the Unix epoch.
+        reported: Whether the report of a statement in the cell replaces the report of the cell.
+        code: File name and text of the measured code if it is only part of the cell, as below another cell magic.
     """
 
     shell: Any
@@ -90,29 +90,29 @@ class RunningCell:
 
     @property
     def number(self) -> int | None:
-        """In number, once it is known: the cell's result has it, which the display hook holds while the cell runs."""
+        """Execution count; None until known. During execution it is in the result that the display hook stores."""
         self.find_number(getattr(self.shell.displayhook, "exec_result", None))
         return self._number
 
     def find_number(self, result: Any) -> None:
-        """Take the In number from a result, if it is the result of this cell."""
+        """Set the execution count from ``result`` if it is the result of this cell."""
         info = self.info()
         if self.stored and self._number is None and info is not None and getattr(result, "info", None) is info:
             self._number = result.execution_count
 
     @property
     def raw(self) -> str:
-        """Text of the cell; empty after IPython has dropped it."""
+        """Text of the cell; empty after IPython has released its ExecutionInfo."""
         return getattr(self.info(), "raw_cell", None) or ""
 
     @property
     def is_single_magic(self) -> bool:
-        """Whether the cell consists of one ``%gpumem`` line."""
+        """Whether the cell consists of a single ``%gpumem`` line, apart from comments."""
         lines = [line for line in self.raw.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         return len(lines) == 1 and "%gpumem" in lines[0]
 
     def abandon(self) -> None:
-        """Give up the measurement, if there is one."""
+        """Discard the measurement, if there is one."""
         if self.traceback_hook is not None:
             self.traceback_hook.remove()
             self.traceback_hook = None
@@ -122,14 +122,14 @@ class RunningCell:
 
 
 class RunningCells:
-    """The open cells of one shell.
+    """The running cells of one shell.
 
     Attributes:
-        stacks: The open cells of each thread by its identifier, the outermost first.
+        stacks: Running cells by thread identifier, outermost first.
 
     Args:
         shell: The shell.
-        drop: Called with each cell whose end will never come.
+        drop: Called with each cell for which no ``post_run_cell`` event will follow.
     """
 
     def __init__(self, shell: Any, drop: Callable[[RunningCell], None]) -> None:
@@ -141,16 +141,16 @@ class RunningCells:
         return iter([cell for stack in self.stacks.values() for cell in stack])
 
     def clear(self) -> None:
-        """Forget all cells."""
+        """Remove all cells."""
         self.stacks.clear()
 
     def outermost(self) -> RunningCell | None:
-        """The outermost cell of this thread or, if it runs none, of another thread."""
+        """Return the outermost cell of the current thread or, if it runs no cell, of another thread."""
         stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
     def whole_cell(self) -> RunningCell | None:
-        """The cell that the user wrote: another cell magic above ours (%%capture) runs the rest of it as a cell."""
+        """Return the cell as written by the user. Cell magics such as ``%%capture`` run their body as a nested cell."""
         stack = self.stacks[threading.get_ident()]
         position = len(stack) - 1
         while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):
@@ -158,7 +158,7 @@ class RunningCells:
         return stack[position] if stack else None
 
     def push(self, info: Any) -> tuple[RunningCell, bool]:
-        """Begin a cell; returns whether it is an outermost one, too."""
+        """Add a cell. Return a tuple ``(cell, outermost)``."""
         stack = self.stacks[threading.get_ident()]
         while stack and stack[-1].info() is None:
             self._drop(stack.pop())
@@ -167,7 +167,7 @@ class RunningCells:
         return cell, len(stack) == 1
 
     def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
-        """End the cell with this result and all cells inside it; returns whether no cell is open any more, too."""
+        """Remove the cell that ``result`` belongs to and all cells nested in it. Return a tuple ``(cell, last)``."""
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
         if index is None:
@@ -181,20 +181,20 @@ class RunningCells:
 
     @staticmethod
     def _index(stack: list[RunningCell], result: Any) -> int | None:
-        if result is None:  # ipykernel ends a cell so if run_cell itself failed, as in a cancelled async cell
+        if result is None:  # ipykernel passes None if run_cell itself failed, as for a cancelled async cell
             return 0 if stack else None
         info = getattr(result, "info", None)
         raw = getattr(info, "raw_cell", None)
         matches = [index for index, cell in enumerate(stack) if cell.info() is info]
-        if not matches and raw:  # an interrupted event loop leads to another ExecutionInfo
+        if not matches and raw:  # after an interrupted event loop, the ExecutionInfo is a different object
             matches = [index for index, cell in enumerate(stack) if cell.raw == raw]
         return matches[-1] if matches else None
 
 
 class TracebackHook:
-    """Calls a function once, before a shell formats a traceback, until `remove`.
+    """A hook that calls a function once, before a shell formats its next traceback.
 
-    Formatting makes hundreds of thousands of Python calls, which would be most of the profile of a failing cell.
+    Formatting takes hundreds of thousands of Python calls, which would dominate the profile of a failing cell.
     """
 
     def __init__(self, shell: Any, callback: Callable[[], None]) -> None:
@@ -211,13 +211,13 @@ class TracebackHook:
         self._restore = replace_method(shell, "showtraceback", showtraceback)
 
     def remove(self) -> None:
-        """Restore the shell's method; if other code has wrapped it since, it stays and only calls the original."""
+        """Restore the shell's method. If other code has wrapped the hook, the hook only calls the original method."""
         self._callback = None
         self._restore()
 
 
 class CellNumbers:
-    """The In numbers of one shell's cells by file name. From version 8 on IPython keeps them itself."""
+    """Execution counts of one shell's cells by file name. IPython 8 and later store them themselves."""
 
     def __init__(self, shell: Any) -> None:
         self._compile = shell.compile
@@ -225,18 +225,18 @@ class CellNumbers:
         self._numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
 
     def note(self, raw: str, number: int | None) -> None:
-        """Record the number of a cell that has run."""
+        """Store the execution count of a cell that has run."""
         if number is not None and not self._kept_by_ipython:
             self._numbers[self._compile.get_code_name(raw, raw, number)] = number
 
     def known(self) -> dict[str, int]:
-        """All known In numbers by file name."""
+        """Return all known execution counts by file name."""
         numbers = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
         return {**numbers, **self._numbers}
 
     def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
-        """File name of a cell in tracebacks; ``statements`` are those of statements, which have the same number."""
-        # ipykernel derives it from the text; a terminal from the number and a hash of the transformed text
+        """Return the file name of a cell in tracebacks. Skip ``statements``, file names that have the same number."""
+        # ipykernel derives the name from the text, a terminal from the number and a hash of the transformed text
         name = self._compile.get_code_name(raw, raw, number)
         if name in linecache.cache:
             return str(name)
@@ -245,7 +245,7 @@ class CellNumbers:
         return next((name for name in names if name not in statements), None)
 
     def label(self, file: str, line: int, function: str) -> str:
-        """A recorded line by its cell, ``In [3]:5 make()``, or by its file."""
+        """Return the label of a line in a recording: its cell, as in ``In [3]:5 make()``, or its file."""
         match = _TERMINAL.match(file)
         number = self._numbers.get(file, None if match is None else int(match[1]))
         if number is None:
@@ -254,9 +254,9 @@ class CellNumbers:
 
 
 def calling_cell() -> str | None:
-    """File name of the cell whose code calls this function; None outside of cells."""
+    """Return the file name of the cell whose code calls this function; None outside of cells."""
     cells = notebook_sources()
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (the only way to the caller)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (the only way to get the caller's frame)
     while frame is not None and frame.f_code.co_filename not in cells:
         frame = frame.f_back
     return None if frame is None else frame.f_code.co_filename

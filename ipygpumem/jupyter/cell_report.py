@@ -1,4 +1,4 @@
-"""Whether and how the report of a cell is shown."""
+"""Display of the report of a cell, according to options and settings."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CellOptions:
-    """The options of ``%%gpumem`` and ``%gpumem STATEMENT``, validated, and the ``code`` that will run.
+    """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``.
 
     Attributes:
-        plan: What to collect.
-        variable: Name of the variable that gets the report.
-        table: Show the full breakdown.
-        view: Show the snapshot.
+        plan: The data to collect.
+        variable: Name of the variable in which to store the report.
+        table: Whether to show the full breakdown.
+        view: Whether to show the snapshot.
+        code: The measured code.
     """
 
     plan: Plan
@@ -50,10 +51,10 @@ class CellOptions:
 
 
 class ReportPresenter:
-    """Keeps and shows the reports of one shell.
+    """Displays the reports of one shell.
 
     Attributes:
-        send: Sends reports elsewhere, where they are shown: an engine sends them to the notebook it works for.
+        send: Sends reports to another process, which displays them. An ipyparallel engine sends them to its client.
     """
 
     def __init__(self, magics: GPUMem, ooms: OomPanel, baselines: CellBaselines) -> None:
@@ -65,9 +66,9 @@ class ReportPresenter:
         self.send: Callable[[Report], None] | None = None
 
     def standing_plan(self) -> Plan:
-        """What the settings ask for in every cell. A plan is used again, because making it takes 15 us."""
+        """Return the plan that the settings imply for every cell. It is cached because its construction takes 15 us."""
         magics = self._magics
-        outside = magics.outside == "library"  # such a plan has state for each cell
+        outside = magics.outside == "library"  # such a plan has per-cell state
         key = (magics.limit, outside, magics.record.recorder is not None)
         if self._standing_plan is None or self._standing_plan[0] != key or outside:
             extra = self.collectors(requested=False)
@@ -77,7 +78,7 @@ class ReportPresenter:
         return self._standing_plan[1]
 
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
-        """What every plan of this shell collects; ``requested``: the report was asked for with ``%%gpumem``."""
+        """Return the collectors in every plan of this shell. ``requested``: whether the user requested the report."""
         record = self._magics.record
         recording = [] if record.recorder is None else [record]
         history = SessionHistory(lambda: self._magics.min_change, always=requested)
@@ -93,10 +94,14 @@ class ReportPresenter:
         muted: bool = False,
         live: LiveCell | None = None,
     ) -> None:
-        """Send a report on, and show it; ``options`` are those of ``%%gpumem``, None for the automatic report.
+        """Show a report, or send it to another process.
 
-        ``muted``: the cell ends with ``clear_output(wait=True)``, and a display would clear its output. ``live``: the
-        display below the running cell, which the report replaces.
+        Args:
+            report: The report.
+            measurement: The measurement that the report describes.
+            options: Options of ``%%gpumem``; None for the automatic report.
+            muted: Whether the cell ends with ``clear_output(wait=True)``, so that a display would clear its output.
+            live: The live display below the cell, which the report replaces.
         """
         magics = self._magics
         if self.send is not None:
@@ -118,14 +123,14 @@ class ReportPresenter:
             magics.show_line(report, display_id)
 
     def _take_late_baseline(self, report: Report, measurement: Measurement) -> None:
-        """Take the baseline after the cell that started CUDA, if it was not preloaded."""
+        """Take the baseline after the cell that initialized CUDA, if CUDA was not preloaded."""
         runtime = self._magics.session
         missing = runtime.baseline is None or runtime.baseline.device is None
         if missing and measurement.after is not None and any(device.started for device in report.devices.values()):
             runtime.take_baseline(measurement.after)
 
     def _replace_live(self, report: Report, live: LiveCell | None, display_id: str | None) -> None:
-        """Replace the live display although the report is not shown: by its line, or by nothing if reports are off."""
+        """Replace the live display with the report line, or clear the display if reports are off."""
         if live is None or display_id is None:
             return
         if self._magics.report == "off":
@@ -150,7 +155,7 @@ class ReportPresenter:
     def _show_requested(self, report: Report, options: CellOptions, display_id: str | None) -> None:
         magics, recording, profile = self._magics, report.recording, report.profile
         if options.quiet:
-            if recording is not None and recording.error:  # lost work is reported even with --quiet
+            if recording is not None and recording.error:  # --quiet does not suppress errors
                 magics.print(f"ipygpumem: {recording.error}")
             if profile is not None and profile.errors:
                 magics.print(f"ipygpumem: {'; '.join(profile.errors)}")
@@ -171,18 +176,18 @@ class ReportPresenter:
         holders = None
         try:
             holders = new_holders(report, self._baselines.cell)
-        except Exception as error:  # the figures and limits can still be shown
+        except Exception as error:  # the measured values and limits can still be shown
             self._magics.print(f"ipygpumem: the holders of new memory are unknown ({first_line(error)})")
         self._magics.publish(full_bundle(report, holders), output_metadata(report), display_id)
 
     def _show_recording(self, path: str) -> None:
         try:
             self._magics.show_snapshots([path])
-        except Exception as error:  # the outcome of the cell does not change
+        except Exception as error:  # the result of the cell does not change
             self._magics.print(f"ipygpumem: {path} cannot be shown: {first_line(error)}")
 
 
 def one_line_traceback(error: GPUMemLimitExceeded) -> GPUMemLimitExceeded:
-    """Let IPython show the error as one line: it asks an exception for its own traceback."""
+    """Make IPython show the error as one line, through its hook ``_render_traceback_``."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
     return error

@@ -1,4 +1,4 @@
-"""The cells of a shell: each is measured from its beginning to its end, and its report is shown."""
+"""Measurement of the cells and statements that a shell runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CellMeasurements:
-    """The cells of one shell while the extension is loaded."""
+    """Measurements of the cells of one shell while the extension is loaded."""
 
     def __init__(self, magics: GPUMem) -> None:
         shell, runtime = magics.shell, magics.session
@@ -51,13 +51,13 @@ class CellMeasurements:
 
     @property
     def text(self) -> str:
-        """Text of the cell that is running; empty if there is none."""
+        """Text of the running cell; empty if no cell is running."""
         stack = self._open.stacks[threading.get_ident()]
         return stack[-1].raw if stack else ""
 
     @guarded
     def pre_run_cell(self, info: Any) -> None:
-        """Begin a cell. The outermost cell that the user wrote is measured."""
+        """Register a cell that starts, and start its measurement if it is the outermost cell."""
         if self._runtime.forked:
             return
         cell, outermost = self._open.push(info)
@@ -70,7 +70,7 @@ class CellMeasurements:
         if self.ooms.history.template is not None:
             self.ooms.history.resume()
         measured = magics.report != "off" or magics.limit is not None or magics.record.recorder is not None
-        # %%gpumem begins the measurement of its cell itself
+        # for a %%gpumem cell, the magic starts the measurement
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
             cell.plan = self.presenter.standing_plan()
             cell.measurement = cell.plan.begin(self._runtime, self._measurement_options())
@@ -84,16 +84,20 @@ class CellMeasurements:
         )
 
     def begin(self, options: CellOptions) -> None:
-        """Measure the rest of the running cell with the options of ``%%gpumem``; UsageError if that cannot begin."""
+        """Measure the rest of the running cell with the options of ``%%gpumem``.
+
+        Raises:
+            UsageError: The measurement cannot start.
+        """
         plan = options.plan
         cell = self._open.whole_cell()
-        if cell is None:  # a silent run has no events and no output
+        if cell is None:  # silent execution triggers no events and shows no output
             return
         if cell.options is not None:
             raise UsageError("%%gpumem is already used in this cell: put all options on one line")
         cell.abandon()
         if plan.recorder is not None:
-            self.ooms.history.pause()  # PyTorch has only one recording; this one resumes with the next cell
+            self.ooms.history.pause()  # until the next cell, because PyTorch supports one recording at a time
         if not options.quiet:
             self.baselines.record_blocks()
         plan.collectors += self.presenter.collectors(requested=True)
@@ -113,7 +117,7 @@ class CellMeasurements:
             self._begin_live(cell)
 
     def _begin_live(self, cell: RunningCell) -> None:
-        """Show the memory breakdown below the cell while it runs, if it runs for long and its report is shown."""
+        """Start the live display of a cell, unless the settings disable it or no report will be shown."""
         shown = self._magics.report != "off" or cell.options is not None
         if shown and cell.stored and self.live.available and self._magics.live == "auto":
             cell.live = self.live.begin(lambda: cell.number)
@@ -130,7 +134,7 @@ class CellMeasurements:
 
     @guarded
     def post_run_cell(self, result: Any) -> None:
-        """End a cell, whether it succeeded or not."""
+        """Finish the measurement of a cell, and show its report, whether or not the cell succeeded."""
         if self._runtime.forked:
             return
         cell, last = self._open.pop(result)
@@ -149,7 +153,7 @@ class CellMeasurements:
         if last and self.ooms.observer.count:
             self.ooms.show(result)
         if error is not None and result is not None and result.success:
-            # an exception raised in a callback would only be printed: this one fails the cell, whose value stays
+            # IPython only prints exceptions from callbacks; this makes the cell fail but preserves its value
             result.error_in_exec = error
             self._shell.showtraceback((type(one_line_traceback(error)), error, None))
 
@@ -177,26 +181,26 @@ class CellMeasurements:
         return finished.error
 
     def _recorded_code(self, cell: RunningCell, raw: str) -> tuple[MeasurementLabel, MeasuredCode]:
-        """The code of a cell that was recorded."""
+        """Return a tuple ``(label, code)`` that describes a recorded cell."""
         filename, text = cell.code or (None, raw)
         filename = filename or self.numbers.filename(raw, cell.number, self.statements)
         sources, numbers, block = notebook_sources(), self.numbers.known(), None
         if filename is not None:
-            sources[filename] = text  # the text that the user wrote, not the call that %%gpumem became
+            sources[filename] = text  # the text as written by the user, not the call that replaced %%gpumem
             block = (filename, 1, len(text.splitlines()), "")
             if cell.number is not None:
-                numbers[filename] = cell.number  # the same text may have run before, under another number
+                numbers[filename] = cell.number  # the same text may have run before with another execution count
         return MeasurementLabel(raw, cell.number, cell.cell_id, filename), MeasuredCode(sources, numbers, block)
 
     def claim(self) -> RunningCell | None:
-        """Return the open cell. If it consists of one ``%gpumem`` line, it needs no separate report."""
+        """Return the running cell. If it is a single ``%gpumem`` line, suppress its automatic report."""
         outer = next(iter(self._open.stacks[threading.get_ident()]), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True
         return outer
 
     def measure(self, options: CellOptions, run: Callable[[], Any]) -> tuple[Any, Report | None]:
-        """Run a statement inside a cell, measure it and show its report. Its error is raised here."""
+        """Run a statement, measure it and show its report. Return a tuple ``(value, report)``; propagate exceptions."""
         __tracebackhide__ = True
         outer = self.claim()
         options.plan.collectors += self.presenter.collectors(requested=True)
@@ -220,7 +224,7 @@ class CellMeasurements:
     ) -> FinishedMeasurement | None:
         def code() -> MeasuredCode:
             sources = notebook_sources()
-            if outer is not None and outer.reported:  # the statement has another file name
+            if outer is not None and outer.reported:  # the file name of the statement differs from that of the cell
                 sources.pop(calling_cell() or "", None)
             return MeasuredCode(sources, self.numbers.known())
 
@@ -234,7 +238,7 @@ class CellMeasurements:
         return finished
 
     def close(self) -> None:
-        """End all open cells and save their recordings: the extension is unloaded while a cell runs."""
+        """Finish all running cells and save their recordings, because the extension is being unloaded."""
         for cell in self._open:
             measurement, plan = cell.measurement, cell.plan
             if measurement is not None and plan is not None and (plan.recorder is not None or cell.options is not None):
@@ -252,12 +256,12 @@ class CellMeasurements:
         self.live.close()
 
     def open_cell(self) -> tuple[int | None, float] | None:
-        """In number and start time (seconds since 1970) of the cell that runs in any thread; None if none does."""
+        """Return the execution count and the start time (Unix time) of the running cell; None if no cell is running."""
         cell = self._open.outermost()
         return None if cell is None else (cell.number, cell.began)
 
     def _running_cell(self) -> CellInfo | None:
-        """The open cell, for a recording that is saved while it runs."""
+        """Describe the running cell for a recording that is saved during its execution."""
         cell = self._open.outermost()
         if cell is None or cell.measurement is None:
             return None

@@ -1,4 +1,4 @@
-"""The commands of ``%gpumem``, and their help."""
+"""The ``%gpumem`` commands and their help texts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COMMANDS = (
     Command(
         "on", "report after every cell that changes memory", (HELP,), lambda notebook, _: notebook.set_reports(on=True)
     ),
-    Command("off", "report only cells with %%gpumem", (HELP,), lambda notebook, _: notebook.set_reports(on=False)),
+    Command("off", "report only on cells with %%gpumem", (HELP,), lambda notebook, _: notebook.set_reports(on=False)),
     *(command for command in registry.COMMANDS if command.magic is not None or command.subcommands),
 )
 
 
 def similar_command(statement: str, names: Container[str]) -> tuple[str, str] | None:
-    """The name that a statement begins with, if it is not in ``names``, and the command with a similar name."""
+    """Return the undefined name at the start of a statement and the command with a similar name; None if not found."""
     match = _NAME.match(statement)
     if match is None or match[0] in names or ASSIGNMENT.match(statement[match.end() :].lstrip()):
         return None
@@ -41,11 +41,11 @@ _INDENT = 30
 
 
 def help_text() -> str:
-    """What ``%gpumem --help`` shows, and ``%gpumem?`` ends with."""
+    """Return the text of ``%gpumem --help``, which is also part of ``%gpumem?``."""
     lines = [
         "%%gpumem [OPTIONS]            measure this cell",
-        "%gpumem [OPTIONS] STATEMENT   measure one statement, and return its value",
-        "%gpumem                       show the memory breakdown: where device memory is used now",
+        "%gpumem [OPTIONS] STATEMENT   measure one statement and return its value",
+        "%gpumem                       show the current memory breakdown of each device",
         *(f"%gpumem {_usage(command)}".ljust(_INDENT) + command.help for command in COMMANDS),
         "",
         "Options:",
@@ -59,7 +59,7 @@ def help_text() -> str:
 
 
 def command_help(command: Command) -> str:
-    """What ``%gpumem COMMAND --help`` shows."""
+    """Return the text of ``%gpumem COMMAND --help``."""
     lines = [f"%gpumem {_usage(command)}: {command.help}", *_option_lines(command.options_of("magic"))]
     for subcommand in command.subcommands:
         lines += ["", f"%gpumem {command.name} {_usage(subcommand)}: {subcommand.help}"]

@@ -1,4 +1,4 @@
-"""Tab completion of commands, options and paths, in IPython versions with matchers (8.6 and later)."""
+"""Tab completion of commands, options and paths. Requires the matchers of IPython 8.6 or later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)
 
 
 def candidates(line: str) -> list[str] | None:
-    """The completions of the last argument of a line; None if the line is not one of our magics."""
+    """Return the completions of the last argument of a line; None if the line is not a ``%gpumem`` magic."""
     match = _LINE.match(line)
     if match is None or "\n" in match["rest"] or not match["rest"][:1].isspace():
         return None
@@ -42,8 +42,8 @@ def candidates(line: str) -> list[str] | None:
 
 
 def _paths(start: str) -> list[str]:
-    """The files and folders whose paths begin with the typed text; a folder ends with a slash."""
-    paths = sorted(glob.glob(f"{glob.escape(start)}*"))  # noqa: PTH207 (completes the text as it was typed)
+    """Return the files and folders whose paths begin with ``start``. Folders end with a slash."""
+    paths = sorted(glob.glob(f"{glob.escape(start)}*"))  # noqa: PTH207 (Path would normalize the typed text)
     return [f"{path}/" if Path(path).is_dir() else path for path in paths]
 
 
@@ -58,7 +58,7 @@ def _complete(typed: str, options: tuple[Option, ...], last: str) -> list[str] |
 
 
 def matcher() -> Any | None:
-    """A matcher for ``Completer.custom_matchers``; None if this IPython has none."""
+    """Return a matcher for ``Completer.custom_matchers``; None if this IPython version does not support matchers."""
     try:
         from IPython.core.completer import SimpleCompletion, context_matcher
     except ImportError:
@@ -68,7 +68,7 @@ def matcher() -> Any | None:
     def gpumem_matcher(context: Any) -> Any:
         line = context.line_with_cursor[: context.cursor_position]
         completions = [SimpleCompletion(text, type="param") for text in candidates(line) or []]
-        # the whole argument is replaced; IPython's own delimiters include brackets and equals signs
+        # replace the whole argument, because IPython also splits at brackets and equals signs
         typed = line.rpartition(" ")[2]
         for flag in _PATHS:
             typed = typed.removeprefix(f"{flag}=")

@@ -1,4 +1,4 @@
-"""What the extension displays: text for terminals and files, small HTML for notebooks."""
+"""Display of results in a shell: as text in terminals, as HTML in notebooks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def is_terminal(shell: Any) -> bool:
-    """Whether this is IPython in a terminal, which shows only text."""
+    """Return whether the shell is IPython in a terminal, which shows only text."""
     return any(kind.__name__ == "TerminalInteractiveShell" for kind in type(shell).__mro__)
 
 
 def uses_color(shell: Any) -> bool:
-    """Whether text goes to a terminal with colors."""
+    """Return whether the output of the shell is a terminal that supports colors."""
     if not is_terminal(shell) or str(getattr(shell, "colors", "")).lower() == "nocolor":
         return False
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -38,7 +38,7 @@ def uses_color(shell: Any) -> bool:
 
 
 class Display:
-    """Displays in ``shell``, which need not be the one that IPython's own ``display()`` uses."""
+    """Mixin for displaying results in ``shell``, which may differ from the shell that ``IPython.display`` uses."""
 
     shell: Any
 
@@ -50,7 +50,7 @@ class Display:
     def publish(
         self, bundle: dict[str, str], metadata: dict[str, Any] | None = None, display_id: str | None = None
     ) -> None:
-        """Display a MIME bundle; ``display_id`` is that of a display to replace."""
+        """Display a MIME bundle, or replace the display with the given ``display_id``."""
         update: dict[str, Any] = {} if display_id is None else {"transient": {"display_id": display_id}, "update": True}
         self.shell.display_pub.publish(data=bundle, metadata=metadata or {}, **update)
 
@@ -64,17 +64,17 @@ class Display:
         self.publish(tables_bundle(tables))
 
     def show_object(self, value: Any) -> None:
-        """Display an object that has a text form and an HTML form."""
+        """Display an object that has a text and an HTML representation."""
         self.publish({"text/plain": str(value), "text/html": value._repr_html_()})
 
-    def show_picture(self, picture: Any, text: str) -> None:
-        """Display a PNG picture, with a text for front ends that show no pictures."""
-        data = {"text/plain": text, "image/png": base64.b64encode(picture.png).decode()}
-        metadata = {"image/png": {"width": picture.width, "height": picture.height}}
+    def show_image(self, image: Any, text: str) -> None:
+        """Display a PNG image, with text for front ends that do not show images."""
+        data = {"text/plain": text, "image/png": base64.b64encode(image.png).decode()}
+        metadata = {"image/png": {"width": image.width, "height": image.height}}
         self.shell.display_pub.publish(data=data, metadata=metadata)
 
     def show_snapshots(self, files: Sequence[str]) -> None:
-        """Display one snapshot file, or several side by side; SnapshotError for a file that is none."""
+        """Display one or more snapshot files side by side. Raise `SnapshotError` if a file is not a snapshot."""
         from ipygpumem.snapshot import Snapshot
         from ipygpumem.viewer import View
         from ipygpumem.viewer.display_target import shell_target
@@ -82,12 +82,12 @@ class Display:
         View([Snapshot.load(file) for file in files]).publish(shell_target(self.shell))
 
     def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileFacts) -> None:
-        """Display memory by category as a picture, with a table for front ends that show no pictures."""
+        """Display a plot of memory by category, with a table for front ends that do not show images."""
         from ipygpumem.features.profile.timeline_plot import profile_picture
 
         name, text = Path(profile.timeline or "").name, text_tables(category_tables(profile.peaks))
         try:
-            self.show_picture(profile_picture(timelines, name), text)
+            self.show_image(profile_picture(timelines, name), text)
         except Exception as error:
             self.print(f"ipygpumem: no picture of {name}: {first_line(error)}")
             self.publish({"text/plain": text})

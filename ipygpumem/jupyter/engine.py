@@ -1,7 +1,7 @@
-"""The part that runs on an ipyparallel engine: it sends each cell's report to the notebook.
+"""The code that runs on an ipyparallel engine and sends the report of each cell to the client.
 
-Reports are published on the engine's data channel before the reply to the cell, without a further request. So the
-reports of earlier cells survive if the engine dies in a later one.
+Reports are published on the engine's data channel before the execution reply. Therefore the reports of completed cells
+are not lost if the engine dies later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _ReportSender:
-    """Sends the reports of this engine."""
+    """Sender of reports from this engine to the client."""
 
     def __init__(self, shell: Any, *, loaded_here: bool) -> None:
         self.shell = shell
@@ -53,13 +53,13 @@ def _with_peaks(result: RankResult, path: str) -> RankResult:
 
 
 class _EngineState:
-    """State of the runtime: the sender; None before `join`."""
+    """The report sender of this process; None before `join`."""
 
     sender: _ReportSender | None = None
 
 
 def join(number: int) -> None:
-    """Load the extension, and send reports to the notebook; ``number`` is the rank if no launcher has set one."""
+    """Load the extension and send reports to the client. ``number`` is the rank if no launcher has set one."""
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry
     load(shell)

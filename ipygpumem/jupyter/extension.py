@@ -32,7 +32,7 @@ _OBSERVED = ["preload", "devices", "oom_snapshot", "log"]
 
 
 class _Extension:
-    """What the extension adds to one shell, and what it replaced there."""
+    """The extension in one shell, with callbacks that undo its changes to the shell."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -40,7 +40,7 @@ class _Extension:
         self.magics = GPUMem(shell, current(), config)
         self._outside_setting = OutsideSetting(self.magics)
         self._installed = contextlib.ExitStack()
-        # what was added may have been removed since
+        # other code may have removed what the extension added
         self._installed.enter_context(contextlib.suppress(ValueError, AttributeError))
 
     def install(self) -> None:
@@ -100,22 +100,22 @@ class _Extension:
         )
 
     def start(self) -> None:
-        """Preload, take the baseline and print it."""
+        """Preload PyTorch and its first kernels, take the baseline and print it."""
         session, magics = current(), self.magics
-        session.monitor.selected = None  # the preloaded device need not be a monitored one
+        session.monitor.selected = None  # the preloaded device may differ from the monitored devices
         baseline = session.preload(magics.preload, reset_peaks=magics.peaks == "exact")
-        print(baseline_line(baseline, reports=magics.report != "off"))  # noqa: T201 (the one line that %load_ext prints)
+        print(baseline_line(baseline, reports=magics.report != "off"))  # noqa: T201 (the output of %load_ext)
         try:
-            magics.devices = magics.devices  # validate again: now PyTorch knows which devices exist
+            magics.devices = magics.devices  # validate again, because PyTorch now knows which devices exist
         except TraitError as error:
-            self._faults.append(f"GPUMem.devices is ignored, and all devices are monitored: {error}")
+            self._faults.append(f"GPUMem.devices is ignored, so all devices are monitored: {error}")
             magics.devices = None
         session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:
             self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
         self._outside_setting.apply()
         for fault in self._faults:
-            print(f"ipygpumem: {fault}")  # noqa: T201 (printed once, at load)
+            print(f"ipygpumem: {fault}")  # noqa: T201 (printed once, when the extension is loaded)
         self._faults.clear()
 
     def _changed(self, change: Any) -> None:
@@ -126,18 +126,18 @@ class _Extension:
         elif change["name"] == "oom_snapshot":
             message = self.magics.cells.ooms.history.configure(change["new"])
             if message:
-                print(f"ipygpumem: {message}")  # noqa: T201 (a recording starts, which has a cost)
+                print(f"ipygpumem: {message}")  # noqa: T201 (the recording that starts has a cost)
         elif change["new"] != "off":
             self.start()
 
     def _close_recording(self) -> None:
         record = self.magics.record
         if record.recorder is not None:
-            print("ipygpumem: the recording across cells was stopped; what was not saved is lost")  # noqa: T201 (the only place to say it)
+            print("ipygpumem: the recording across cells was stopped; unsaved events are lost")  # noqa: T201 (no other message follows)
             record.close()
 
     def _end_session(self) -> None:
-        """End what serves all cells of the process."""
+        """Release the state that all shells of the process share."""
         session, names = current(), naming()
         if self.magics.log is not None:
             session_reports().log = None
@@ -146,7 +146,7 @@ class _Extension:
         session.sampler.close()
         session.peaks.remove()
         if active() is not None:
-            print("ipygpumem: engines are no longer monitored: use %gpumem engines CLIENT to monitor them again")  # noqa: T201 (a reload ends it, too)
+            print("ipygpumem: engines are no longer monitored: use %gpumem engines CLIENT to monitor them again")  # noqa: T201 (also on reload)
             disable()
 
     def remove(self) -> None:
@@ -154,10 +154,10 @@ class _Extension:
 
 
 class _Extensions(weakref.WeakKeyDictionary[Any, _Extension]):
-    """The loaded extensions by shell."""
+    """Loaded extensions by shell."""
 
     def close(self) -> None:
-        """Unload all of them, unless they belong to the process that forked this one."""
+        """Unload all extensions, unless they belong to the parent of a forked process."""
         for shell in () if current().forked else tuple(self):
             self.pop(shell).remove()
 
@@ -167,8 +167,8 @@ def _plain(report: Report, printer: Any, cycle: bool) -> None:  # noqa: ARG001 (
 
 
 def load(shell: Any) -> None:
-    """Load the extension into a shell, unless it is loaded."""
-    if current().forked:  # the parent process used the package before it forked this one
+    """Load the extension into a shell, unless it is already loaded."""
+    if current().forked:  # the parent process used the package before the fork
         close()
     extensions = current().state(_Extensions)
     if shell not in extensions:
@@ -176,7 +176,7 @@ def load(shell: Any) -> None:
         try:
             extension.install()
             extension.start()
-        except BaseException:  # interrupted: a partly loaded extension must not remain
+        except BaseException:  # also if interrupted: a partially loaded extension must not remain
             unload(shell)
             raise
 

@@ -1,10 +1,9 @@
-"""The input transformer for ``%%gpumem``: its first line becomes a call, and the body stays as it is.
+"""Input transformer that replaces the line ``%%gpumem`` with a call and leaves the body of the cell unchanged.
 
-A cell magic that runs its body itself changes the cell: a failing cell counts as successful, ``await`` does not work,
-the last value and the line numbers of tracebacks are lost. So the magic never gets the body.
+An ordinary cell magic would run the body itself. Then a failing cell would count as successful, ``await`` would not
+work, and the last value and the line numbers in tracebacks would be lost.
 
-IPython has already removed prompts and a common indentation according to the cell's first line; below ``%%gpumem`` the
-first line of the body counts.
+IPython removes prompts and indentation based on the first line of the cell, so this module removes them from the body.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ _HELP = {"-h", "--help"}
 
 
 def rewrite(lines: list[str]) -> list[str]:
-    """Rewrite the lines of a cell, each with its line end, if the first one is ``%%gpumem``."""
+    """Rewrite the lines of a cell, including line endings, if the first line is ``%%gpumem``."""
     match = _FIRST_LINE.fullmatch(lines[0].rstrip()) if lines else None
     if match is None:
         return lines
     options = match["options"] or ""
     if _HELP & set(options.split()):
         return [_line_magic(NAME, "--help")]
-    if "--engines" in options.split():  # the body runs elsewhere: IPython's own way to call a cell magic is right
+    if "--engines" in options.split():  # the body runs on other processes, so the ordinary cell magic is used
         return lines
     return [_line_magic(BEGIN, options), *_body(lines[1:])]
 
 
-# the terminal's check_complete must see the cell magic, or it would run the first line alone
+# check_complete must see the cell magic in terminals, where IPython would otherwise run the first line alone
 rewrite.has_side_effects = True  # type: ignore[attr-defined]
 
 
 def _body(lines: list[str]) -> list[str]:
-    """The body; a cell magic on its first line becomes the call that IPython makes of it in a cell."""
+    """Transform the body as IPython transforms a cell, including a cell magic on its first line."""
     first = next((index for index, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return lines

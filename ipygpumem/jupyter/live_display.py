@@ -1,7 +1,7 @@
-"""Memory levels under a cell that takes long, while it runs: a display that the cell's report finally replaces.
+"""Live display of memory usage below a running cell, which the report of the cell replaces.
 
-One thread, idle except for cells that run longer than two seconds, sends the display and its updates. The messages
-carry the cell's own header, so that they belong to the cell whatever else is running.
+A single thread sends and updates the displays of cells that run longer than two seconds. Each message has the cell's
+parent header, so that front ends assign the message to this cell even if other code is running.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 DELAY = 2.0
 INTERVAL = 0.5
 _CHART_POINTS = 110
-"""Points of the small chart, two pixels each."""
+"""Maximum number of points in the chart, each two pixels wide."""
 
 
 class OutputTail:
-    """Tracks whether stdout or stderr ends in an incomplete line, as that of a progress bar.
+    """Tracker of incomplete lines at the end of stdout and stderr, such as the line of a progress bar.
 
-    A display in the middle of such a line would split it, and the bar would leave a part of itself behind.
+    A display in the middle of such a line would split it, and the first part of the progress bar would remain visible.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class OutputTail:
         return any(character not in {"", "\n"} for character in self._last_characters.values())
 
     def install(self) -> None:
-        """Start tracking. Streams that cannot be patched are never open."""
+        """Start tracking. Streams that cannot be patched are not tracked."""
         for index, stream in enumerate((sys.stdout, sys.stderr)):
             with contextlib.suppress(AttributeError):
                 self._restore.append(replace_method(stream, "write", self._tracked(index, stream.write)))
@@ -65,14 +65,14 @@ class OutputTail:
         return tracked_write
 
     def remove(self) -> None:
-        """Stop tracking, and restore the streams unless they have been patched again since."""
+        """Stop tracking. Restore the streams, unless other code has patched them since."""
         for restore in self._restore:
             restore()
         self._restore.clear()
 
 
 class LiveCell:
-    """The display of one cell. ``request`` is the message id of the cell's execution."""
+    """The live display of one cell. ``request`` is the message ID of its execution request."""
 
     def __init__(self, shell: Any, clearing: PendingClear, number: Callable[[], int | None]) -> None:
         self._shell = shell
@@ -93,18 +93,18 @@ class LiveCell:
         self.stream_tail = OutputTail()
 
     def begin(self) -> None:
-        """Track what the cell writes and clears."""
+        """Start tracking the output of the cell."""
         self.stream_tail.install()
         self._clearing.listeners.append(self._on_clear)
 
-    def update(self, levels: Reading) -> None:
-        """Show the newest levels. The first display is sent only where it splits no line and clears no output.
+    def update(self, reading: Reading) -> None:
+        """Show a new reading. The display is not created while the output ends in an incomplete line.
 
-        Nothing is sent while an output widget captures the cell's output. If a widget started to capture during the
-        first display, the display's position is unknown: then there are no updates, and the report gets a new
-        display.
+        Nothing is sent while an output widget captures the output of the cell. If the capture may have started while
+        the display was being created, its position is unknown. It is then not updated, and the report is displayed
+        separately.
         """
-        self._add(levels)
+        self._add(reading)
         bundle = live_bundle(self._history, time.perf_counter() - self.start, self._number())
         with self._lock:
             if self._ended or self._cleared or self._misplaced or self._shell.display_pub is not self._publisher:
@@ -121,20 +121,20 @@ class LiveCell:
         if request == self.request:
             self._cleared = True
 
-    def _add(self, levels: Reading) -> None:
-        """Add a reading to the chart; once it is full, every second point is removed and points cover more readings."""
+    def _add(self, reading: Reading) -> None:
+        """Add a reading to the chart. If the chart is full, remove every second point and halve the resolution."""
         history = self._history
         if len(history) == _CHART_POINTS:
             history[:] = [*history[:-1:2], history[-1]]
             self._readings_per_point *= 2
         if len(history) > 1 and self._readings % self._readings_per_point:
-            history[-1] = levels
+            history[-1] = reading
         else:
-            history.append(levels)
+            history.append(reading)
         self._readings += 1
 
     def _send(self, kind: str, bundle: dict[str, str], display_id: str) -> bool:
-        """Send a display or its update; False if an output widget would have captured it."""
+        """Send a display or an update. Return False if an output widget would capture the message."""
         publisher = self._publisher
         content = {"data": bundle, "metadata": {}, "transient": {"display_id": display_id}}
         message = publisher.session.msg(kind, content, parent=self._parent)
@@ -152,9 +152,9 @@ class LiveCell:
         self.stream_tail.remove()
 
     def take(self, *, waits: bool = False) -> str | None:
-        """The display's id, for its last update by the caller; None if the report needs a new display.
+        """Return the display ID for the final update by the caller; None if a new display is required.
 
-        ``waits``: whether a ``clear_output(wait=True)`` is pending, so that earlier output is still visible.
+        ``waits``: whether ``clear_output(wait=True)`` is pending, so that previous output is still visible.
         """
         with self._lock:
             self._ended = True
@@ -168,21 +168,21 @@ class LiveCell:
         return display_id
 
     def empty(self, display_id: str) -> None:
-        """Empty a display that no report replaces."""
+        """Clear the content of a display that no report replaces."""
         self._send("update_display_data", {"text/plain": "", "text/html": ""}, display_id)
 
     def retract(self) -> None:
-        """Empty the display, if there is one."""
+        """Clear the content of the display, if there is one."""
         display_id = self.take()
         if display_id is not None:
             self.empty(display_id)
 
 
 class LiveDisplays:
-    """The running cells of one shell, and the thread that updates their displays.
+    """Live displays of one shell and the thread that updates them.
 
     Attributes:
-        available: Whether the shell belongs to a kernel, whose messages can be sent from another thread.
+        available: Whether the shell belongs to a kernel that can send messages from another thread.
     """
 
     def __init__(self, shell: Any, runtime: Runtime, clearing: PendingClear) -> None:
@@ -195,7 +195,7 @@ class LiveDisplays:
         self._thread = WorkerThread("ipygpumem-live", self._update)
 
     def begin(self, number: Callable[[], int | None]) -> LiveCell | None:
-        """Start a cell; None where its display would not be visible. ``number`` returns its In number, once known."""
+        """Start the live display of a cell with execution count ``number()``; None if it would not be visible."""
         if not shell_target(self._shell).updates:
             return None
         cell = LiveCell(self._shell, self._clearing, number)
@@ -207,23 +207,23 @@ class LiveDisplays:
                     self._thread.start(DELAY, INTERVAL)
         except BaseException as error:
             self.end(cell)
-            if isinstance(error, RuntimeError):  # there can be no further thread
+            if isinstance(error, RuntimeError):  # no further thread can be started
                 return None
             raise
         return cell
 
     def end(self, cell: LiveCell | None) -> None:
-        """End a cell: only its caller updates the display from now on."""
+        """Stop updating the display of a cell, which only the caller may update afterwards."""
         if cell is None:
             return
         cell.end()
         with self._lock:
-            self._cells = tuple(other for other in self._cells if other is not cell)
+            self._cells = tuple(running for running in self._cells if running is not cell)
             if not self._cells:
                 self._thread.pause()
 
     def close(self) -> None:
-        """End all cells and the thread, when the extension is unloaded."""
+        """Stop all live displays and the thread."""
         for cell in self._cells:
             self.end(cell)
         self._thread.close()
@@ -232,6 +232,6 @@ class LiveDisplays:
         now = time.perf_counter()
         due = [cell for cell in self._cells if now - cell.start >= DELAY - INTERVAL / 2]
         if due:
-            levels = self._poller.levels()
+            reading = self._poller.levels()
             for cell in due:
-                cell.update(levels)
+                cell.update(reading)

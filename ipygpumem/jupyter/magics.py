@@ -1,4 +1,4 @@
-"""The magics ``%gpumem`` and ``%%gpumem``, with the settings of the extension."""
+"""The magics ``%gpumem`` and ``%%gpumem``."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ class GPUMem(Magics, Settings, Display):
         self._report_when_on = "changed"
 
     def expand(self, text: str) -> str:
-        """Fill in ``{name}`` in a path."""
+        """Replace ``{name}`` in a path with the value of a variable."""
         return filled(self.shell, text)
 
     def output_path(self, text: str) -> Path:
-        """The same for a path to write to, which is checked."""
+        """Expand the path of an output file and check that the file can be written."""
         return check_path(self.expand(text))
 
     def evaluate(self, name: str) -> Any:
-        """The object with this name in the notebook."""
+        """Return the object with this name in the notebook's namespace."""
         return resolve_name(name, self.shell.user_ns.__getitem__)
 
     def set_reports(self, *, on: bool) -> None:
-        """Switch the report after every cell on or off."""
+        """Enable or disable the report after every cell."""
         if not on and self.report != "off":
             self._report_when_on = self.report
         if on is (self.report == "off"):
@@ -86,14 +86,12 @@ class GPUMem(Magics, Settings, Display):
     @no_var_expand
     @line_magic("_gpumem_begin")
     def begin(self, line: str) -> None:
-        """Begin a ``%%gpumem`` cell: its first line becomes this call, and its body runs after it."""
+        """Start the measurement of a ``%%gpumem`` cell, whose first line is replaced by a call of this magic."""
         if self.session.forked:
             return
         arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
-            raise UsageError(
-                "%%gpumem --help must be the only line of the cell, and shows the help without running code"
-            )
+            raise UsageError("%%gpumem --help shows the help without running code: make it the only line of the cell")
         if arguments.engines:
             raise UsageError("%%gpumem --engines must be on the first line of the cell")
         self.cells.begin(self._cell_options("%%gpumem", arguments, self.cells.text))
@@ -102,8 +100,8 @@ class GPUMem(Magics, Settings, Display):
     @needs_local_scope
     @line_cell_magic("gpumem")
     def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
-        """Measure the GPU memory of a cell or a statement, or show where GPU memory is used now."""
-        __tracebackhide__ = True  # an error in the statement is the user's own, and so is its traceback
+        """Measure the GPU memory of a cell or a statement, or show the current memory breakdown."""
+        __tracebackhide__ = True  # omit this function from tracebacks of errors in the statement
         if self.session.forked:
             return self._run_unmeasured(line, cell, local_ns)
         if cell is not None:
@@ -122,9 +120,9 @@ class GPUMem(Magics, Settings, Display):
                 raise UsageError(f"%gpumem: unknown command {similar[0]!r}. Did you mean %gpumem {similar[1]}?")
             return self._statement(arguments, statement, local_ns)
         if arguments.snapshot is not None or arguments.history or arguments.trace or arguments.timeline:
-            raise UsageError("%gpumem: add the statement to record; %%gpumem records a cell")
+            raise UsageError("%gpumem: add a statement to record; to record a cell, use %%gpumem")
         if arguments.outside:
-            raise UsageError("%gpumem --outside: add the statement to measure; %%gpumem --outside measures a cell")
+            raise UsageError("%gpumem --outside: add a statement to measure; to measure a cell, use %%gpumem --outside")
         return self._breakdown(arguments)
 
     def _command(self, command: Command, rest: str) -> Any:
@@ -136,7 +134,7 @@ class GPUMem(Magics, Settings, Display):
             subcommand, _, rest = rest.partition(" ")
             names = [sub.name for sub in command.subcommands]
             if subcommand not in names:
-                raise UsageError(f"%gpumem {name}: name one of {', '.join(names)}")
+                raise UsageError(f"%gpumem {name}: the subcommand must be one of {', '.join(names)}")
             command = command.subcommands[names.index(subcommand)]
             name = f"{name} {subcommand}"
         with _usage_errors(f"%gpumem {name}"):
@@ -144,7 +142,7 @@ class GPUMem(Magics, Settings, Display):
             return None if command.magic is None else command.magic(self, arguments)
 
     def _breakdown(self, arguments: argparse.Namespace) -> Any:
-        """Show the memory breakdown of now."""
+        """Show the current memory breakdown."""
         reading = self.session.reading()
         if arguments.device:
             with _usage_errors("%gpumem"):
@@ -157,14 +155,14 @@ class GPUMem(Magics, Settings, Display):
         return show_result(self, arguments, reading, show)
 
     def _run_unmeasured(self, line: str, cell: str | None, local_ns: Any) -> Any:
-        """Run the user's code in a forked process, which must not use CUDA or NVML."""
+        """Run code without measuring it in a forked process, which must not use CUDA or NVML."""
         __tracebackhide__ = True
         if cell is not None:
             return self.shell.run_cell(cell).raise_error()
         statement = split_statement(STATEMENT, line)[1]
         if statement and split_command(COMMANDS, line) is None:
             return run_statement(self.shell, compile_statement(self.shell, statement), local_ns)
-        self.print("ipygpumem: this process was forked from the one that loaded the extension, and is not measured")
+        self.print("ipygpumem: the extension was loaded in the parent of this forked process, which is not measured")
         return None
 
     def _statement(self, arguments: argparse.Namespace, statement: str, local_ns: Any) -> Any:
@@ -175,11 +173,11 @@ class GPUMem(Magics, Settings, Display):
         value, report = self.cells.measure(options, functools.partial(run_statement, self.shell, code, local_ns))
         if arguments.o:
             return report
-        # IPython sees only the call that this line became, which does not end with a semicolon
+        # IPython sees only the transformed line, which does not end with a semicolon
         return None if statement.rstrip().endswith(";") else value
 
     def _cell(self, line: str, cell: str) -> Any:
-        """Run a cell magic that was called as a function, as exported scripts do."""
+        """Run ``%%gpumem`` called as a function, as in exported scripts."""
         arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
             self.print(help_text())
@@ -194,10 +192,10 @@ class GPUMem(Magics, Settings, Display):
         return None
 
     def _cell_options(self, program: str, arguments: argparse.Namespace, text: str) -> CellOptions:
-        """Validate the options before any code runs; ``text`` is the code that will run."""
+        """Validate the options before running the code ``text``."""
         with _usage_errors(program):
             plan = self._plan(arguments, text)
-        # without options the full breakdown is what was requested
+        # %%gpumem without options shows the full breakdown
         sections = arguments.lines or arguments.function or arguments.modules or arguments.outside
         full = program == "%%gpumem" and not sections and arguments.snapshot is None and self.style != "line"
         table = arguments.table or full
@@ -241,7 +239,7 @@ def _parse(program: str, options: tuple[Option, ...], line: str) -> argparse.Nam
 
 @contextlib.contextmanager
 def _usage_errors(program: str) -> Iterator[None]:
-    """Raise errors of this package as IPython's ``UsageError``, which is shown without a traceback."""
+    """Convert errors of this package to IPython's ``UsageError``, which is shown without a traceback."""
     try:
         yield
     except IpyGpuMemError as error:

@@ -1,4 +1,4 @@
-"""Replace a method of one object, and restore it unless other code has replaced it since."""
+"""Reversible replacement of a method of a single object."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ if TYPE_CHECKING:
 
 
 def replace_method(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a method, and return a function that restores it; AttributeError if the object is immutable."""
-    original = getattr(owner, "__dict__", {}).get(name)  # IPython 9 itself wraps ``write`` while a cell runs
+    """Replace a method. Return a function that restores it, unless other code has replaced it since.
+
+    Raises:
+        AttributeError: The object is immutable.
+    """
+    original = getattr(owner, "__dict__", {}).get(name)  # IPython 9 also wraps ``write`` while a cell runs
     setattr(owner, name, wrapper)
 
     def restore() -> None:

@@ -1,4 +1,4 @@
-"""What magics look up in the notebook's namespace: variables in paths, functions, the names in a statement."""
+"""Access to the notebook's namespace: variables in paths, functions, and execution of statements."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def filled(shell: Any, text: str) -> str:
-    """A path with ``{name}`` replaced by variables of the notebook.
+    """Replace each ``{name}`` in a path with the value of a variable of the notebook.
 
-    ``{host}`` is the name of the machine, ``{time}`` the current time, and ``{rank}``, unless it is a variable, the
-    rank of this process or the number of the engine.
+    ``{host}`` expands to the host name, ``{time}`` to the current time, and ``{rank}``, unless it is a variable, to the
+    rank of this process or engine.
 
     Raises:
-        OptionError: A name cannot be filled in, or is written ``$name``, as for IPython's own magics.
+        OptionError: A name cannot be expanded, or the path contains the unsupported form ``$name``.
     """
     for name in re.findall(r"\$([A-Za-z_]\w*)", text):
         if name in shell.user_ns:
-            raise OptionError(f"{text!r} contains ${name}: write {{{name}}} to insert the value of the variable")
+            raise OptionError(f"{text!r} contains ${name}: use {{{name}}} to insert the value of the variable")
     if "{" not in text:
         return text
     rank = rank_and_world()[0]
@@ -46,9 +46,9 @@ def filled(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile a statement as IPython does: the code before its value, and the expression of its value."""
+    """Compile a statement as IPython does. Return a tuple of its code and of the expression for its value, or None."""
     text = shell.transform_cell(statement)
-    # IPython 9.16 increments its counter before it runs a cell; the number of the running cell is in its result
+    # IPython 9.16 increments its counter before it runs a cell, so use the count in the result of the running cell
     number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
     name = shell.compile.cache(text, number or shell.execution_count)
     try:
@@ -58,24 +58,26 @@ def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
         value = None if last is None else compile(ast.Expression(last.value), name, "eval")
     except SyntaxError as error:
         if "await" in (error.msg or ""):
-            raise UsageError("%gpumem cannot measure a statement with await: use %%gpumem for the cell") from error
+            raise UsageError(
+                "%gpumem cannot measure a statement with await: use %%gpumem to measure the cell"
+            ) from error
         raise UsageError(f"%gpumem: {error.msg}: {statement!r}") from error
     return before, value
 
 
 def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
-    """Run a compiled statement, and return its value."""
+    """Run a compiled statement and return its value."""
     __tracebackhide__ = True
     before, value = code
-    exec(before, shell.user_ns, local_ns)  # noqa: S102 (the user's own statement)
+    exec(before, shell.user_ns, local_ns)  # noqa: S102 (the statement that the user entered)
     return None if value is None else eval(value, shell.user_ns, local_ns)  # noqa: S307 (as above)
 
 
 def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """The source regions of the functions and methods with these names, except those that the code itself defines.
+    """Return the source regions of the named functions and methods, except those that the code in ``text`` defines.
 
     Raises:
-        OptionError: A name is not a function, or its source is not available.
+        OptionError: A name does not refer to a function, or the source code is not available.
     """
     texts = SourceCode(notebook_sources())
     defined = _defined_names(text)
@@ -87,14 +89,14 @@ def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> 
         code = code_object(function)
         if code is None:
             if issubclass(type(function), type):
-                raise OptionError(f"{name!r} is a class: name a method, such as {name}.forward")
+                raise OptionError(f"{name!r} is a class: use a method, such as {name}.forward")
             raise OptionError(f"{name!r} is not a function or method written in Python")
         regions.append(function_region(code, texts))
     return regions
 
 
 def _defined_names(text: str) -> set[str]:
-    """Names of the functions and methods that the code defines: ``train``, ``Net.forward``."""
+    """Return the names of the functions and methods that the code defines, such as ``Net.forward``."""
     tree = SourceCode({"": text}).tree("")
     if tree is None:
         return set()

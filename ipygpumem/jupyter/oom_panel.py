@@ -1,4 +1,4 @@
-"""The panel below a cell that ran out of memory."""
+"""The panel below a cell that ran out of device memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class OomPanel:
-    """The failed allocations of one shell's cells.
+    """Panel that explains the failed allocations in a cell.
 
     Attributes:
-        observer: Counts the failed allocations since the last panel.
-        history: The allocation history that is saved when an allocation fails.
-        report: The report of the cell, if the panel is to show it.
+        observer: Observer of the allocations that have failed since the last panel.
+        history: Allocation history that is saved when an allocation fails.
+        report: Report of the cell; None unless it is shown with the panel.
     """
 
     def __init__(self, magics: GPUMem, history: OomHistory) -> None:
@@ -33,17 +33,17 @@ class OomPanel:
         self.report: Report | None = None
 
     def install(self) -> None:
-        """Observe failed allocations as soon as CUDA has started."""
+        """Observe failed allocations once CUDA has been initialized."""
         self._monitor.call_when_started(self._listen)
 
     def _listen(self) -> None:
         self.observer.listen(self.history.save)
 
     def show(self, result: Any) -> None:
-        """Show the panel below the cell with this result, in which allocations failed."""
+        """Show the panel below a cell in which allocations failed."""
         count = self.observer.count
         failures = self.observer.take()
-        # a cell that failed did not catch the error, whatever its own error is
+        # a cell that failed did not catch the error, even if it raised a different one
         panel = oom.explain(failures, count, caught=result is None or bool(result.success))
         if panel is not None:
             tables = oom_tables(panel, self._magics.session.baseline)

@@ -1,4 +1,4 @@
-"""The options of ``%%gpumem`` and of ``%gpumem STATEMENT``."""
+"""The options of ``%%gpumem`` and ``%gpumem STATEMENT``."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ if TYPE_CHECKING:
     import argparse
 
 _ARGUMENT = re.compile(r"""\s*((?:"[^"]*"?|'[^']*'?|[^\s"'])+)""")
-"""An argument with its quotation marks."""
+"""An argument, including its quotation marks."""
 _QUIET = Option(("-q", "--quiet"), None, "show nothing; the report is in ipygpumem.last")
 _VAR = Option(("-v", "--var"), "NAME", "store the report in this variable")
-_TABLE = Option(("--table",), None, "show the full breakdown, too")
+_TABLE = Option(("--table",), None, "also show the full breakdown")
 _SNAPSHOT = Option(
     ("--snapshot",),
     "PATH",
-    "record allocation history and write it to PATH, also if the code fails; {name} expands to a variable, {host} to "
-    "the machine, {time} to the start, {rank} to the rank or the number of the engine",
+    "record the allocation history and write it to PATH, even if the code fails; {name} expands to the value of a "
+    "variable, {host} to the host name, {time} to the start time, {rank} to the rank or engine number",
     path=True,
 )
 _VIEW = Option(
     ("--view",),
     None,
-    "show the snapshot below the report: the viewer, or a picture where there is no front end; needs --snapshot",
+    "show the snapshot below the report: in the viewer, or as an image if there is no front end; requires --snapshot",
 )
 _LINES = (
     Option(
         ("--lines",),
         None,
-        "report memory by source line (level, peak, allocated, freed, held) of the cell and of functions of the "
-        "notebook that ran",
+        "report memory usage by source line (level, peak, allocated, freed, held) in the cell and in functions of the "
+        "notebook that it called",
     ),
     Option(
         ("-f", "--function"),
         "NAME",
-        "report the lines of this function or method (train, Net.forward, model) instead of every function of the "
-        "notebook; may be repeated",
+        "report the lines of this function or method (train, Net.forward, model) instead of all functions of the "
+        "notebook; can be repeated",
         many=True,
     ),
 )
 _MODULES = Option(
     ("--modules",),
     "NAME",
-    "report this model's memory by module and by phase (forward, backward, optimizer) of a step of training or "
-    "inference",
+    "report this model's memory usage by module and phase (forward, backward, optimizer) of a training or inference "
+    "step",
 )
 _OUTSIDE = Option(
     ("--outside",),
     None,
-    "report memory outside PyTorch by library, from CUPTI's records, and what CuPy, JAX and others count themselves; "
-    "needs ipygpumem[outside]",
+    "report memory outside PyTorch by library, based on CUPTI records and on the counters of CuPy, JAX and other "
+    "libraries; requires ipygpumem[outside]",
 )
 _LIMITS = (
-    Option(("--limit",), "SIZE", "fail if the peak on any GPU is higher than this: 2GiB, 500MiB"),
-    Option(("--limit-held",), "SIZE", "fail if more than this is still held at the end: 0"),
-    Option(("--limit-outside",), "SIZE", "fail if memory outside PyTorch grows by more than this"),
-    Option(("--limit-host",), "SIZE", "fail if the peak of this process's resident memory is higher than this"),
+    Option(("--limit",), "SIZE", "fail if the peak on any GPU exceeds SIZE, such as 2GiB or 500MiB"),
+    Option(("--limit-held",), "SIZE", "fail if the memory still held at the end exceeds SIZE, such as 0"),
+    Option(("--limit-outside",), "SIZE", "fail if memory outside PyTorch grows by more than SIZE"),
+    Option(("--limit-host",), "SIZE", "fail if the peak resident memory of this process exceeds SIZE"),
 )
 _PROFILE = (
     Option(
         ("--trace",),
         "PATH",
         "profile the code with torch.profiler (memory, shapes, stacks) and write the trace to PATH (.json.gz, .json), "
-        "also if the code fails; https://ui.perfetto.dev and chrome://tracing open it",
+        "even if the code fails; open it in https://ui.perfetto.dev or chrome://tracing",
         path=True,
     ),
     Option(
         ("--timeline",),
         "PATH",
-        "profile the code and write PATH (.html): memory over time by category (parameter, gradient, optimizer state, "
-        "activation, input, temporary), of GPUs and of tensors on the host",
+        "profile the code and write memory usage over time by category (parameter, gradient, optimizer state, "
+        "activation, input, temporary), for GPUs and for tensors on the host, to PATH (.html)",
         path=True,
     ),
 )
@@ -82,10 +82,12 @@ _ENGINES = (
     Option(
         ("--engines",),
         None,
-        "run the cell on the engines that %gpumem engines monitors, as %%px does, with these options there: "
-        "--snapshot run_{rank}.pickle records on each, and the report names the engine and the line that differ",
+        "run the cell with these options on the engines that %gpumem engines monitors, as %%px does: "
+        "--snapshot run_{rank}.pickle records on each engine, and the report names the engine and line that differ",
     ),
-    Option(("--collect",), "FOLDER", "with --engines --snapshot: copy the engines' snapshots into this local folder"),
+    Option(
+        ("--collect",), "FOLDER", "copy the engines' snapshots to this local folder; requires --engines and --snapshot"
+    ),
 )
 _MEASURED = (_TABLE, _SNAPSHOT, _VIEW, *RECORDING, *_LINES, _MODULES, _OUTSIDE, *_PROFILE, *_LIMITS)
 CELL = (*_MEASURED, *_ENGINES, DEVICE, _QUIET, _VAR, HELP)
@@ -93,22 +95,22 @@ STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, Option(("-o",), None, "return the
 
 
 def parse_options(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
-    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``; OptionError also for options without effect."""
+    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``. Options without effect raise `OptionError`."""
     arguments = parse_line(program, options, line)
     recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules
     if (arguments.stacks or arguments.max_entries or arguments.history) and not recorded:
         raise OptionError(
-            "--stacks, --max-entries and --history need a recording: add --snapshot PATH, --lines or --modules"
+            "--stacks, --max-entries and --history require a recording: add --snapshot PATH, --lines or --modules"
         )
     if arguments.view and arguments.snapshot is None:
-        raise OptionError("--view shows a recording: add --snapshot PATH")
+        raise OptionError("--view requires a snapshot: add --snapshot PATH")
     if getattr(arguments, "collect", None) is not None and (arguments.snapshot is None or not arguments.engines):
-        raise OptionError("--collect copies the engines' snapshots: add --engines --snapshot run_{rank}.pickle")
+        raise OptionError("--collect requires snapshots from engines: add --engines --snapshot run_{rank}.pickle")
     return arguments
 
 
 def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
-    """Split a line into its leading options and the statement that follows them."""
+    """Split a line into its leading options and the statement after them."""
     with_value = {flag for option in options for flag in option.flags if option.metavar is not None}
     flags = {flag for option in options for flag in option.flags}
     switches = {flag[1] for flag in flags - with_value if len(flag) == len("-q")}
@@ -116,7 +118,7 @@ def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
     while (argument := _ARGUMENT.match(line, end)) is not None and argument[1].startswith("-"):
         flag = argument[1]
         if flag.split("=")[0] not in flags and not (len(flag) > 1 and set(flag[1:]) <= switches):
-            if flag.startswith("--"):  # an unknown option gets an error message; -x and -1 are valid statements
+            if flag.startswith("--"):  # the parser rejects unknown options, whereas -x and -1 are valid statements
                 return line, ""
             break
         end = argument.end()

@@ -1,4 +1,4 @@
-"""The settings of ``%config GPUMem``, and of ``c.GPUMem`` in ipython_config.py."""
+"""The settings in ``%config GPUMem`` and in ``c.GPUMem`` of ipython_config.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _ConvertingTrait(TraitType[Any, Any]):
-    """A setting whose values ``convert`` checks and converts; None stays None if it is allowed."""
+    """A trait whose values are validated and converted by ``convert``. None is not converted if it is allowed."""
 
     def __init__(self, convert: Callable[[Any], Any], info: str, default: Any = None, **options: Any) -> None:
         options.setdefault("allow_none", True)
@@ -27,34 +27,34 @@ class _ConvertingTrait(TraitType[Any, Any]):
         self.convert, self.info_text = convert, info
 
     def validate(self, obj: Any, value: Any) -> Any:  # noqa: ARG002 (traitlets' signature)
-        """Return the converted value, or raise TraitError."""
+        """Return the converted value. Raise `TraitError` if it is invalid."""
         try:
             return self.convert(value)
         except (OptionError, RecordingError) as error:
             raise TraitError(str(error)) from error
 
     def from_string(self, s: str) -> Any:
-        """Convert a value from the command line."""
+        """Convert a command-line value."""
         return None if self.allow_none and s == "None" else self.validate(None, s)
 
 
 def _size(value: Any) -> int:
     count = parse_size(value)
     if count < 0:
-        raise OptionError(f"a size must not be negative: {value!r}")
+        raise OptionError(f"a size must not be negative, got {value!r}")
     return count
 
 
 def _devices(value: Any) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     if not names:
-        raise OptionError("devices must not be empty: None monitors all devices")
+        raise OptionError("devices must not be empty: use None to monitor all devices")
     return current().monitor.parse_devices(str(name) for name in names)
 
 
 def _snapshot_path(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise OptionError(f"{value!r} is not a file name: use one such as 'oom_{{n}}.pickle', or None")
+        raise OptionError(f"{value!r} is not a file name: use a name such as 'oom_{{n}}.pickle', or None")
     try:
         oom_path(value, 1)
     except (OptionError, RecordingError) as error:
@@ -64,7 +64,7 @@ def _snapshot_path(value: Any) -> str:
 
 def _log_path(value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
-        raise OptionError(f"log must be a path or None, not {value!r}")
+        raise OptionError(f"log must be a path or None, got {value!r}")
     try:
         return str(ReportLog(value).path)
     except OptionError as error:
@@ -75,42 +75,43 @@ _SIZE = "a size, such as '4 MiB' or a number of bytes"
 
 
 class Settings(Configurable):
-    """The settings, as traits."""
+    """The settings of the extension."""
 
     preload = Enum(
         ["kernels", "context", "off"],
         "kernels",
-        help="What %load_ext starts on the current device, so that no cell is charged with it: the CUDA context and "
-        "the first kernels, the context alone, or nothing (CUDA is not started before a cell starts it).",
+        help="The components that %load_ext preloads on the current device, so that they are not attributed to a cell. "
+        "kernels: the CUDA context and the first kernels. context: only the context. off: nothing.",
     ).tag(config=True)
     report = Enum(
         ["changed", "always", "off"],
         "changed",
-        help="Report after cells that changed memory, after every cell, or only for cells with %%gpumem.",
+        help="changed: report after cells that change memory usage. always: report after every cell. off: report only "
+        "on cells with %%gpumem.",
     ).tag(config=True)
     min_change = _ConvertingTrait(
         _size,
         _SIZE,
         MIB,
         allow_none=False,
-        help="The smallest change that is reported, in bytes or as text ('4 MiB').",
+        help="The smallest change to report, in bytes or as text ('4 MiB').",
     ).tag(config=True)
     style = Enum(
         ["auto", "line", "table"],
         "auto",
-        help="The form of reports. auto: a line after each cell, and what was requested below %%gpumem. line, table: "
-        "always this form.",
+        help="The form of reports. auto: a line after each cell, and the requested tables below %%gpumem. line: always "
+        "a line. table: always a table.",
     ).tag(config=True)
     devices = _ConvertingTrait(
         _devices,
         "devices, such as ['cuda:0'] or '0,1', or None for all",
-        help="The devices to monitor, such as ['cuda:0'] or '0,1'; None for all that this process uses.",
+        help="The devices to monitor, such as ['cuda:0'] or '0,1'; None for all devices used by this process.",
     ).tag(config=True)
     outside = Enum(
         ["off", "library"],
         "off",
         help="library: report memory outside PyTorch by library after every cell, as %%gpumem --outside does for one. "
-        "Needs ipygpumem[outside]; CUPTI then records allocations all the time, except while torch.profiler runs.",
+        "Requires ipygpumem[outside]. CUPTI then records allocations continuously, except while torch.profiler runs.",
     ).tag(config=True)
     live = Enum(
         ["auto", "off"],
@@ -122,25 +123,26 @@ class Settings(Configurable):
         ["exact", "untouched"],
         "exact",
         help="exact: reset PyTorch's peak counters for each cell; the values that your code reads do not change. "
-        "untouched: never reset them; a cell's peak is then exact if it is a new maximum, else an upper bound.",
+        "untouched: never reset the counters; the peak of a cell is then exact only if it is a new maximum, otherwise "
+        "an upper bound.",
     ).tag(config=True)
     host_peak = Enum(
         ["bound", "reset"],
         "bound",
-        help="bound: the host's peak is exact if the kernel's record of it rose, else an upper bound. reset: reset "
-        "that record for each cell (Linux), which lowers what resource.getrusage returns.",
+        help="bound: the host's peak is exact if the operating system's peak counter increased, otherwise an upper "
+        "bound. reset: reset that counter for each cell (Linux), which lowers the value from resource.getrusage.",
     ).tag(config=True)
     limit = _ConvertingTrait(
         _size,
         _SIZE,
-        help="The highest peak allowed on any GPU, in bytes or as text ('2 GiB'): a cell above it ends with "
-        "GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets one for its cell.",
+        help="The maximum peak allowed on any GPU, in bytes or as text ('2 GiB'). Cells that exceed it fail with "
+        "GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets the limit for a single cell.",
     ).tag(config=True)
     log = _ConvertingTrait(
         _log_path,
         "a path, such as 'session.jsonl', or None",
-        help="A file to which each report is appended as a line of JSON, with the first line of the cell's code; "
-        "ipygpumem.load_reports reads it. None: no file.",
+        help="A file to which each report is appended as a line of JSON, with the first line of the cell's code. "
+        "Read the file with ipygpumem.load_reports. None: no file.",
     ).tag(config=True)
     synchronize = Bool(default_value=False, help="Wait for the current stream of each device before each reading.").tag(
         config=True
@@ -148,23 +150,23 @@ class Settings(Configurable):
     oom_snapshot = _ConvertingTrait(
         _snapshot_path,
         "a file name, such as 'oom_{n}.pickle', or None",
-        help="Record PyTorch's allocation history all the time, with a maximum number of events, and write it to this "
-        "file when an allocation fails, as in 'oom_{n}.pickle' ({n} is a counter; {host} and {time} are replaced). "
-        "None: record nothing.",
+        help="Continuously record a limited number of events of PyTorch's allocation history, and write them to this "
+        "file when an allocation fails. {n} in the name expands to a counter, {host} to the host name and {time} to "
+        "the current time, as in 'oom_{n}.pickle'. None: record nothing.",
     ).tag(config=True)
 
 
 def without_faults(config: Config, section: str) -> tuple[Config, list[str]]:
-    """A user's configuration without the invalid values of one section, and a message for each of these."""
+    """Return a copy of the configuration without the invalid values of a section, and a message for each of them."""
     faults: list[str] = []
     values = config.get(section)
-    if not values:  # asking a Config for a missing section with [] would create it
+    if not values:  # Config.__getitem__ would create a missing section
         return config, faults
     valid = Config(config)
     valid[section] = Config(values)
     for name, value in values.items():
         if name not in Settings.class_traits(config=True):
-            continue  # traitlets reports unknown names itself
+            continue  # traitlets reports unknown names
         try:
             Settings(config=Config({"Settings": {name: value}}))
         except TraitError as error:

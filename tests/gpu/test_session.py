@@ -52,7 +52,7 @@ def test_copy_creates_context_and_note(fresh):
     assert facts["held"] == 64 * MIB
     assert facts["zero"] == 0
     assert facts["outside"] > 200 * MIB
-    assert "cuda:1: the first tensor there created a CUDA context, which stays until the process ends" in facts["text"]
+    assert "cuda:1: the first tensor there created a CUDA context, which exists until the process ends" in facts["text"]
 
 
 def test_context_without_tensor_is_noted(fresh):

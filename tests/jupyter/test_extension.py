@@ -179,7 +179,7 @@ def test_unload_while_recording(fake_gpu, notebook):
     notebook.run("%gpumem record start")
     assert torch._C._cuda_isHistoryEnabled() is True
     result = notebook.run("%unload_ext ipygpumem", store_history=False)
-    assert result.stdout == "ipygpumem: the recording across cells was stopped; what was not saved is lost\n"
+    assert result.stdout == "ipygpumem: the recording across cells was stopped; unsaved events are lost\n"
     assert torch._C._cuda_isHistoryEnabled() is False
     torch.cuda.reset_peak_memory_stats()
     assert footprint(notebook.shell)["torch"] == before

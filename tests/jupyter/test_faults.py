@@ -189,7 +189,7 @@ def test_nvml_fails_during_a_session(gpu_notebook, fake_gpu):
     assert result.value == 42
     reason = "the GPU has fallen off the bus (NVML: GPU is lost)"
     (message,) = result.text.splitlines()[1:]
-    assert message == f"cuda:0: memory outside PyTorch is known for the whole device only from now on ({reason})"
+    assert message == f"cuda:0: memory outside PyTorch is now known only for the whole device ({reason})"
     assert gpu_notebook.run("1 + 1").texts == []  # reported once
     result = gpu_notebook.run(allocate(64, "more"))
     assert result.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB")
@@ -232,7 +232,7 @@ def test_internal_error_is_reported_once(gpu_notebook, monkeypatch, place):
             patched.setattr(Measurement, place, broken)
         result = gpu_notebook.run(f"{allocate(10)}\n6 * 7")
         assert result.value == 42
-        assert result.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); this is printed once\n"
+        assert result.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); printed only once\n"
         assert result.texts == []
         result = gpu_notebook.run("1/0")
         assert isinstance(result.error, ZeroDivisionError)
@@ -337,7 +337,7 @@ def test_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
     assert facts["calls"] == facts["nvml"] == {}
     assert (
         facts["stdout"]
-        == "ipygpumem: this process was forked from the one that loaded the extension, and is not measured\n"
+        == "ipygpumem: the extension was loaded in the parent of this forked process, which is not measured\n"
     )
     assert len(gpu_notebook.run(allocate(64, "more")).texts) == 1
 

@@ -62,9 +62,9 @@ def test_sorted_and_paged(session):
     ("arguments", "message"),
     [
         ("--by color", "%gpumem history: argument --by: invalid choice: 'color'"),
-        ("-n none", "%gpumem history: argument -n/--top: must be a number, 1 or more, not 'none'"),
-        ("--page 0", "%gpumem history: argument --page: must be a number, 1 or more, not '0'"),
-        ("--page ²", "%gpumem history: argument --page: must be a number, 1 or more, not '²'"),
+        ("-n none", "%gpumem history: argument -n/--top: must be a positive integer, got 'none'"),
+        ("--page 0", "%gpumem history: argument --page: must be a positive integer, got '0'"),
+        ("--page ²", "%gpumem history: argument --page: must be a positive integer, got '²'"),
         ("a b", "%gpumem history: name one file; %gpumem compare compares two"),
         ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
         ("-d xx", "%gpumem history: 'xx' is not a device: write cuda:0, or 0"),

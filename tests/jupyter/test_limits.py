@@ -149,7 +149,7 @@ def test_unchecked_limit_is_reported(make_gpu, make_notebook):
         ("--modules net", "'net' is not defined"),
         ("--modules x", "modules must be a torch.nn.Module, not int"),
         ("--modules", "expected one argument"),
-        ("--stacks all --limit 1GiB", "need a recording: add --snapshot PATH"),
+        ("--stacks all --limit 1GiB", "require a recording: add --snapshot PATH"),
     ],
 )
 def test_invalid_options_end_cell_before_it_runs(gpu_notebook, line, message):

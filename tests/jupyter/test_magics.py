@@ -268,15 +268,18 @@ def test_interrupted_statement(cpu_notebook, error):
 
 def test_statement_with_a_syntax_error(cpu_notebook):
     assert usage_line(cpu_notebook.run("%gpumem x +")) == "%gpumem: invalid syntax: 'x +'"
-    assert usage_line(cpu_notebook.run("%gpumem record sart")) == "%gpumem record: name one of start, save, stop"
+    assert (
+        usage_line(cpu_notebook.run("%gpumem record sart"))
+        == "%gpumem record: the subcommand must be one of start, save, stop"
+    )
     assert len(cpu_notebook.run("1 + 1").texts) == 1
 
 
 def test_statement_that_awaits(cpu_notebook):
     cpu_notebook.run("async def f(): pass")
     line = usage_line(cpu_notebook.run("%gpumem await f()"))
-    assert line == "%gpumem cannot measure a statement with await: use %%gpumem for the cell"
-    assert usage_line(cpu_notebook.run("%gpumem await f(); 1")).endswith("use %%gpumem for the cell")
+    assert line == "%gpumem cannot measure a statement with await: use %%gpumem to measure the cell"
+    assert usage_line(cpu_notebook.run("%gpumem await f(); 1")).endswith("use %%gpumem to measure the cell")
 
 
 def usage_line(result):
@@ -334,12 +337,12 @@ INVALID_OPTIONS = {
     "--snapshot '{no_such_name}.pickle'": r"%%gpumem: '\{no_such_name\}\.pickle' cannot be expanded \(NameError: .*\)",
     "--snapshot '{x'": r"%%gpumem: '\{x' cannot be expanded \(.*\)",
     "--snapshot 'x": '%%gpumem: No closing quotation in "--snapshot \'x"',
-    "--max-entries 0": "%%gpumem: argument --max-entries: must be a number, 1 or more, not '0'",
+    "--max-entries 0": "%%gpumem: argument --max-entries: must be a positive integer, got '0'",
     "--max-entries -1": r"%%gpumem: .*max-entries.*",
-    "--max-entries abc": "%%gpumem: argument --max-entries: must be a number, 1 or more, not 'abc'",
-    "--max-entries 1.5": "%%gpumem: argument --max-entries: must be a number, 1 or more, not '1.5'",
+    "--max-entries abc": "%%gpumem: argument --max-entries: must be a positive integer, got 'abc'",
+    "--max-entries 1.5": "%%gpumem: argument --max-entries: must be a positive integer, got '1.5'",
     "--stacks cpp": r"%%gpumem: argument --stacks: invalid choice: 'cpp' \(choose from .*\)",
-    "--history x": "%%gpumem: argument --history: must be KEY=VALUE, not 'x'",
+    "--history x": "%%gpumem: argument --history: must be KEY=VALUE, got 'x'",
     "--history no_such=1 --snapshot ok.pickle": r"%%gpumem: torch \S+ does not accept .* 'no_such'; .*",
     "--history enabled=None --snapshot ok.pickle": r"%%gpumem: torch \S+ does not accept .* 'enabled'; .*",
     "-d 7": "%%gpumem: there is no device cuda:7: this process sees 1",
@@ -347,9 +350,9 @@ INVALID_OPTIONS = {
     "-d -1": r"%%gpumem: .*",
     "-v 1x": "%%gpumem: '1x' is not a valid variable name",
     "-v for": "%%gpumem: 'for' is not a valid variable name",
-    "-v In": "%%gpumem: IPython uses the name 'In' itself: choose another variable",
-    "-v _3": "%%gpumem: IPython uses the name '_3' itself: choose another variable",
-    "-v __builtins__": "%%gpumem: Python uses the name '__builtins__' itself: choose another variable",
+    "-v In": "%%gpumem: 'In' is reserved by IPython: choose another variable name",
+    "-v _3": "%%gpumem: '_3' is reserved by IPython: choose another variable name",
+    "-v __builtins__": "%%gpumem: '__builtins__' is reserved by Python: choose another variable name",
     "-v": "%%gpumem: argument -v/--var: expected one argument",
     "words": "%%gpumem: unrecognized arguments: words",
     "--snap x": "%%gpumem: unrecognized arguments: --snap x",
@@ -383,7 +386,7 @@ def test_invalid_options_of_statement(gpu_notebook, words):
 
 def test_snapshot_without_a_statement_is_an_error(gpu_notebook, tmp_path):
     line = usage(gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle"))
-    assert line == "%gpumem: add the statement to record; %%gpumem records a cell"
+    assert line == "%gpumem: add a statement to record; to record a cell, use %%gpumem"
 
 
 def test_snapshot(gpu_notebook, tmp_path):

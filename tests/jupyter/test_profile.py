@@ -108,8 +108,8 @@ def test_cell_with_its_own_profiler(notebook, tmp_path):
         ("--timeline {no}.html", "%%gpumem: '{no}.html' cannot be expanded (NameError: name 'no' is not defined)"),
         ("--trace {folder}/a/b.json", "%%gpumem: the folder {tmp}/a does not exist"),
         ("--trace", "%%gpumem: argument --trace: expected one argument"),
-        ("--trace {folder}/a.json --trace {folder}/b.json", "%%gpumem: --trace is given twice"),
-        ("--limit 1GiB --limit=2GiB", "%%gpumem: --limit is given twice"),
+        ("--trace {folder}/a.json --trace {folder}/b.json", "%%gpumem: --trace is specified more than once"),
+        ("--limit 1GiB --limit=2GiB", "%%gpumem: --limit is specified more than once"),
         ("--trace {folder}/a.json --outside", f"%%gpumem: {CUPTI}"),
     ],
 )  # fmt: skip
@@ -123,7 +123,7 @@ def test_invalid_options_end_cell_before_it_runs(notebook, tmp_path, line, messa
 
 def test_missing_statement(notebook):
     result = notebook.run("%gpumem --trace {folder}/t.json")
-    assert "add the statement to record" in result.stderr
+    assert "add a statement to record" in result.stderr
 
 
 def test_statement(notebook, tmp_path):

@@ -28,7 +28,7 @@ def test_tables(notebook, run):
     assert "rank 2 differs most, rank 0 is the most typical" in result.text
     assert "<table" in result.displays[0]["text/html"]
     error = notebook.run("%gpumem ranks $folder").error
-    assert str(error) == "%gpumem ranks: '$folder' contains $folder: write {folder} to insert the value of the variable"
+    assert str(error) == "%gpumem ranks: '$folder' contains $folder: use {folder} to insert the value of the variable"
 
 
 def test_picture_and_viewer(notebook, run):

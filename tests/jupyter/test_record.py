@@ -98,12 +98,12 @@ def test_repeated_saves(gpu_notebook, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("record", "%gpumem record: name one of start, save, stop"),
-        ("record -x", "%gpumem record: name one of start, save, stop"),
-        ("record stop", "%gpumem record stop: nothing is being recorded"),
+        ("record", "%gpumem record: the subcommand must be one of start, save, stop"),
+        ("record -x", "%gpumem record: the subcommand must be one of start, save, stop"),
+        ("record stop", "%gpumem record stop: no recording is running"),
         (
             "record save x.pickle",
-            "%gpumem record save: nothing is being recorded: start a recording with %gpumem record start",
+            "%gpumem record save: no recording is running: start one with %gpumem record start",
         ),
         ("record save", "%gpumem record save: the following arguments are required: PATH"),
         ("record save a b", "%gpumem record save: unrecognized arguments: b"),
@@ -111,7 +111,7 @@ def test_repeated_saves(gpu_notebook, tmp_path):
         ("record save no/such/x.pickle", "%gpumem record save: the folder {here}/no/such does not exist"),
         (
             "record start --max-entries 0",
-            "%gpumem record start: argument --max-entries: must be a number, 1 or more, not '0'",
+            "%gpumem record start: argument --max-entries: must be a positive integer, got '0'",
         ),
         ("record start now", "%gpumem record start: unrecognized arguments: now"),
         ("record start --snapshot x", "%gpumem record start: unrecognized arguments: --snapshot x"),
@@ -136,10 +136,10 @@ def test_user_recording_is_left_unchanged(gpu_notebook, fake_gpu):
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
     assert line == (
-        "%gpumem record start: the program is recording PyTorch's allocation history itself: stop or save that one"
+        "%gpumem record start: this program records PyTorch's allocation history: save or stop that recording"
     )
     assert fake_gpu.history == before
-    assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record stop: nothing is being recorded"
+    assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record stop: no recording is running"
 
 
 def test_user_takes_over_recording(gpu_notebook):

@@ -202,7 +202,7 @@ def test_preload_context(fake_gpu, configured):
 def test_preload_off_does_not_initialize_cuda(fake_gpu, configured):
     notebook = configured(preload="off")
     assert notebook.said.stdout == (
-        "ipygpumem: CUDA was not started; the first cell that starts it sets the baseline; "
+        "ipygpumem: CUDA is not initialized; the first cell that initializes it sets the baseline; "
         "a report follows every cell that changes memory\n"
     )
     for cell in ("x = 1", "%gpumem", "%%gpumem\ny = 1", "%gpumem 6 * 7", "import ipygpumem; ipygpumem.reading()"):
@@ -224,7 +224,7 @@ def test_preload_off_does_not_initialize_cuda(fake_gpu, configured):
 def test_breakdown_before_cuda_is_initialized(fake_gpu, configured):
     text = configured(preload="off").run("%gpumem").text
     assert "no GPU" not in text
-    assert "CUDA has not started" in text
+    assert "CUDA is not initialized" in text
 
 
 def test_preload_set_later_by_config(fake_gpu, configured):

@@ -73,8 +73,8 @@ def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "%gpumem view: name one snapshot, or up to 8 to show side by side"),
-        ("a b c d e f g h i", "%gpumem view: name one snapshot, or up to 8 to show side by side"),
+        ("", "%gpumem view: specify one snapshot, or up to 8 to show side by side"),
+        ("a b c d e f g h i", "%gpumem view: specify one snapshot, or up to 8 to show side by side"),
         ("--fast a", "%gpumem view: unrecognized arguments: --fast"),
         ("missing.pickle", "%gpumem view: missing.pickle: No such file or directory"),
         ("~nobody-of-this-name/x", "%gpumem view: ~nobody-of-this-name/x: No such file or directory"),
@@ -148,5 +148,5 @@ def test_no_view_without_snapshot_file(gpu_notebook, tmp_path):
 
 def test_view_requires_snapshot(gpu_notebook):
     message = usage(gpu_notebook.run(f"%%gpumem --view\n{BODY}"))
-    assert message == "%%gpumem: --view shows a recording: add --snapshot PATH"
+    assert message == "%%gpumem: --view requires a snapshot: add --snapshot PATH"
     assert "kept" not in gpu_notebook.shell.user_ns

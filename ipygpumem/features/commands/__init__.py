@@ -1,1 +1,1 @@
-"""Commands: one specification of each serves ``%gpumem``, the shell command, help, completion and documentation."""
+"""Command specifications, from which the magics, shell commands, help, completion and documentation are generated."""

@@ -1,4 +1,4 @@
-"""The specification of a command, the parser of its arguments, and what is done with its result."""
+"""Specifications of commands and options, parsing of their arguments, and display of results."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ Interface = Literal["magic", "shell"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option or, if its name has no dash, an argument.
+    """An option or, if the flag has no leading dash, a positional argument.
 
     Attributes:
         flags: ``("-n", "--top")``, or ``("file",)`` for an argument.
-        metavar: Name of its value in the help; None for a switch.
-        choices: The allowed values; empty for any.
-        many: It may be repeated; as an argument, any number may be given; in a shell at least one.
-        path: Its value is a path, for completion.
-        type: Converts the text of the value; raises `OptionError` if it is invalid.
-        only: The only interface that has it; None for both.
-        usage: How it appears in the usage, if that is not its metavar.
+        metavar: Name of the value in the help; None for a switch without a value.
+        choices: Allowed values; empty if there is no restriction.
+        many: Whether the option can be repeated or the argument accepts several values, in a shell at least one.
+        path: Whether the value is a path, for completion.
+        type: Function that converts the text of the value, and raises `OptionError` if it is invalid.
+        values: Number of values after the flag.
+        only: The interface that supports the option; None for both.
+        usage: Form in the usage line, if it differs from ``metavar``.
     """
 
     flags: tuple[str, ...]
@@ -51,7 +52,7 @@ class Option:
 
     @property
     def is_argument(self) -> bool:
-        """Whether it is identified by its position, not by a flag."""
+        """Whether the option is a positional argument."""
         return not self.flags[0].startswith("-")
 
 
@@ -60,9 +61,9 @@ class Command:
     """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
-        magic: Runs it in a notebook; the value it returns is the value of the line. None if there is no such magic.
-        shell: Runs it in a shell, and returns the exit status. None if there is no such shell command.
-        subcommands: The commands one of which must follow, as in ``%gpumem record start``.
+        magic: Function that runs the command in a notebook and returns the value of the line; None if not available.
+        shell: Function that runs the command in a shell and returns the exit status; None if not available.
+        subcommands: Commands of which one must be selected, as in ``%gpumem record start``.
     """
 
     name: str
@@ -73,16 +74,16 @@ class Command:
     subcommands: tuple[Command, ...] = ()
 
     def options_of(self, interface: Interface) -> tuple[Option, ...]:
-        """The options that the command has in one interface."""
+        """Return the options that the command supports in an interface."""
         return tuple(option for option in self.options if option.only in {None, interface})
 
 
 HELP = Option(("-h", "--help"), None, "show this help", only="magic")
-DEVICE = Option(("-d", "--device"), "DEVICE", "only this device (cuda:0, 0); may be repeated", many=True)
+DEVICE = Option(("-d", "--device"), "DEVICE", "only this device (cuda:0, 0); can be repeated", many=True)
 
 
 def result_options(noun: str) -> tuple[Option, ...]:
-    """The options of a magic that shows a result, which is called ``noun`` in the help."""
+    """Return the options of a magic that shows a result, which the help refers to as ``noun``."""
     return (
         DEVICE,
         Option(("-v", "--var"), "NAME", f"store {noun} in this variable"),
@@ -93,7 +94,7 @@ def result_options(noun: str) -> tuple[Option, ...]:
 
 
 def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
-    """Store, show and return the result of a command according to its options. The cell then has no report."""
+    """Store, show and return the result of a command according to its options. Suppress the report of its cell."""
     notebook.cells.claim()
     if arguments.var is not None:
         notebook.shell.user_ns[arguments.var] = value
@@ -103,9 +104,9 @@ def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, sho
 
 
 def result_command(name: str, description: str, noun: str, read: Callable[[list[str] | None], Any]) -> Command:
-    """A magic that shows what ``read(devices)`` returns, an object that has a text form and an HTML form.
+    """Return a magic that shows the result of ``read(devices)``, which must have a text and an HTML representation.
 
-    The result is called ``noun`` in the help.
+    The help refers to the result as ``noun``.
     """
 
     def run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
@@ -116,7 +117,7 @@ def result_command(name: str, description: str, noun: str, read: Callable[[list[
 
 
 ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
-"""The operator of an assignment."""
+"""An assignment operator."""
 
 
 def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str] | None:
@@ -134,21 +135,21 @@ class _LineParser(argparse.ArgumentParser):
         raise OptionError(message)
 
 
-class _Once(argparse.Action):
-    """Stores a value. A second one is an error, as it would silently replace the first."""
+class _SingleValueAction(argparse.Action):
+    """An action that stores a value and rejects a second one, which would silently replace the first."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
     ) -> None:
         stored = vars(namespace).setdefault("_stored", set())
         if self.dest in stored:
-            parser.error(f"{flag} is given twice")
+            parser.error(f"{flag} is specified more than once")
         stored.add(self.dest)
         setattr(namespace, self.dest, values)
 
 
 def parse_line(program: str, options: Iterable[Option], line: str) -> argparse.Namespace:
-    """Parse the arguments of a magic; an OptionError says what is invalid."""
+    """Parse the arguments of a magic. Raise `OptionError` if they are invalid."""
     parser = _LineParser(prog=program, add_help=False, allow_abbrev=False)
     for option in options:
         parser.add_argument(*option.flags, **_argparse_options(option, "*"))
@@ -164,18 +165,18 @@ def _check_variable(name: str) -> None:
         raise OptionError(f"{name!r} is not a valid variable name")
     if is_ipython_name(name) or (name.startswith("__") and name.endswith("__")):
         owner = "IPython" if is_ipython_name(name) else "Python"
-        raise OptionError(f"{owner} uses the name {name!r} itself: choose another variable")
+        raise OptionError(f"{name!r} is reserved by {owner}: choose another variable name")
 
 
 def add_shell_command(subparsers: Any, command: Command) -> None:
-    """Add a command to the subparsers of a shell command."""
+    """Add a command to ``subparsers`` of the shell command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}."
     )
 
     def run(arguments: argparse.Namespace) -> int:
         _split_devices(arguments)
-        assert command.shell is not None  # noqa: S101 (only such commands are added)
+        assert command.shell is not None  # noqa: S101 (only commands for the shell are added)
         return command.shell(arguments)
 
     parser.set_defaults(run=run)
@@ -193,7 +194,7 @@ def _argparse_options(option: Option, many: str) -> dict[str, Any]:
     elif option.many:
         settings |= {"action": "append", "default": []}
     else:
-        settings |= {"action": _Once, "default": option.default}
+        settings |= {"action": _SingleValueAction, "default": option.default}
     if option.values > 1:
         settings |= {"nargs": option.values, "metavar": tuple(option.metavar.split())}
     if option.choices:
@@ -219,7 +220,7 @@ def _split_devices(arguments: argparse.Namespace) -> None:
 
 
 def split_line(line: str) -> list[str]:
-    """Split a line as a shell does; on Windows a backslash is part of a path."""
+    """Split a line into arguments as a shell does. On Windows, backslashes are not escape characters."""
     try:
         if os.name == "nt":
             return [argument.strip("\"'") for argument in shlex.split(line, posix=False)]
@@ -229,15 +230,15 @@ def split_line(line: str) -> list[str]:
 
 
 def positive(text: str) -> int:
-    """Convert a text to a positive integer."""
+    """Convert text to a positive integer."""
     if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
-        raise OptionError(f"must be a number, 1 or more, not {text!r}")
+        raise OptionError(f"must be a positive integer, got {text!r}")
     return int(text[:9])
 
 
 def byte_count(text: str) -> int:
-    """Convert a size such as ``64MiB`` to bytes, at least 1."""
+    """Convert a size such as ``64MiB`` to a number of bytes, which must be at least 1."""
     nbytes = parse_size(text)
     if nbytes < 1:
-        raise OptionError(f"must be at least 1 byte, not {text!r}")
+        raise OptionError(f"must be at least 1 byte, got {text!r}")
     return nbytes

@@ -1,4 +1,4 @@
-"""What shell commands print, and their exit status."""
+"""Output and exit statuses of shell commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def print_error(error: Exception) -> None:
 
 
 def print_skipped(faults: Iterable[str]) -> None:
-    """Print what was skipped in a file to the standard error."""
+    """Print a line to the standard error for each part of a file that was skipped."""
     for fault in faults:
         print_error(ReportError(f"skipped: {fault}"))
 
@@ -43,7 +43,7 @@ def print_json(value: Any) -> None:
 
 @contextlib.contextmanager
 def progress(operation: str) -> Iterator[None]:
-    """Show an operation that takes more than a second, with its duration, on one line that is removed at the end."""
+    """Show the name and duration of an operation that takes more than a second, on a temporary line."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return

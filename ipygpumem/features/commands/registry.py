@@ -1,4 +1,4 @@
-"""All commands."""
+"""List of the commands of all features."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ COMMANDS = (
     *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW),
     *(HISTORY, NOTEBOOK, COMPARE, ENGINES, RANKS),
 )
-"""In the order of the help."""
+"""Commands in the order of the help."""

@@ -44,7 +44,7 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     if arguments.plot:
         from ipygpumem.features.history.plot import history_picture
 
-        notebook.show_picture(history_picture(selected, rows.name), text_tables(tables))
+        notebook.show_image(history_picture(selected, rows.name), text_tables(tables))
     else:
         notebook.show_tables(tables)
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in rows.faults))

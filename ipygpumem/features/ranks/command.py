@@ -33,7 +33,7 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     if arguments.plot:
         from ipygpumem.features.ranks.plot import ranks_picture
 
-        notebook.show_picture(ranks_picture(ranks.members), "the level of each rank over time")
+        notebook.show_image(ranks_picture(ranks.members), "the level of each rank over time")
     if arguments.view:
         files = _viewer_files(ranks)
         notebook.show_snapshots(files)

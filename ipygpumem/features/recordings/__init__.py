@@ -1,1 +1,1 @@
-"""Allocation history across cells, and the display of snapshots."""
+"""Recording of allocation history across cells, and display of snapshots."""

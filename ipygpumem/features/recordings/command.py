@@ -1,4 +1,4 @@
-"""``%gpumem record`` and ``%gpumem view``, and the options of a recording, which ``%%gpumem`` has, too."""
+"""``%gpumem record``, ``%gpumem view``, and the recording options, which ``%%gpumem`` also supports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _key_value(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise OptionError(f"must be KEY=VALUE, not {text!r}")
+        raise OptionError(f"must be KEY=VALUE, got {text!r}")
     try:
         return key, ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -30,14 +30,14 @@ RECORDING = (
     Option(
         ("--stacks",),
         "{python,all,none}",
-        "stacks to record: python (default), all (C++ too, slow to save), none",
+        "stacks to record: python (default), all (also C++, slow to save), none",
         choices=("python", "all", "none"),
     ),
     Option(("--max-entries",), "N", "maximum number of events per device (default 1000000)", type=positive),
     Option(
         ("--history",),
         "KEY=VALUE",
-        "another option of torch's _record_memory_history, such as compile_context=True; may be repeated",
+        "another argument of torch.cuda.memory._record_memory_history, such as compile_context=True; can be repeated",
         many=True,
         type=_key_value,
     ),
@@ -45,7 +45,7 @@ RECORDING = (
 
 
 def history_options(arguments: argparse.Namespace) -> HistoryOptions:
-    """How to record, from parsed arguments."""
+    """Return the recording options from parsed arguments."""
     return HistoryOptions(
         stacks=arguments.stacks or "python",
         max_entries=arguments.max_entries or 1_000_000,
@@ -67,7 +67,7 @@ def _save(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 def _stop(notebook: GPUMem, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
     if notebook.record.recorder is None:
-        raise RecordingError("nothing is being recorded")
+        raise RecordingError("no recording is running")
     notebook.record.close()
     notebook.print("ipygpumem: recording stopped")
 
@@ -76,9 +76,9 @@ def _view(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     from ipygpumem.viewer.page import MAX_SNAPSHOTS
 
     if not 1 <= len(arguments.files) <= MAX_SNAPSHOTS:
-        raise OptionError(f"name one snapshot, or up to {MAX_SNAPSHOTS} to show side by side")
+        raise OptionError(f"specify one snapshot, or up to {MAX_SNAPSHOTS} to show side by side")
     notebook.cells.claim()
-    # Path.expanduser raises for an unknown user; here that is a missing file
+    # unlike Path.expanduser, this does not raise for an unknown user; the file is then reported as missing
     notebook.show_snapshots([os.path.expanduser(notebook.expand(file)) for file in arguments.files])  # noqa: PTH111
 
 
@@ -87,13 +87,13 @@ RECORD = Command(
     "record across cells: start [OPTIONS], save PATH, stop",
     subcommands=(
         Command("start", "start recording", (*RECORDING, HELP), _start),
-        Command("save", "save what was recorded", (Option(("path",), "PATH", "the file", path=True), HELP), _save),
+        Command("save", "save the recording", (Option(("path",), "PATH", "the file", path=True), HELP), _save),
         Command("stop", "stop recording", (HELP,), _stop),
     ),
 )
 VIEW = Command(
     "view",
     "show a snapshot in the viewer, or several side by side",
-    (Option(("files",), "FILE", "a snapshot; more to compare with", many=True, path=True), HELP),
+    (Option(("files",), "FILE", "a snapshot; several are shown side by side", many=True, path=True), HELP),
     magic=_view,
 )

@@ -1,4 +1,4 @@
-"""``%gpumem record``: one allocation history across cells."""
+"""Recording of the allocation history across cells with ``%gpumem record``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.sampler import SampleWindow
 
 _MAX_SAMPLED_CELLS = 200
-"""Number of cells whose samples are stored: up to some thousand samples each."""
+"""Maximum number of cells whose samples are stored, each with up to a few thousand samples."""
 
 
 class MultiCellRecording(Collector):
-    """A recording that runs from ``start`` to ``stop``, with the cells that run in the meantime.
+    """A recording across cells, from ``%gpumem record start`` to ``%gpumem record stop``.
 
     Attributes:
-        recorder: The recorder; None if nothing is being recorded.
+        recorder: The recorder; None if no recording is running.
     """
 
     section = "recording"
@@ -39,19 +39,21 @@ class MultiCellRecording(Collector):
         self.recorder: Recorder | None = None
 
     def start(self, options: HistoryOptions) -> str:
-        """Start recording, and return a message; RecordingError if a recording is running, or none is possible."""
+        """Start recording and return a message. Raise `RecordingError` if the recording cannot start."""
         if self.recorder is not None:
             raise RecordingError("a recording is already running: stop it with %gpumem record stop")
         recorder = Recorder(self._runtime, options)
         recorder.start()
         if not recorder.history.own:
-            raise RecordingError("the program is recording PyTorch's allocation history itself: stop or save that one")
+            raise RecordingError(
+                "this program records PyTorch's allocation history: save or stop that recording"
+            )
         self.recorder = recorder
         limit = f"at most {options.max_entries} events per device"
         return f"recording allocation history, {limit}, until %gpumem record stop"
 
     def add(self, cell: CellInfo, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
-        """Add a cell that has ended, with its samples of device memory."""
+        """Add a finished cell with its device memory samples."""
         if self.recorder is None:
             return
         self.recorder.cells.append(cell)
@@ -60,8 +62,8 @@ class MultiCellRecording(Collector):
         if filename is not None and text is not None:
             self._sources[filename] = text
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (reads nothing)
-        """Note in each report that a recording is running."""
+    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (unused)
+        """Add a note about the running recording to each report."""
         if self.recorder is None:
             return report
         problem = self.recorder.history.lost
@@ -72,9 +74,9 @@ class MultiCellRecording(Collector):
         return with_notes(report, f"{note}%gpumem record save PATH saves it, %gpumem record stop ends it")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:
-        """Save the recording so far, and continue. ``numbers`` are In numbers by file name."""
+        """Save the events recorded so far and continue recording. ``numbers`` maps file names to execution counts."""
         if self.recorder is None:
-            raise RecordingError("nothing is being recorded: start a recording with %gpumem record start")
+            raise RecordingError("no recording is running: start one with %gpumem record start")
         return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)
 
     def close(self) -> None:

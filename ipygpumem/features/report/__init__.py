@@ -1,1 +1,1 @@
-"""A report on the screen: the line below a cell, the sections that were requested, and the full breakdown."""
+"""Display of reports: the line below a cell, the requested sections, and the full breakdown."""

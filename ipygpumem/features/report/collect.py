@@ -1,4 +1,4 @@
-"""Collects what a report says about the readings themselves."""
+"""Notes in reports about the accuracy of the readings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
 
 _PROBLEMS = {
-    "device": "memory outside PyTorch is known for the whole device only from now on",
-    "torch-only": "memory outside PyTorch is unknown from now on",
+    "device": "memory outside PyTorch is now known only for the whole device",
+    "torch-only": "memory outside PyTorch is no longer known",
 }
-"""What to say if readings of a device had more information before they got this mode."""
+"""Messages by mode for devices whose previous readings contained more information."""
 
 
 class ModeChanges(Collector):
-    """Notes that readings of a device have less information than before, because NVML failed or its entry is gone.
+    """Collector of notes about devices whose readings contain less information than before.
+
+    This happens if NVML fails or no longer lists this process.
 
     Attributes:
-        changed: Whether the last report got such a note.
+        changed: Whether such a note was added to the last report.
     """
 
     section = "modes"
@@ -35,7 +37,7 @@ class ModeChanges(Collector):
         self._noted: set[tuple[str, str]] = set()
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Compare the mode of each device with the previous report."""
+        """Add a note for each device whose mode has degraded since the previous report."""
         baseline = self._runtime.baseline
         at_baseline = {} if baseline is None else baseline.reading.devices
         notes = []

@@ -1,4 +1,4 @@
-"""The short form of a report, as text and as HTML: a line for each device with a change, then notes."""
+"""The short form of a report as text and HTML: one line for each device that changed, followed by notes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ margin-right:8px;overflow:hidden;white-space:nowrap" title="{{ bar_title }}">
 {%- for color, pixels in bar %}<span style="display:inline-block;height:9px;width:{{ pixels }}px;\
 background-color:{{ color }}"></span>{% endfor %}</span>{% endif -%}
 <b>{{ row.name }}</b>&ensp;
-{%- for figure in row.figures or [no_change] %}<span title="{{ figure.grade or '' }}"
-{%- if figure.kind in colors %} style="border-bottom:2px solid {{ colors[figure.kind] }}"{% endif %}>\
-{{ figure.text }}</span>{% if row.used or not loop.last %} &middot; {% endif %}\
-{% endfor %}<span title="{% if used_grade %}device memory in use by all programs, without the driver's own: \
+{%- for metric in row.metrics or [no_change] %}<span title="{{ metric.grade or '' }}"
+{%- if metric.kind in colors %} style="border-bottom:2px solid {{ colors[metric.kind] }}"{% endif %}>\
+{{ metric.text }}</span>{% if row.used or not loop.last %} &middot; {% endif %}\
+{% endfor %}<span title="{% if used_grade %}device memory used by all processes, excluding driver reserved: \
 {{ used_grade }}{% endif %}">{{ row.used }}</span>\
 {% if loop.first %}&emsp;<span style="opacity:0.65">{{ caption }}</span>{% endif %}</div>
 {%- endfor %}
@@ -44,7 +44,7 @@ background-color:{{ color }}"></span>{% endfor %}</span>{% endif -%}
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of a row: which one (held, peak, ...), its text, and how accurate it is."""
+    """A metric (held, peak, ...) with its text and grade."""
 
     kind: str
     text: str
@@ -53,10 +53,10 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One device or the host: the figures that changed, and how much of it is in use."""
+    """The metrics of a device or the host that changed, and the memory in use."""
 
     name: str
-    figures: tuple[Metric, ...]
+    metrics: tuple[Metric, ...]
     used: str
     device: DeviceReport | None = None
 
@@ -64,8 +64,8 @@ class Row:
 _NO_CHANGE = Metric("", "no change")
 
 
-class _Line:
-    """What the short form of a report contains."""
+class _ShortForm:
+    """The contents of the short form of a report."""
 
     def __init__(self, report: Report) -> None:
         self.rows = _rows(report)
@@ -79,14 +79,14 @@ class _Line:
         def paint(text: str, code: str) -> str:
             return f"\x1b[{code}m{text}\x1b[0m" if color and code else text
 
-        texts = []
+        lines = []
         for row in self.rows:
-            figures = [paint(figure.text, _ANSI.get(figure.kind, "")) for figure in row.figures or (_NO_CHANGE,)]
-            texts.append(f"{row.name}  {' · '.join(filter(None, [*figures, row.used]))}")
-        texts[0] += "   " + paint(self.caption, _FAINT)
-        texts += [paint(sentence, _ANSI["outside"]) for sentence in self.outside]
-        texts += [paint(sentence, _ANSI["others"]) for sentence in self.processes]
-        return "\n".join([*texts, *([paint("; ".join(self.notes), _FAINT)] if self.notes else [])])
+            metrics = [paint(metric.text, _ANSI.get(metric.kind, "")) for metric in row.metrics or (_NO_CHANGE,)]
+            lines.append(f"{row.name}  {' · '.join(filter(None, [*metrics, row.used]))}")
+        lines[0] += "   " + paint(self.caption, _FAINT)
+        lines += [paint(sentence, _ANSI["outside"]) for sentence in self.outside]
+        lines += [paint(sentence, _ANSI["others"]) for sentence in self.processes]
+        return "\n".join([*lines, *([paint("; ".join(self.notes), _FAINT)] if self.notes else [])])
 
     def html(self) -> str:
         rows = [
@@ -105,23 +105,23 @@ class _Line:
 
 
 def line_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
-    """The short form of a report as a MIME bundle; ``color`` is for terminals."""
-    line = _Line(report)
-    return {"text/plain": line.text(color=color), "text/html": line.html()}
+    """Return the short form of a report as a MIME bundle. ``color`` adds ANSI escape sequences to the text."""
+    short_form = _ShortForm(report)
+    return {"text/plain": short_form.text(color=color), "text/html": short_form.html()}
 
 
 def text_line(report: Report, *, color: bool = False) -> str:
-    """The short form as text; ``color`` adds ANSI escape sequences."""
-    return _Line(report).text(color=color)
+    """Return the short form of a report as text. ``color`` adds ANSI escape sequences."""
+    return _ShortForm(report).text(color=color)
 
 
 def html_line(report: Report) -> str:
-    """The short form as HTML, with a bar for each device. The tooltip of a figure says how accurate it is."""
-    return _Line(report).html()
+    """Return the short form of a report as HTML, with a bar for each device and a tooltip for each metric's grade."""
+    return _ShortForm(report).html()
 
 
 def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
-    """The parts of the device's capacity that are in use, as colors and pixels, and the tooltip."""
+    """Return the bar of a device as a list of ``(color, pixels)`` and its tooltip."""
     capacity = reading.capacity
     if not capacity or reading.in_use is None:
         return [], ""
@@ -131,7 +131,7 @@ def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
         "outside PyTorch": max(reading.outside or 0, 0),
         "other processes": (reading.others or 0) + max(reading.unattributed or 0, 0),
     }
-    # figures read at two instants, or entries that share memory, can add up to more than the capacity
+    # values that were read at different times or include shared memory can add up to more than the capacity
     whole = max(capacity, sum(sizes.values()))
     parts = [(BAR_COLORS[name], round(BAR_PIXELS * nbytes / whole, 1)) for name, nbytes in sizes.items() if nbytes > 0]
     shares = ", ".join(f"{name} {nbytes / whole:.1%}" for name, nbytes in sizes.items())
@@ -139,11 +139,11 @@ def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
 
 
 def _rows(report: Report) -> list[Row]:
-    """The devices that changed, the largest change first if there are many; the host if there is no device."""
+    """Return rows for the devices that changed, sorted by change if there are many, or else for the host."""
     if not report.devices:
         return [_host_row(report.host)]
     rows = [_device_row(device) for device in report.devices.values()]
-    changed = [row for row in rows if row.figures]
+    changed = [row for row in rows if row.metrics]
     if not changed:
         in_use = [row for row in rows if row.device is not None and row.device.after.context]
         return (in_use or rows)[:1]
@@ -173,19 +173,19 @@ def _device_row(device: DeviceReport) -> Row:
         ("others", device.others, "other processes {}"),
         ("unattributed", device.unattributed, "unattributed {}"),
     )
-    figures = [
+    metrics = [
         Metric(kind, _graded(pattern, change, grades[kind]), grades[kind])
         for kind, change, pattern in changes
         if change is not None and abs(change) >= VISIBLE
     ]
-    _add_sampled_peak(figures, device)
+    _add_sampled_peak(metrics, device)
     after = device.after
     used = "" if after.in_use is None or after.capacity is None else f"{pair(after.in_use, after.capacity)} used"
-    return Row(device.name, tuple(figures), used, device)
+    return Row(device.name, tuple(metrics), used, device)
 
 
-def _add_sampled_peak(figures: list[Metric], device: DeviceReport) -> None:
-    """Put the peak of memory outside PyTorch behind its change."""
+def _add_sampled_peak(metrics: list[Metric], device: DeviceReport) -> None:
+    """Insert the peak of memory outside PyTorch after its change."""
     sampled, peak = device.sampled, device.outside_peak
     if peak is None:
         return
@@ -195,10 +195,10 @@ def _add_sampled_peak(figures: list[Metric], device: DeviceReport) -> None:
         owner = "this process or one that has ended" if device.process_wide else "this process or another"
         time, gap = duration(sampled.seconds), duration(sampled.gap)
         text = f"at least {signed(peak)} at {time} (sampled, largest gap {gap}; {owner})"
-    if not any(figure.kind == "outside" for figure in figures):
+    if not any(metric.kind == "outside" for metric in metrics):
         text = f"outside PyTorch, {text}"
-    position = sum(figure.kind not in {"others", "unattributed"} for figure in figures)
-    figures.insert(position, Metric("outside_peak", text, device.grades["outside_peak"]))
+    position = sum(metric.kind not in {"others", "unattributed"} for metric in metrics)
+    metrics.insert(position, Metric("outside_peak", text, device.grades["outside_peak"]))
 
 
 def _graded(pattern: str, change: int, grade: Grade) -> str:
@@ -209,31 +209,31 @@ def _graded(pattern: str, change: int, grade: Grade) -> str:
 
 def _host_row(host: HostReport) -> Row:
     grades = host.grades
-    figures = []
+    metrics = []
     held, peak = host.held, host.peak
     if held is not None and abs(held) >= VISIBLE:
-        figures.append(Metric("held", f"{grades['held'].qualifier}{signed(held)} held", grades["held"]))
-    # a bound from an older peak says nothing about this cell
+        metrics.append(Metric("held", f"{grades['held'].qualifier}{signed(held)} held", grades["held"]))
+    # an upper bound from an earlier peak contains no information about this cell
     if peak is not None and peak >= VISIBLE and grades["peak"].trust == "exact":
-        figures.append(Metric("peak", f"peak {signed(peak)}", grades["peak"]))
+        metrics.append(Metric("peak", f"peak {signed(peak)}", grades["peak"]))
     after = host.after
     used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} resident"
-    return Row("host memory (RSS)", tuple(figures), used)
+    return Row("host memory (RSS)", tuple(metrics), used)
 
 
 def report_notes(report: Report) -> list[str]:
-    """The sentences of a report: limits, notes, out-of-memory errors, contexts, the recording and the profile."""
+    """Return the sentences of a report: limits, notes, errors, CUDA contexts, the recording and the profile."""
     sentences = [*map(str, report.excesses), *report.notes]
     for device in report.devices.values():
         if device.ooms > 0:
             sentences.append(f"{device.name} ran out of memory{_times(device.ooms)}")
         if device.retries > 0:
-            sentences.append(f"{device.name} was full: PyTorch freed its cache and tried again{_times(device.retries)}")
+            sentences.append(f"{device.name} was full: PyTorch freed its cache and retried{_times(device.retries)}")
         if device.started:
             sentences += _context(report, device)
         if device.after.busy:
             sentences.append(
-                f"{device.name} was still running kernels when it was read: memory that they free is not yet counted"
+                f"{device.name} was still running kernels when it was read: memory that they will free is still counted"
             )
     if report.recording is not None:
         sentences.append(report.recording.sentence())
@@ -243,14 +243,14 @@ def report_notes(report: Report) -> list[str]:
 
 
 def _context(report: Report, device: DeviceReport) -> list[str]:
-    """How an additional device got a CUDA context, which the user may not have intended."""
+    """Explain how the CUDA context of an additional device was created, possibly unintentionally."""
     had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
     if not had_context - {device.name}:
         return []
     if (device.high is not None and device.high.allocated > 0) or device.held:
-        return [f"{device.name}: the first tensor there created a CUDA context, which stays until the process ends"]
+        return [f"{device.name}: the first tensor there created a CUDA context, which exists until the process ends"]
     cause = "by a copy between devices, NCCL, or a call on that device"
-    return [f"{device.name}: a CUDA context was created without a tensor ({cause}), and stays until the process ends"]
+    return [f"{device.name}: a CUDA context was created without a tensor ({cause}) and exists until the process ends"]
 
 
 def _times(count: int) -> str:

@@ -1,4 +1,4 @@
-"""The sections and the full breakdown of a report, and the memory breakdown at one instant, as tables."""
+"""Tables: the sections and the full breakdown of a report, and the memory breakdown of a reading."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEW_HOLDERS = 5
 
 
 def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
-    """The sections that were requested for a report, followed by its short form."""
+    """Return the requested sections of a report, followed by its short form, as a MIME bundle."""
     line = line_bundle(report, color=color)
     tables = _sections(report)
     if not tables:
@@ -42,7 +42,7 @@ def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
 
 
 def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str, str]:
-    """The sections that were requested, followed by the full breakdown and the holders of new memory."""
+    """Return the requested sections, the full breakdown and the holders of new memory as a MIME bundle."""
     *tables, host = report_tables(report)
     if new_holders is not None and new_holders.holders:
         tables += holders_tables(new_holders, limit=_NEW_HOLDERS, parts=2)
@@ -60,9 +60,9 @@ def _sections(report: Report, *, with_outside: bool = True) -> list[Table]:
 
 
 def report_tables(report: Report) -> list[Table]:
-    """The full breakdown of a measurement: each device that this process uses, then the host.
+    """Return the full breakdown of a measurement: a table for each device that this process uses, then the host.
 
-    Rows that are zero and did not change are left out.
+    Rows that are zero and did not change are omitted.
     """
     tables = [
         _device_table(device) for device in report.devices.values() if device.after.context or device.before.context
@@ -78,11 +78,11 @@ def _device_table(device: DeviceReport) -> Table:
     grades = device.grades
     before, after = device.before, device.after
     outside = "outside PyTorch (CUDA context and first kernels)" if device.started else "outside PyTorch"
-    comparable = before.source == after.source  # figures of NVML and of CUDA must not be subtracted
+    comparable = before.source == after.source  # values from NVML and CUDA must not be subtracted from each other
     driver = difference(before.driver_reserved, after.driver_reserved) if comparable else None
     used = difference(before.used, after.used) if comparable else None
     free = None if used is None else -used
-    figures = (
+    metrics = (
         ("allocated (tensors)", "held", device.held, device.peak, after.allocated, 1),
         ("pending (freed, waiting for a stream)", "pending", device.pending, None, after.pending, 1),
         ("cached", "cached", device.cached, None, after.cached, 1),
@@ -95,7 +95,7 @@ def _device_table(device: DeviceReport) -> Table:
     )
     rows = tuple(
         TableRow(label, (change_text(change), _peak(peak, kind, grades), level_text(now)), level, grades.get(kind))
-        for label, kind, change, peak, now, level in figures
+        for label, kind, change, peak, now, level in metrics
         if change
         or peak
         or now
@@ -127,7 +127,7 @@ def _host_table(host: HostReport) -> Table:
 
 
 def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
-    """The memory at the peak of each device by the line of code that allocated it."""
+    """Return a table for each device of its memory at the peak by line of code."""
     tables = []
     for peak in devices:
         lines = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]
@@ -142,7 +142,7 @@ def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
 
 
 def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list[Table]:
-    """The memory breakdown of a reading: each device that this process uses, then the host."""
+    """Return the memory breakdown of a reading: a table for each device that this process uses, then the host."""
     tables = []
     for device in reading.devices.values():
         if not device.context:
@@ -166,18 +166,20 @@ def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list
     rows = tuple(TableRow(label, (level_text(nbytes),), level) for label, nbytes, level in sizes if nbytes != 0)
     remarks = (f"not used by this process: {', '.join(unused)}",) if unused else ()
     if not tables and not unused and baseline is not None and baseline.note:
-        remarks = ("CUDA has not started" if baseline.note == PRELOAD_OFF else f"no GPU: {baseline.note}",)
+        remarks = ("CUDA is not initialized" if baseline.note == PRELOAD_OFF else f"no GPU: {baseline.note}",)
     tables.append(Table("host memory", ("now",), rows, remarks))
     return tables
 
 
 def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
-    """What ``%load_ext`` prints: the device, its memory before the first cell, and whether reports will follow."""
+    """Return the output of ``%load_ext``: the device, its baseline and whether reports are on."""
     outlook = "a report follows every cell that changes memory" if reports else "reports are off (%gpumem on)"
     device = baseline.reading.devices.get(baseline.device or "")
     if device is None:
         if baseline.note == PRELOAD_OFF:
-            return f"ipygpumem: CUDA was not started; the first cell that starts it sets the baseline; {outlook}"
+            return (
+                f"ipygpumem: CUDA is not initialized; the first cell that initializes it sets the baseline; {outlook}"
+            )
         rss = baseline.reading.host.rss
         host = "" if rss is None else f", baseline {size(rss)}"
         return f"ipygpumem: no GPU ({baseline.note}): reporting host memory (RSS) instead{host}; {outlook}"
@@ -186,7 +188,7 @@ def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
     if baseline.workspace:
         parts.append(f"cuBLAS workspace {round(baseline.workspace / MIB)} MiB in PyTorch")
     if device.mode != "process":
-        parts.append(f"outside PyTorch is known for the whole device only: {device.why}")
+        parts.append(f"memory outside PyTorch is known only for the whole device: {device.why}")
     if baseline.note:
         parts.append(baseline.note)
     return "ipygpumem: " + "; ".join([*parts, outlook])
@@ -200,4 +202,4 @@ def _baseline_size(baseline: Baseline) -> str:
         return f"baseline {total} MiB (context {total - round(kernels / MIB)}, first kernels {round(kernels / MIB)})"
     if outside is None:
         return "baseline outside PyTorch unknown"
-    return f"baseline {round(outside / MIB)} MiB outside PyTorch (CUDA had started before)"
+    return f"baseline {round(outside / MIB)} MiB outside PyTorch (CUDA was already initialized)"

@@ -59,8 +59,8 @@ def test_failed_cell_with_notes():
     assert lines[0].endswith("   In [7], 2.31 s, failed")
     assert lines[1:] == [
         (
-            "a note; cuda:0 ran out of memory; cuda:0 was full: PyTorch freed its cache and tried again 3 times;"
-            " cuda:0 was still running kernels when it was read: memory that they free is not yet counted"
+            "a note; cuda:0 ran out of memory; cuda:0 was full: PyTorch freed its cache and retried 3 times;"
+            " cuda:0 was still running kernels when it was read: memory that they will free is still counted"
         )
     ]
 
@@ -150,7 +150,7 @@ def test_baseline_line():
         "a report follows every cell that changes memory"
     )
     assert baseline_line(baseline(kernels=66 * MIB, workspace=32 * MIB, note="a note"), reports=False) == (
-        "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 772 MiB outside PyTorch (CUDA had started before); "
+        "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 772 MiB outside PyTorch (CUDA was already initialized); "
         "cuBLAS workspace 32 MiB in PyTorch; a note; reports are off (%gpumem on)"
     )
 
@@ -161,7 +161,7 @@ def test_baseline_line_without_attribution_by_process():
     without_attribution = Baseline(reading, "cuda:0", "NVIDIA H200", context=621 * MIB, kernels=65 * MIB)
     assert baseline_line(without_attribution) == (
         "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 686 MiB (context 621, first kernels 65); "
-        "outside PyTorch is known for the whole device only: no permission for the NVML query; "
+        "memory outside PyTorch is known only for the whole device: no permission for the NVML query; "
         "a report follows every cell that changes memory"
     )
 
@@ -173,7 +173,7 @@ def test_baseline_line_without_a_gpu_and_with_preload_off():
         "a report follows every cell that changes memory"
     )
     assert baseline_line(Baseline(host, note="preload is off")) == (
-        "ipygpumem: CUDA was not started; the first cell that starts it sets the baseline; "
+        "ipygpumem: CUDA is not initialized; the first cell that initializes it sets the baseline; "
         "a report follows every cell that changes memory"
     )
 
@@ -186,11 +186,11 @@ def test_context_on_another_device():
     combined = dataclasses.replace(first, devices={**first.devices, **empty.devices})
     assert text_line(combined).splitlines()[-1] == (
         "cuda:1: a CUDA context was created without a tensor (by a copy between devices, NCCL, or a call on that "
-        "device), and stays until the process ends"
+        "device) and exists until the process ends"
     )
     used = report(idle, after("cuda:1", process=1200 * MIB), peak=500 * MIB)
     combined = dataclasses.replace(first, devices={**first.devices, **used.devices})
     assert text_line(combined).splitlines()[-1] == (
-        "cuda:1: the first tensor there created a CUDA context, which stays until the process ends"
+        "cuda:1: the first tensor there created a CUDA context, which exists until the process ends"
     )
     assert "stays" not in text_line(empty), "a context is expected on the only device of a process"

@@ -243,8 +243,8 @@ def test_busy_engines_without_the_package(shell, client):
         ("%gpumem engines shell", "expected an ipyparallel.Client"),
         ("%gpumem engines a b", "name one client"),
         ("%%gpumem --engines\n1", "no engines are monitored"),
-        ("%%gpumem --collect x\n1", "--collect copies the engines' snapshots"),
-        ("%%gpumem --engines --collect x\n1", "--collect copies the engines' snapshots"),
+        ("%%gpumem --collect x\n1", "--collect requires snapshots from engines"),
+        ("%%gpumem --engines --collect x\n1", "--collect requires snapshots from engines"),
         ("%%gpumem --engines --view\n1", "--view shows a recording"),
     ],
 )
