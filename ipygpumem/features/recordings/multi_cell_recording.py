@@ -45,9 +45,7 @@ class MultiCellRecording(Collector):
         recorder = Recorder(self._runtime, options)
         recorder.start()
         if not recorder.history.own:
-            raise RecordingError(
-                "this program records PyTorch's allocation history: save or stop that recording"
-            )
+            raise RecordingError("this program records PyTorch's allocation history: save or stop that recording")
         self.recorder = recorder
         limit = f"at most {options.max_entries} events per device"
         return f"recording allocation history, {limit}, until %gpumem record stop"
