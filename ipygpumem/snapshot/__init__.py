@@ -14,5 +14,5 @@ __all__ = ["KEYS", "Change", "Diff", "Limits", "Snapshot", "diff", "sample", "to
 
 
 def sample() -> Path:
-    """The path of a small real snapshot: three training steps of a small GPT."""
+    """Return the path of an example snapshot, recorded during three training steps of a small GPT model."""
     return Path(__file__).parent.parent / "data" / "gpt_small.pickle.xz"

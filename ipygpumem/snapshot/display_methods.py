@@ -1,6 +1,6 @@
-"""The methods by which a snapshot shows itself.
+"""Methods that display a snapshot.
 
-They import the viewer when they are called. Reading and querying a file needs numpy only.
+They import the viewer when they are called, so that reading and querying a file requires only numpy.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class DisplayMethods:
-    """Methods of `Snapshot` that show it."""
+    """Display methods of `Snapshot`."""
 
     def view(self, *others: Snapshot, device: int | None = None, source: bool = True, paths: bool = True) -> View:
-        """The interactive viewer, as the last expression of a notebook cell. Elsewhere it prints a summary.
+        """Return the interactive viewer, which a notebook displays and other front ends print as a summary.
 
         Args:
-            others: Up to seven snapshots to show beside this one.
-            device: The device in the static picture; by default the one with the highest peak.
-            source: Whether to include the text of the recorded cells.
-            paths: Whether file names keep their folders.
+            others: Up to seven snapshots to display next to this one.
+            device: Device index for the static image; by default the device with the highest peak.
+            source: Whether to include the source code of the recorded cells.
+            paths: Whether file names include their directories.
 
         Raises:
             DeviceError: The snapshot has no such device.
@@ -43,14 +43,14 @@ class DisplayMethods:
         paths: bool = True,
         theme: str = "auto",
     ) -> Path:
-        """Write the viewer to one HTML file that needs no network, and return its absolute path.
+        """Write the viewer to a self-contained HTML file and return its absolute path.
 
         Args:
-            path: The file; an existing one is replaced when the new one is complete.
-            others: Up to seven snapshots to show beside this one.
-            source: Whether to include the text of the recorded cells.
-            paths: Whether file names keep their folders.
-            theme: ``"auto"`` (as the reader's system), ``"light"`` or ``"dark"``.
+            path: Path of the file. An existing file is replaced after the new file is complete.
+            others: Up to seven snapshots to display next to this one.
+            source: Whether to include the source code of the recorded cells.
+            paths: Whether file names include their directories.
+            theme: ``"auto"`` (the system setting of the reader), ``"light"`` or ``"dark"``.
 
         Raises:
             OptionError: The file cannot be written, the theme does not exist, or there are more than eight snapshots.
@@ -59,11 +59,11 @@ class DisplayMethods:
         return written
 
     def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
-        """Write the static picture, 880 CSS pixels wide and at most 60 kB, and return its absolute path.
+        """Write the static image, 880 CSS pixels wide and at most 60 kB, and return its absolute path.
 
         Args:
-            path: The file; an existing one is replaced when the new one is complete.
-            device: The device; by default the one with the highest peak.
+            path: Path of the file. An existing file is replaced after the new file is complete.
+            device: Device index; by default the device with the highest peak.
 
         Raises:
             OptionError: The file cannot be written, or matplotlib is not installed.

@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 class Snapshot(SnapshotData, DisplayMethods):
     """A memory snapshot, created by `load`.
 
-    Moments are identified by events, which are indices in the device's trace. -1 is the moment before the first event.
-    Bytes are *requested* bytes unless stated otherwise, as in PyTorch's own viewer: a file has rounded sizes only for
-    the blocks alive at the end. Attributes are described in `SnapshotData`.
+    Moments are identified by events, which are indices in the trace of a device. -1 is the moment before the first
+    event. Sizes are *requested* sizes in bytes unless stated otherwise, as in PyTorch's memory viewer, because a
+    file contains rounded sizes only for the blocks alive at the end. Attributes are described in `SnapshotData`.
     """
 
     @classmethod
     def load(
         cls, source: str | os.PathLike[str] | bytes | dict[str, Any] | list[Any], limits: Limits | None = None
     ) -> Snapshot:
-        """Read a snapshot. Nothing in the file is executed.
+        """Read a snapshot without executing its contents.
 
         Args:
-            source: A file, its bytes, or the result of ``torch.cuda.memory._snapshot()``. Pickle or JSON, optionally
-                compressed with gz or xz; a dict, or the list of segments that torch before 2.0 wrote.
-            limits: Limits on the size of the file.
+            source: Path of a file, its contents as bytes, or the result of ``torch.cuda.memory._snapshot()``. Files are
+                pickle or JSON, optionally compressed with gzip or xz. torch before 2.0 returned a list of segments.
+            limits: Limits for reading the file.
 
         Raises:
             SnapshotError: The file cannot be read, is not a snapshot, or is damaged, unsafe or too large.
@@ -71,7 +71,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         except SnapshotError as error:
             raise type(error)(f"{name}: {error}") from None
         except MemoryError:
-            raise SnapshotLimitError(f"{name}: there is not enough memory for its columns") from None
+            raise SnapshotLimitError(f"{name}: not enough memory for the columns of the file") from None
 
     def __str__(self) -> str:
         return self.summary()
@@ -87,14 +87,14 @@ class Snapshot(SnapshotData, DisplayMethods):
     def allocated(self, time_us: int, device: int | None = None) -> int: ...
 
     def allocated(self, time_us: int | None = None, device: int | None = None) -> Curve | int:
-        """Requested bytes of all blocks whose free is not completed: after each event, or at a time.
+        """Return the requested bytes of all blocks whose free is not completed, after each event or at a time.
 
         Args:
-            time_us: Microseconds since 1970; None for the whole curve.
-            device: The device's index; by default the device with the highest peak.
+            time_us: Time in microseconds since the Unix epoch; None for the curve of all events.
+            device: Device index; by default the device with the highest peak.
 
         Raises:
-            OptionError: The events have no times.
+            OptionError: The events have no timestamps.
         """
         curve = self.timeline(device).requested
         return curve if time_us is None else curve.at(time_us)
@@ -106,18 +106,18 @@ class Snapshot(SnapshotData, DisplayMethods):
     def reserved(self, time_us: int, device: int | None = None) -> int | None: ...
 
     def reserved(self, time_us: int | None = None, device: int | None = None) -> Curve | int | None:
-        """Bytes of all segments, like `allocated`; None for a file without segments."""
+        """Return the total size of all segments, like `allocated`; None for a file without segments."""
         curve = self.timeline(device).reserved
         return curve if time_us is None or curve is None else curve.at(time_us)
 
     def peak(self, device: int | None = None) -> Peak:
-        """The maximum of the requested bytes, and the allocations alive at that moment."""
+        """Return the maximum of the requested bytes together with the allocations alive at that event."""
         timeline = self.timeline(device)
         event, requested = timeline.requested.peak()
         return Peak(timeline.device, requested, event, timeline.trace.time_of(event), self.live(event, timeline.device))
 
     def live(self, event: int | None = None, device: int | None = None) -> LiveSet:
-        """The allocations alive right after an event; by default at the peak.
+        """Return the allocations alive right after an event; by default at the peak.
 
         Raises:
             OptionError: The event does not exist.
@@ -127,11 +127,11 @@ class Snapshot(SnapshotData, DisplayMethods):
         return LiveSet(self, timeline, event, timeline.allocations.live(event))
 
     def by_line(self, device: int | None = None) -> tuple[Group, ...]:
-        """The allocations alive at the peak by the innermost line of the user's own code, the largest group first."""
+        """Return the allocations alive at the peak, grouped by the innermost line of user code, largest group first."""
         return self.live(device=device).by("line")
 
     def state_at(self, event: int, device: int | None = None) -> AllocatorState:
-        """Segments and blocks right after an event.
+        """Return the segments and blocks right after an event.
 
         Raises:
             OptionError: The event does not exist.
@@ -142,7 +142,7 @@ class Snapshot(SnapshotData, DisplayMethods):
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Free memory inside the segments after an event, by default at the end, and whether ``need`` bytes would fit.
+        """Return the free memory inside segments after an event (by default the last), and whether ``need`` bytes fit.
 
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
@@ -150,18 +150,17 @@ class Snapshot(SnapshotData, DisplayMethods):
         if need is not None:
             need = parse_size(need)
             if need <= 0:
-                raise OptionError(f"the size of an allocation must be at least one byte, not {need:,}")
+                raise OptionError(f"the size of an allocation must be positive, not {need:,}")
         timeline = self.timeline(device)
         event = len(timeline.trace) - 1 if event is None else event
         return fragmentation(self, self.state_at(event, timeline.device), need)
 
     def ooms(self, device: int | None = None, last: int | None = 100) -> tuple[OomAnalysis, ...]:
-        """Why allocations ran out of memory, in the order of their events.
+        """Return the analyses of out-of-memory errors in the order of their events.
 
         Args:
-            device: The device's index; None for all devices.
-            last: How many failures of each device to explain, the latest ones; None for all. Each takes as long as
-                `state_at`.
+            device: Device index; None for all devices.
+            last: Maximum number of errors per device; the latest are analyzed. None for all.
         """
         timelines = self.timelines if device is None else [self.timeline(device)]
         return tuple(
@@ -171,14 +170,14 @@ class Snapshot(SnapshotData, DisplayMethods):
         )
 
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
-        """Allocations made after event ``first`` that are alive after event ``last``, by default at the end."""
+        """Return the allocations after event ``first`` that are alive after event ``last``, by default the end."""
         timeline, last = self._window(first, last, device)
         return LiveSet(self, timeline, last, event_window.leaks(timeline, first, last))
 
     def churn(
         self, first: int = -1, last: int | None = None, device: int | None = None, key: str = "line"
     ) -> tuple[Churn, ...]:
-        """Allocations made after event ``first`` up to ``last``, by a key: counts, bytes, bytes times lifetime."""
+        """Return counts, sizes and lifetimes of allocations after event ``first`` up to ``last``, grouped by a key."""
         timeline, last = self._window(first, last, device)
         return event_window.churn(self, timeline, first, last, key)
 
@@ -191,47 +190,47 @@ class Snapshot(SnapshotData, DisplayMethods):
         at_least: int = MIB,
         at_most_us: int = 1000,
     ) -> NDArray[Any]:
-        """Allocations of ``at_least`` bytes that were freed within ``at_most_us``: rows as in `SHORT_LIVED`.
+        """Return allocations of at least ``at_least`` bytes freed within ``at_most_us`` as `SHORT_LIVED` rows.
 
         Raises:
-            OptionError: The events have no times.
+            OptionError: The events have no timestamps.
         """
         timeline, last = self._window(first, last, device)
         return event_window.short_lived(timeline, first, last, at_least, at_most_us)
 
     def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> DeviceCalls:
-        """Calls of cudaMalloc and cudaFree, and retries, after event ``first`` up to ``last``."""
+        """Count the cudaMalloc and cudaFree calls and retries after event ``first`` up to ``last``."""
         timeline, last = self._window(first, last, device)
         return event_window.device_calls(timeline, first, last)
 
     def growth(self, name: str, device: int | None = None) -> tuple[Step, ...]:
-        """What each repetition of an annotated region left allocated.
+        """Return the memory growth in each repetition of an annotated region.
 
         Raises:
-            OptionError: The device has no such region.
+            OptionError: The device has no region of this name.
         """
         return event_window.growth(self, self.timeline(device), name)
 
     def window(self, start_us: int, end_us: int, device: int | None = None) -> tuple[int, int]:
-        """The events between two times, as ``first`` (the event before them) and ``last``.
+        """Return a tuple ``(first, last)``: the event before a time span and the last event in it.
 
         Raises:
-            OptionError: The events have no times, or the end is before the start.
+            OptionError: The events have no timestamps, or the end is before the start.
         """
         if start_us > end_us:
-            raise OptionError(f"the end of the time span is before its start: {start_us} to {end_us}")
+            raise OptionError(f"the time span ends before it starts: {start_us} to {end_us}")
         trace = self.timeline(device).trace
         if not trace.timed:
-            raise OptionError(f"the events of {self.name} have no times")
+            raise OptionError(f"the events of {self.name} have no timestamps")
         first, last = np.searchsorted(trace.time, [start_us, end_us + 1]) - 1
         return int(first), int(last)
 
     def encode(self) -> bytes:
-        """All columns and tables in the format of `ipygpumem.snapshot.export.encode`."""
+        """Return all columns and tables in the format of `ipygpumem.snapshot.export.encode`."""
         return encode(self)
 
     def frame(self, device: int | None = None) -> Any:
-        """The events of a device, or of all, as a pandas DataFrame.
+        """Return the events of a device or of all devices as a pandas DataFrame.
 
         Raises:
             OptionError: pandas is not installed.
@@ -239,7 +238,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         return events_frame(self, device)
 
     def summary(self, device: int | None = None) -> str:
-        """The peak, when it was, and the lines that used most of it, in a few lines of text."""
+        """Return a short text with the peak, its position and the lines of code that allocated most of it."""
         return summary_text(self, device)
 
     def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:
@@ -247,5 +246,5 @@ class Snapshot(SnapshotData, DisplayMethods):
         last = len(timeline.trace) - 1 if last is None else last
         first, last = check_event(first, timeline), check_event(last, timeline)
         if first > last:
-            raise OptionError(f"the last event of the window is before its first: {first} to {last}")
+            raise OptionError(f"the window ends before it starts: events {first} to {last}")
         return timeline, last

@@ -1,4 +1,4 @@
-"""The tables of a snapshot, and look-ups in them."""
+"""The tables of a snapshot and lookups in them."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class SnapshotData:
     """The tables of a snapshot.
 
     Attributes:
-        name: File name, or ``"snapshot"``.
-        timelines: The history of each device, by index.
-        segments: Segments at the end, of all devices.
-        blocks: Blocks at the end, of all devices.
+        name: File name, or ``"snapshot"`` if there is no file.
+        timelines: Timeline of each device, by index.
+        segments: Segments of all devices at the end.
+        blocks: Blocks of all devices at the end.
         stacks: All call stacks.
-        texts: Texts that columns refer to.
+        texts: String table that columns refer to.
         pools: Pool ids that columns refer to; (0, 0) is the default pool.
-        host: Events of pinned host memory, as torch 2.14 and later can record them; their device is -1.
-        settings: The allocator's settings.
-        own: Metadata written by ipygpumem's recorder.
-        sources: Source text by file name.
-        cells: Finds the cell of an event.
-        zero_us: The time that the viewer shows as zero, in microseconds since 1970; None for each device's first event.
+        host: Events for pinned host memory, which torch 2.14 and later can record. Their device is -1.
+        settings: Allocator settings.
+        own: Metadata written by the recorder of ipygpumem.
+        sources: Source code by file name.
+        cells: Lookup of the cell in which an event occurred.
+        zero_us: Origin of the time axis in microseconds since the Unix epoch; None for the first event of each device.
     """
 
     def __init__(self, root: dict[str, Any], reader: PickleReader | None, name: str, limits: Limits) -> None:
@@ -67,7 +67,7 @@ class SnapshotData:
         self._histories: dict[int, SegmentHistory] = {}
 
     def timeline(self, device: int | None = None) -> Timeline:
-        """The history of a device; by default of the one with the highest peak.
+        """Return the timeline of a device; by default of the device with the highest peak.
 
         Raises:
             DeviceError: The snapshot has no such device.
@@ -82,7 +82,7 @@ class SnapshotData:
         return self.timelines[device]
 
     def annotations(self, device: int | None = None) -> tuple[Annotation, ...]:
-        """Annotated regions of a device, or of all, ordered by start.
+        """Return the annotated regions of a device or of all devices, ordered by start.
 
         Raises:
             DeviceError: ``device`` is not an integer.
@@ -92,26 +92,26 @@ class SnapshotData:
         return tuple(region for region in self._annotations if device is None or region.device == device)
 
     def source_line(self, file: str, line: int) -> str | None:
-        """The text of a line, if the snapshot contains the source of the file."""
+        """Return a line of source code without indentation; None if the snapshot does not contain it."""
         if file not in self._source_lines:
             self._source_lines[file] = self.sources.get(file, "").splitlines()
         lines = self._source_lines[file]
         return lines[line - 1].strip() if 0 < line <= len(lines) else None
 
     def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
-        """A short name for a file: In[n] for a cell, otherwise the last two parts of the path.
+        """Return a short name for a file: In[n] for a cell, otherwise the last two parts of the path.
 
-        ``times`` of events in the file, in microseconds since 1970, select the run of a cell.
+        ``times``, timestamps of events in microseconds since the Unix epoch, select the run of a cell.
         """
         runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
         return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
 
     def pools_at(self, device: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of the pool of the segment that contained each allocation when it was made; -1 if unknown."""
+        """Return the index in ``pools`` for the segment from which each row was allocated; -1 if unknown."""
         return self._history(device).pools(rows)
 
-    def forget(self) -> None:
-        """Clear caches after tables have been replaced."""
+    def clear_caches(self) -> None:
+        """Clear the caches, which is required after replacing a table."""
         self._source_lines, self._histories = {}, {}
 
     def _history(self, device: int) -> SegmentHistory:
@@ -122,13 +122,13 @@ class SnapshotData:
 
 def _check_device(device: int) -> None:
     if isinstance(device, bool) or not isinstance(device, (int, np.integer)):
-        raise DeviceError(f"{device!r} is not a device: expected its index, an integer")
+        raise DeviceError(f"{device!r} is not a device index: expected an integer")
 
 
 def check_event(event: int, timeline: Timeline) -> int:
-    """Raise `OptionError` for an event that does not exist."""
+    """Return the event as an int; raise `OptionError` if it does not exist."""
     if isinstance(event, bool) or not isinstance(event, (int, np.integer)):
-        raise OptionError(f"{event!r} is not an event: expected its index, an integer")
+        raise OptionError(f"{event!r} is not an event index: expected an integer")
     count = len(timeline.trace)
     if not -1 <= event < count:
         raise OptionError(f"device {timeline.device} has no event {event}: it has {many(count, 'event')}")

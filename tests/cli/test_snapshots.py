@@ -77,7 +77,7 @@ def test_fragmentation(capsys):
     assert out.splitlines()[:3] == [
         "GPU 0: out of memory at event 5,998, 32.0 MiB requested",
         "  32.0 MiB were requested.",
-        "  PyTorch had 109.5 MiB free in 47 pieces, the largest 7.0 MiB: none was large enough.",
+        "  PyTorch had 109.5 MiB free in 47 blocks, the largest 7.0 MiB: none was large enough.",
     ]
     assert "no allocation failed" in run(capsys, "fragmentation", GPT, "--at", "oom")[1]
     assert json.loads(run(capsys, "fragmentation", OOM, "--at", "oom", "--json")[1])["ooms"][0]["asked"] == 32 << 20
@@ -119,7 +119,7 @@ def test_singular(capsys, tmp_path):
     file = tmp_path / "one.json"
     blocks = [{"address": 512, "size": 2097152, "state": "inactive"}]
     file.write_text(json.dumps({"segments": [{"address": 512, "total_size": 2097152, "blocks": blocks}]}))
-    assert "in 1 piece, the largest 2.0 MiB" in run(capsys, "fragmentation", file)[1]
+    assert "in 1 block, the largest 2.0 MiB" in run(capsys, "fragmentation", file)[1]
 
 
 def test_missing_event_in_one_of_two_files(capsys):

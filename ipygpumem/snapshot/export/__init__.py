@@ -1,1 +1,1 @@
-"""Snapshots as text, tables and packed columns."""
+"""Conversion of snapshots to text, tables and packed columns."""

@@ -1,16 +1,16 @@
-"""Encodes a whole snapshot compactly, for the viewer and the shareable page.
+"""Compact encoding of a snapshot for the viewer.
 
-The format is: eight bytes ``ipgmsnap``, the length of the header as four bytes (little endian), the header as JSON in
-UTF-8 compressed with zlib, then the packed columns in the order in which the header lists them.
+The format consists of the eight bytes ``ipgmsnap``, the length of the header as four bytes (little endian), the header
+as zlib-compressed JSON in UTF-8, and the packed columns in the order of the header.
 
-A packed column is the zlib stream of its *byte planes*: first the lowest byte of every number, then the next, and so on
-(little endian). The meaning of the numbers depends on the coding:
+A packed column is the zlib stream of its *byte planes*: the lowest byte of every number, then the second byte of every
+number, and so on. The interpretation of the numbers depends on the coding:
 
 ``plain``
     the values
 ``delta``
-    signed differences to the previous value; the value before the first one is ``first`` (as text if it exceeds 2**53,
-    which JavaScript numbers cannot represent)
+    signed differences from the previous value; ``first`` precedes the first value (as a string if it is 2**53 or more,
+    which JavaScript numbers cannot represent exactly)
 ``dict``
     indices into ``values``, the distinct values in ascending order
 
@@ -44,9 +44,9 @@ _VERSION = 2
 _LENGTH = 4
 _LEVEL = 9
 _FAST_LEVEL = 5
-_LONG = 1 << 16  # bytes above which the last tenth of compression is not worth its time
+_LONG = 1 << 16  # bytes above which a lower level saves time for a tenth more output
 _SAMPLE_LEVEL = 1
-_SAMPLE = 1 << 13  # numbers at the start, in the middle and at the end by which codings of long columns are compared
+_SAMPLE = 1 << 13  # numbers at the start, middle and end of a long column from which the size of a coding is estimated
 _MAX_DISTINCT = 1 << 16
 _EXACT = 1 << 53
 
@@ -54,11 +54,11 @@ _EXACT = 1 << 53
 def encode(snapshot: Snapshot) -> bytes:
     """Encode all columns and tables of a snapshot.
 
-    The columns are named after attributes: ``trace/0/size``, ``allocations/0/start`` (with the device's index),
-    ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start. Instead of
-    ``requested`` and ``end`` they have ``asked_after``, the number of events from the start to the request for the
-    free, and ``freed_after``, from there to the end. ``nth`` is left out. ``stacks/own`` has one row per frame: 1 for
-    the user's own code.
+    Columns are named after attributes: ``trace/0/size``, ``allocations/0/start`` (with the device index),
+    ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start. ``requested`` is
+    replaced by ``asked_after``, the number of events from the start to the free request, and ``end`` by
+    ``freed_after``, the number of events from the free request to the end. ``nth`` is omitted. ``stacks/own`` contains
+    1 for each frame of user code, and 0 for other frames.
     """
     header = {
         "version": _VERSION,
@@ -81,7 +81,7 @@ def encode(snapshot: Snapshot) -> bytes:
 
 
 def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[Any]]]) -> bytes:
-    """Pack a header and named columns, as described at the top of this module."""
+    """Pack a header and named columns in the format described in the module docstring."""
     descriptions, packed = [], []
     for name, column in columns:
         description, data = _pack(column)
@@ -109,10 +109,10 @@ def _arrays(table: Any) -> dict[str, NDArray[Any]]:
 
 
 def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Order allocations by start and store their ends as differences, which takes a quarter of the bytes."""
+    """Order allocations by start and replace their ends by differences, which reduces the size to a quarter."""
     order = np.argsort(columns["start"], kind="stable")
     ordered = {name: column[order] for name, column in columns.items()}
-    del ordered["nth"]  # can be counted while decoding
+    del ordered["nth"]  # the viewer computes it
     requested = ordered.pop("requested")
     ordered["asked_after"] = requested - ordered["start"]
     ordered["freed_after"] = ordered.pop("end") - requested
@@ -135,17 +135,17 @@ def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:
 
 
 def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
-    """Return the description and the bytes of a column of integers, in the coding that needs the fewest bytes."""
+    """Return a tuple of the description and the bytes of an integer column in the smallest coding."""
     values = column.astype(np.int64)
     first = int(values[0]) if len(values) else 0
     candidates: list[tuple[dict[str, Any], NDArray[np.int64]]] = [
         ({"coding": "plain"}, values),
         ({"coding": "delta", "first": first if abs(first) < _EXACT else str(first)}, np.diff(values, prepend=first)),
     ]
-    # many columns have a single value, and need no sorting
+    # many columns contain a single distinct value and need no sorting
     unique = distinct(values) if len(values) and values.min() < values.max() else values[:1]
     if 1 < len(unique) <= min(_MAX_DISTINCT, len(values) // 2) and np.abs(unique).max() < _EXACT:
-        # sorting and searching take a tenth of the time of np.unique with its inverse
+        # distinct and searchsorted take a tenth of the time of np.unique with return_inverse
         candidates.append(({"coding": "dict", "values": unique.tolist()}, np.searchsorted(unique, values)))
     description, numbers = min(candidates, key=lambda candidate: _cost(*candidate))
     planes = _planes(numbers)
@@ -155,7 +155,7 @@ def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def _cost(description: dict[str, Any], numbers: NDArray[np.int64]) -> float:
-    """Estimate the bytes that a coding needs."""
+    """Estimate the size of a coding in bytes."""
     count = len(numbers)
     middle = count // 2
     sample = numbers

@@ -1,4 +1,4 @@
-"""Events and query results as tables: CSV, Parquet, pandas."""
+"""Conversion of events and query results to CSV, Parquet and pandas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMNS = (
     "compile_context",
     "user_metadata",
 )
-"""Columns of the table. ``file``, ``line`` and ``name`` describe the innermost frame of the user's own code."""
+"""Columns of the table. ``file``, ``line`` and ``name`` describe the innermost frame of user code."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FORMULA = ("=", "+", "-", "@")
@@ -43,7 +43,7 @@ _CHUNK = 1 << 14
 
 
 def _columns(snapshot: Snapshot, timeline: Timeline, clean: Callable[[str], str]) -> dict[str, Any]:
-    """Return the events of a device, one numpy array per column of `COLUMNS`. ``clean`` is applied to every text."""
+    """Return the events of a device, one numpy array per column of `COLUMNS`. ``clean`` is applied to all strings."""
     trace = timeline.trace
     frames = snapshot.stacks.frames
     user_frame = np.append(snapshot.stacks.user_frame, -1)[trace.stack]
@@ -78,7 +78,7 @@ def _all_columns(snapshot: Snapshot, device: int | None, clean: Callable[[str], 
 def event_rows(
     snapshot: Snapshot, device: int | None = None, clean: Callable[[str], str] = str
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the events of a device, or of all, as plain values in the order of `COLUMNS`."""
+    """Yield the events of a device or of all devices as plain values in the order of `COLUMNS`."""
     for columns in _tables(snapshot, device, clean):
         for start in range(0, len(columns["event"]), _CHUNK):
             yield from zip(*(columns[name][start : start + _CHUNK].tolist() for name in COLUMNS), strict=True)
@@ -87,10 +87,10 @@ def event_rows(
 def write_csv(
     snapshot: Snapshot, file: IO[str], device: int | None = None, *, label: str | None = None, names: bool = True
 ) -> None:
-    """Write the events of a device, or of all, as CSV. Control characters and formulas in texts are made harmless.
+    """Write the events of a device or of all devices as CSV. Control characters and formulas are escaped.
 
-    ``label`` is the value of an additional first column ``snapshot``, for several files in one table. ``names`` selects
-    whether the first line has the names of the columns.
+    ``label`` is the value of an additional first column ``snapshot``, for tables with several files. ``names``
+    specifies whether to write a header line with the column names.
     """
     writer = csv.writer(file, lineterminator="\n")
     first = () if label is None else (label,)
@@ -100,32 +100,32 @@ def write_csv(
 
 
 def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:
-    """Write the events of a device, or of all, as Parquet; without pyarrow, raise `OptionError`."""
+    """Write the events of a device or of all devices as Parquet; raise `OptionError` if pyarrow is not installed."""
     arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
     parquet.write_table(arrow.table(_all_columns(snapshot, device, _valid_utf8)), file)
 
 
 def _valid_utf8(text: str) -> str:
-    """Replace unpaired surrogates, which cannot be encoded."""
+    """Replace lone surrogates, which cannot be encoded."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _safe_text(text: str) -> str:
-    """Replace control characters, which terminals interpret, and quote formulas of spreadsheets."""
+    """Replace control characters, which terminals interpret, and escape spreadsheet formulas."""
     plain = _CONTROL.sub(" ", text)
     return f"'{plain}" if plain.startswith(_FORMULA) else plain
 
 
 def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:
-    """Return the events of a device, or of all, as a pandas DataFrame; without pandas, raise `OptionError`."""
+    """Return the events of a device or of all devices as a pandas DataFrame."""
     return import_library("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
 
 
 def to_frame(result: Any) -> Any:
-    """Convert a result of a snapshot's methods (a curve, groups, a structured array, ...) to a pandas DataFrame.
+    """Convert the result of a `Snapshot` method (such as a curve, groups or a structured array) to a pandas DataFrame.
 
     Raises:
-        OptionError: pandas is not installed, or the argument is not such a result.
+        OptionError: pandas is not installed, or ``result`` has another type.
     """
     pandas = import_library("pandas", "data frames")
     if isinstance(result, np.ndarray):
@@ -133,8 +133,8 @@ def to_frame(result: Any) -> Any:
     if isinstance(result, (tuple, list)) and all(hasattr(row, "to_dict") for row in result):
         return pandas.DataFrame([row.to_dict() for row in result])
     if isinstance(result, AllocatorState):
-        raise OptionError("a state has two tables: use to_frame(state.segments) and to_frame(state.blocks)")
+        raise OptionError("a state contains two tables: use to_frame(state.segments) and to_frame(state.blocks)")
     if hasattr(result, "to_dict"):
         values = result.to_dict()
         return pandas.DataFrame(values if any(isinstance(value, list) for value in values.values()) else [values])
-    raise OptionError(f"cannot convert {type(result).__name__!r} to a data frame: it is not a result of a snapshot")
+    raise OptionError(f"cannot convert {type(result).__name__!r} to a data frame: not a result of a Snapshot")

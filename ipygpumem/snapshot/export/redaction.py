@@ -1,4 +1,4 @@
-"""Copies of snapshots for sharing: without source text, without the folders of file names."""
+"""Copies of snapshots without private data or with aligned timestamps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-# The part of a library's file name that says nothing about the machine. The separator before it stays, as library code
-# is recognized by it.
+# The part of a library file name that is the same on all machines. The leading separator is included because
+# `is_user_file` requires it.
 _PUBLIC = re.compile(
     r"""[/\\](?:site-packages|dist-packages)[/\\].*
     | [/\\]lib[/\\]python3(?:\.\d+t?)?[/\\].*
@@ -33,12 +33,12 @@ _CURVE = re.compile(r"(?:device used|outside PyTorch(?: and other processes)?)(?
 
 
 def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
-    """Copy a snapshot without private data, or return the snapshot itself if nothing is to be removed.
+    """Return a copy of a snapshot without private data, or the snapshot itself if it is complete.
 
     Args:
-        snapshot: The snapshot. It is not changed.
-        source: Whether to include the text of the recorded cells.
-        paths: Whether file names keep their folders. Source text, annotations and metadata are not searched for paths.
+        snapshot: The snapshot. It is not modified.
+        source: Whether to include the source code of the recorded cells.
+        paths: Whether file names include their directories. Paths in source code, annotations and metadata remain.
     """
     if source and paths:
         return snapshot
@@ -57,15 +57,15 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
         result.cells = CellLookup(cells, result.stacks, numbers)
     if not source:
         result.sources = {}
-    result.forget()
+    result.clear_caches()
     return result
 
 
 def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Copy snapshots for showing them side by side, with times relative to the start of each measurement.
+    """Return copies of snapshots whose time axes start with the measurement, for displaying them side by side.
 
-    Measurements are comparable from their start, even if the clocks of their machines differ. If one of the snapshots
-    does not contain it, all times are relative to the first event.
+    This aligns measurements even if the clocks of their machines differ. If the start is unknown for one of the
+    snapshots, all time axes start with the first event.
     """
     starts = [min((cell.start_us for cell in snapshot.own.cells), default=0) for snapshot in snapshots]
     if len(starts) == 1 or 0 in starts:
@@ -73,12 +73,12 @@ def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     copies = [copy.copy(snapshot) for snapshot in snapshots]
     for snapshot, start in zip(copies, starts, strict=True):
         snapshot.zero_us = start
-        snapshot.forget()
+        snapshot.clear_caches()
     return copies
 
 
 def _readings(readings: dict[str, Any]) -> dict[str, Any]:
-    """Return the known counters that are numbers."""
+    """Return the numeric values of known memory counters."""
     return {
         when: {
             device: {name: value for name, value in _items(counters) if name in _COUNTERS and _is_number(value)}
@@ -91,7 +91,7 @@ def _readings(readings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curves(curves: dict[str, Any]) -> dict[str, Any]:
-    """Return the curves with known names that consist of numbers."""
+    """Return the numeric curves with known names."""
     result = {}
     for name, curve in curves.items():
         columns = dict(_items(curve))
@@ -111,7 +111,7 @@ def _is_number(value: Any) -> bool:
 
 
 def strip_folders(files: list[str]) -> dict[str, str]:
-    """Shorten file names. Different files keep different names, and library files their path within the library."""
+    """Return a short, unique name for each file. Names of library files include the path within the library."""
     names: dict[str, str] = {}
     used: set[str] = set()
     for file in files:
@@ -133,6 +133,6 @@ def _short(file: str) -> str:
     last = re.split(r"[/\\]", file)[-1]
     if public is not None:
         return f"{_CUT}{public[0]}"
-    if _COMPILED.search(file):  # the folder marks generated code
+    if _COMPILED.search(file):  # `is_user_file` recognizes generated code by this directory
         return f"{_CUT}/.triton/{last}"
     return last if is_user_file(file) or not is_user_file(last) else f"{_CUT}/lib/python3/{last}"

@@ -1,4 +1,4 @@
-"""Results as lines of text for terminals."""
+"""Formatting of query results as text for terminals."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _INDENT = "  "
 
 
 def clip(text: str, width: int = _LABEL) -> str:
-    """Return the text on one line of at most ``width`` characters, without control characters."""
+    """Return the text as one line of at most ``width`` characters without control characters."""
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def share(part: int, whole: int) -> str:
-    """Format a part in percent, five characters wide."""
+    """Format a ratio as a percentage, five characters wide."""
     return f"{_PERCENT * part / whole:3.0f} %" if whole else "     "
 
 
 def peak_line(snapshot: Snapshot, peak: Peak) -> str:
-    """Describe the peak of a device and when it was."""
+    """Describe the peak memory usage of a device and its position."""
     start = f"GPU {peak.device}: peak {size(peak.requested)} requested, "
     if peak.event < 0:
         return start + "before the first event"
@@ -46,7 +46,7 @@ def peak_line(snapshot: Snapshot, peak: Peak) -> str:
 
 
 def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
-    """List the first ``top`` groups with their share of the whole, and the sum of the others."""
+    """List the first ``top`` groups with their percentage of ``whole``, and the total of all other groups."""
     lines = []
     for group in groups[:top]:
         label = f"{group.label}: {group.source}" if group.source else group.label
@@ -59,7 +59,7 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
 
 
 def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
-    """List the allocations of a window that are alive at its end."""
+    """List the allocations that were allocated in a window and are alive at its end."""
     blocks = many(len(live), "block")
     head = f"GPU {live.timeline.device}: {size(live.bytes)} in {blocks} allocated in the window and alive at its end"
     return [head, *group_lines(live.by(key), live.bytes, top)]
@@ -67,21 +67,21 @@ def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
 
 def fragmentation_lines(memory: Fragmentation) -> list[str]:
     """Describe the free memory inside the segments."""
-    estimate = " (upper bounds: block sizes are estimated from the requested sizes)" if memory.derived else ""
-    pieces = f"in {many(memory.pieces, 'piece')}, the largest {size(memory.largest)}{estimate}"
+    estimate = " (upper bounds: block sizes are estimated from requested sizes)" if memory.derived else ""
+    blocks = f"in {many(memory.pieces, 'block')}, the largest {size(memory.largest)}{estimate}"
     start = f"GPU {memory.device} after event {memory.event:,}"
     lines = [
-        f"{start}: {size(memory.free)} free of {size(memory.reserved)} reserved, {pieces}",
-        f"{_INDENT}{size(memory.empty):>10}  in segments without a block in use: empty_cache() releases these",
-        f"{_INDENT}{size(memory.partly):>10}  in partly used segments: only PyTorch can use these",
+        f"{start}: {size(memory.free)} free of {size(memory.reserved)} reserved, {blocks}",
+        f"{_INDENT}{size(memory.empty):>10}  in segments without blocks in use: empty_cache() releases them",
+        f"{_INDENT}{size(memory.partly):>10}  in partly used segments: only PyTorch can use it",
     ]
     if memory.private:
-        lines.append(f"{_INDENT}{size(memory.private):>10}  in private pools: only their CUDA graphs can use these")
+        lines.append(f"{_INDENT}{size(memory.private):>10}  in private pools: only their CUDA graphs can use it")
     fit = memory.fit
     if fit is not None and fit.block is not None:
-        lines.append(f"{_INDENT}{size(fit.requested)} would fit into a free piece of {size(fit.block)}")
+        lines.append(f"{_INDENT}{size(fit.requested)} would fit into a free block of {size(fit.block)}")
     elif fit is not None:
-        request = f"{size(fit.requested)} would not fit into any free piece"
+        request = f"{size(fit.requested)} would not fit into any free block"
         lines.append(f"{_INDENT}{request}: it needs a new segment of {size(fit.segment)}")
     return lines
 
@@ -93,7 +93,7 @@ def oom_lines(oom: OomAnalysis) -> list[str]:
 
 
 def diff_lines(difference: Diff, top: int) -> list[str]:
-    """List what changed between two moments."""
+    """List the changes between two moments."""
     before, after = difference.before, difference.after
     lines = [f"{signed(after - before)}: from {size(before)} to {size(after)} requested"]
     for change in difference.changes[:top]:

@@ -1,1 +1,1 @@
-"""The contents of a snapshot: events, segments, call stacks, cells, and the history they add up to."""
+"""Data model of a snapshot: events, segments, call stacks, cells, and their history."""

@@ -1,4 +1,4 @@
-"""Notebook cells and annotated regions: what a file says about them, and to which of them an event belongs."""
+"""Notebook cells and annotated regions, and their assignment to events."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run of a notebook cell, in microseconds since 1970.
+    """One execution of a notebook cell. Timestamps are in microseconds since the Unix epoch.
 
     Attributes:
-        number: The n of In[n], or None for code without a number.
-        filename: The file name in the frames of code that the cell defines; empty if unknown.
-        success: Whether it finished without an exception; None if unknown.
+        number: Execution count, the n of In[n]; None for code without one.
+        filename: File name that IPython compiles the cell under; empty if unknown.
+        success: Whether the cell finished without an exception; None if unknown.
     """
 
     number: int | None
@@ -44,23 +44,23 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """``"In[3]"``, or the file name of a cell without a number."""
+        """Label such as ``"In[3]"``, or the file name of a cell without a number."""
         return (self.filename or "(a cell)") if self.number is None else f"In[{self.number}]"
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderMetadata:
-    """The ``ipygpumem`` key of a file; defaults for a file without one.
+    """Contents of the ``ipygpumem`` key of a file; defaults for a file without the key.
 
     Attributes:
         version: Version of ipygpumem that wrote the file, or None if another program did.
-        host: Name of the machine.
-        cells: Runs of cells, ordered by start.
-        numbers: The n of In[n] of cells that ran before the recording, by file name.
-        dropped: For each device, the number of allocations that the ring buffer dropped; None if unknown.
-        device_names, device_totals: Name and bytes of each device, by index.
-        readings: Byte counts ``before`` and ``after``, as written.
-        curves: Further curves by name, as written: device, time_us, bytes.
+        host: Host name.
+        cells: Executed cells, ordered by start.
+        numbers: Execution counts of cells that ran before the recording, by file name.
+        dropped: Number of allocations dropped from the ring buffer, by device; None if unknown.
+        device_names, device_totals: Name and total memory in bytes of each device, by index.
+        readings: Memory counters ``before`` and ``after`` the recording, as written.
+        curves: Additional curves by name, as written. Each has ``device``, ``time_us`` and ``bytes``.
     """
 
     version: str | None = None
@@ -75,16 +75,16 @@ class RecorderMetadata:
     curves: dict[str, Any] = field(default_factory=dict)
 
     def dropped_of(self, device: int) -> int | None:
-        """The number of allocations of a device that the ring buffer dropped; None if unknown."""
+        """Return the number of allocations of a device that were dropped from the ring buffer; None if unknown."""
         return self.dropped[device] if device < len(self.dropped) else None
 
 
 class CellLookup:
-    """Finds the cell of an event.
+    """Finds the cell in which an event occurred.
 
-    It is the cell that ran at the time of the event. If several did (nested, or adjacent in the same microsecond), it
-    is the latest one whose file is in the stack. File names alone are not enough, as every run of a cell has the same
-    one; they are used for blocks without a time and for files without a list of cells.
+    This is the cell that ran at the time of the event. If several cells did (nested, or adjacent in the same
+    microsecond), the latest cell whose file is in the stack is used. File names alone are ambiguous because all runs of
+    a cell share one; they are used for blocks without a timestamp and for files without a list of cells.
     """
 
     def __init__(self, cells: tuple[Cell, ...], stacks: StackTable, numbers: Mapping[str, int] | None = None) -> None:
@@ -105,18 +105,18 @@ class CellLookup:
         return " or ".join(labels) if len(labels) <= _MAX_LABELS else f"{labels[0]} … {labels[-1]}"
 
     def runs_of(self, file: str) -> str | None:
-        """The label of the cell with this file name, with all its runs; None for other files."""
+        """Return the label of the cell with this file name, including all its runs; None for other files."""
         return self._labels.get(file) or _label_from_file_name(file)
 
     def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
-        """As `runs_of`, but only the runs that were active at these times, if one was active at each."""
+        """Return the label of the runs active at the given times, or of all runs if a time is outside of all runs."""
         if len(self._runs.get(file, ())) <= 1:
             return self.runs_of(file)
         active = self._active(file, times)
         return self.runs_of(file) if (active < 0).any() else self._joined_labels(distinct(active).tolist())
 
     def labels(self, times: NDArray[np.int64], stacks: NDArray[np.int32]) -> list[str]:
-        """The label of the cell for each event, given by time and stack (-1 if unknown)."""
+        """Return the cell label of each event, given the timestamps and stacks (-1 if unknown)."""
         labels = np.full(len(times), OUTSIDE, object)
         order = np.argsort(stacks, kind="stable")
         edges = np.flatnonzero(np.diff(stacks[order])) + 1
@@ -133,7 +133,7 @@ class CellLookup:
         return labels.tolist()
 
     def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The latest run of a file (of all files if empty) at each time; -1 if there was none."""
+        """Return the latest run of a file (of any file if empty) at each time; -1 if there was none."""
         numbers = self._runs[file] if file else np.arange(len(self._cells))
         if file not in self._intervals:
             runs = [self._cells[number] for number in numbers.tolist()]
@@ -141,7 +141,7 @@ class CellLookup:
         return np.append(numbers, -1)[self._intervals[file].at(times)]
 
     def _stack_files(self, stack: int) -> list[str]:
-        """The files in a stack, outermost first: the cell that ran, then what it called."""
+        """Return the files in a stack, outermost first."""
         if stack not in self._files:
             frames = self._stacks.stack(stack)
             self._files[stack] = list(dict.fromkeys(frame.file for frame in reversed(frames)))
@@ -149,7 +149,7 @@ class CellLookup:
 
 
 def _label_from_file_name(file: str) -> str | None:
-    """The label for the file name that IPython gives to a cell."""
+    """Return the label for a file name that IPython assigns to a cell; None for other names."""
     if match := _IPYTHON.fullmatch(file):
         return f"In[{match[1]}]"
     if match := _IPYKERNEL.fullmatch(file):
@@ -161,10 +161,10 @@ class Intervals:
     """Closed intervals from ``starts`` to ``ends``, in microseconds.
 
     Args:
-        starts: In ascending order.
-        ends: The maximum of int64 for an interval without an end.
-        ranks: Of overlapping intervals the one with the higher rank is on top, of equal ranks the later one. By default
-            the later one.
+        starts: Start of each interval, in ascending order.
+        ends: End of each interval; the maximum of int64 if it is open-ended.
+        ranks: Priority of each interval where several overlap; the later interval takes precedence if ranks are equal
+            or omitted.
     """
 
     def __init__(self, starts: Sequence[int], ends: Sequence[int], ranks: Sequence[Any] | None = None) -> None:
@@ -172,7 +172,7 @@ class Intervals:
         self._times = distinct(np.asarray([*starts, *after], np.int64))
         order = range(len(starts)) if ranks is None else sorted(range(len(starts)), key=ranks.__getitem__)
         rank = {interval: number for number, interval in enumerate(order)}
-        active: list[tuple[int, int]] = []  # heap with the top interval first
+        active: list[tuple[int, int]] = []  # heap with the highest rank first
         top = []
         started = 0
         for time in self._times.tolist():
@@ -185,20 +185,20 @@ class Intervals:
         self._top = np.asarray([*top, -1], np.int64)
 
     def at(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each time the number of the interval on top; -1 outside of all."""
+        """Return the index of the interval with the highest rank at each time; -1 outside all intervals."""
         return self._top[np.searchsorted(self._times, times, side="right") - 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation(PlainData):
-    """One region, from ``start_us`` to ``end_us`` in microseconds since 1970; None if that was not recorded.
+    """An annotated region. Its bounds are in microseconds since the Unix epoch, or None if they were not recorded.
 
     Attributes:
-        name: Its name, ``Optimizer.step#AdamW.step``.
-        device: The current device; -1 if there was none.
+        name: Name such as ``Optimizer.step#AdamW.step``.
+        device: Current device; -1 if there was none.
         depth: Number of enclosing regions.
-        ambiguous: It overlaps another region without being nested in it. Files do not name threads: either several were
-            active, or an entry is missing, and START and END of the same name may be paired incorrectly.
+        ambiguous: Whether the region overlaps another without being nested in it. Files do not identify threads:
+            several threads may have been active or an entry may be missing, so START and END may be mismatched.
     """
 
     name: str
@@ -210,11 +210,11 @@ class Annotation(PlainData):
 
 
 def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each time the number of the innermost region, the later one of two at the same depth; -1 if there is none."""
+    """Return the index of the innermost region at each time, the latest if several have that depth; -1 for none."""
     if not annotations or not len(times):
         return np.full(len(times), -1, np.int64)
     starts = [-1 if region.start_us is None else region.start_us for region in annotations]
     ends = [_FOREVER if region.end_us is None else region.end_us for region in annotations]
     ranks = [(region.depth, start) for region, start in zip(annotations, starts, strict=True)]
-    # unknown times are -1, too: a region that started before the recording does not contain them
+    # unknown times are also -1, but a region that started before the recording does not contain them
     return np.where(times < 0, -1, Intervals(starts, ends, ranks).at(times))

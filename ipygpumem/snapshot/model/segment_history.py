@@ -1,4 +1,4 @@
-"""The allocator's segments and blocks at any event."""
+"""The allocator's segments and blocks after any event."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ SEGMENT = np.dtype(
 BLOCK = np.dtype(
     [("address", "i8"), ("requested", "i8"), ("rounded", "i8"), ("row", "i8"), ("stack", "i4"), ("pending", "?")]
 )
-"""Columns of ``AllocatorState.blocks``. ``rounded`` is -1 for blocks that are freed later, as files do not have it."""
+"""Columns of ``AllocatorState.blocks``. ``rounded`` is -1 for blocks that are freed later, as it is not recorded."""
 
 SMALL_SEGMENT = 2 * MIB
-"""Bytes of every segment of the small pool that comes from cudaMalloc, and of no other."""
+"""Size in bytes of all small-pool segments allocated with cudaMalloc, and of no other segments."""
 
 _COLUMNS = ("address", "size", "stream", "stack", "pool")
 
@@ -49,8 +49,8 @@ class AllocatorState:
     """Segments and blocks right after an event; -1 is the moment before the first.
 
     Attributes:
-        segments: `SEGMENT` rows by address. Adjacent ranges of an expandable segment are one row.
-        blocks: `BLOCK` rows of the blocks in use, by address; ``row`` is their row in ``timeline.allocations``.
+        segments: `SEGMENT` rows, ordered by address. Adjacent ranges of an expandable segment are one row.
+        blocks: `BLOCK` rows of the blocks in use, ordered by address. ``row`` refers to ``timeline.allocations``.
     """
 
     device: int
@@ -60,16 +60,16 @@ class AllocatorState:
 
     @property
     def reserved(self) -> int:
-        """Bytes of all segments."""
+        """Total size of all segments in bytes."""
         return int(self.segments["size"].sum())
 
     @property
     def requested(self) -> int:
-        """Requested bytes of all blocks in use."""
+        """Total requested size of the blocks in use in bytes."""
         return int(self.blocks["requested"].sum())
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as plain values, with one dict per segment and block."""
+        """Return the state as plain values, with one dict per segment and block."""
         tables = {"segments": self.segments, "blocks": self.blocks}
         rows = {
             name: [dict(zip(table.dtype.names or (), row, strict=True)) for row in table.tolist()]
@@ -79,7 +79,7 @@ class AllocatorState:
 
 
 class SegmentHistory:
-    """A device's segments, each from the event that allocated it to the one that freed it."""
+    """Segments of a device with the events that allocated and freed them."""
 
     def __init__(self, timeline: Timeline, segments: Segments, blocks: Blocks) -> None:
         self._timeline = timeline
@@ -91,7 +91,7 @@ class SegmentHistory:
         self._map_events = timeline.trace.events(Action.MAP, Action.UNMAP)
 
     def _pair(self, rows_at_end: Ints) -> tuple[NDArray[Any], Ints, Ints]:
-        """Segments of cudaMalloc with their first and last event, from the events and from the segments at the end."""
+        """Return the segments allocated with cudaMalloc, and the events that allocated and freed them."""
         trace, segments, count = self._timeline.trace, self._segments, len(self._timeline.trace)
         at_end = {int(segments.address[row]): int(row) for row in rows_at_end}
         pairs: list[tuple[int, int]] = []
@@ -109,7 +109,7 @@ class SegmentHistory:
         for name in _COLUMNS:
             table[name] = getattr(trace, name)[described_by]
         table["small"] = table["size"] == SMALL_SEGMENT
-        # the file has more about a segment at the end than about the event that allocated it
+        # a segment that exists at the end has more fields in the file than the event that allocated it
         rows = np.asarray(matched, np.int64)
         in_both = rows >= 0
         table["pool"][in_both], table["small"][in_both] = segments.pool[rows[in_both]], segments.small[rows[in_both]]
@@ -119,7 +119,7 @@ class SegmentHistory:
         return np.concatenate([table, _segment_rows(segments, old)]), start, end
 
     def pools(self, rows: Ints) -> Ints:
-        """The pool of the segment that contained each allocation when it was made; -1 if unknown."""
+        """Return the pool of the segment from which each row was allocated; -1 if unknown."""
         allocations = self._timeline.allocations
         address, event = allocations.address[rows], allocations.start[rows].astype(np.int64)
         table = self._fixed
@@ -134,7 +134,7 @@ class SegmentHistory:
         return np.where(segment_at_end >= 0, np.append(self._segments.pool, -1)[segment_at_end], pools)
 
     def at(self, event: int) -> AllocatorState:
-        """The state right after an event."""
+        """Return the state right after an event."""
         fixed = self._fixed[(self._start <= event) & (self._end > event)]
         segments = np.concatenate([fixed, self._mapped(event)])
         allocations = self._timeline.allocations
@@ -155,7 +155,7 @@ class SegmentHistory:
 
     @cached_property
     def _edges(self) -> tuple[Ints, ...]:
-        """Stream, address, event and change at both ends of each mapped range, and the last edge at each address.
+        """Stream, address, event and change at both ends of each mapped range; index of the last edge at each address.
 
         The edges are ordered by stream and address. Undoing the event changes the number of ranges that contain the
         memory above the address by ``change``. The event of ranges that are mapped at the end is the number of events.
@@ -198,7 +198,7 @@ class SegmentHistory:
 
 
 def find_range(ranges: NDArray[Any], address: Ints) -> Ints:
-    """For each address the row of the range that contains it, or -1. Ranges are ordered by address."""
+    """Return the row of the range that contains each address, or -1. Ranges must be ordered by address."""
     row = np.searchsorted(ranges["address"], address, side="right") - 1
     end = np.append(ranges["address"] + ranges["size"], 0)  # the last one is for row -1
     return np.where(address < end[row], row, -1)
@@ -212,10 +212,10 @@ def _segment_rows(segments: Segments, rows: Ints) -> NDArray[Any]:
 
 
 def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: Ints) -> Ints:
-    """For each address the number of the segment that contained it right after an event; -1 if there was none.
+    """Return the index of the segment that contained each address right after the given event; -1 if there was none.
 
-    ``segments`` has the address, size, first event and last event (excluded) of each segment. Segments at the same
-    address do not overlap in time.
+    ``segments`` contains the address, size, first event and end event (exclusive) of each segment. Segments at the same
+    address must not overlap in time.
     """
     begin, size, start, end = segments
     result = np.full(len(address), -1, np.int64)
@@ -225,7 +225,7 @@ def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: 
     bases, first = np.unique(begin[order], return_index=True)
     reach = np.maximum.accumulate(np.maximum.reduceat((begin + size)[order], first))
     last = np.append(first[1:], len(order))
-    # base and event combined into one number: the segments at a base form a range in which to search for the event
+    # combine base and event into one sorted key, so that one search finds the segment at a base and event
     factor = int(max(start.max(), event.max(initial=-1))) + 2
     keys = np.repeat(np.arange(len(bases)), last - first) * factor + start[order] + 1
     open_rows = np.arange(len(address))

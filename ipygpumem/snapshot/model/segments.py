@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STATES = ("inactive", "active_allocated", "active_pending_free")
-"""Names of the numbers in the ``state`` column."""
+"""Names of the values of the ``state`` column."""
 
 
 class BlockState:
-    """Numbers in the ``state`` column."""
+    """Values of the ``state`` column."""
 
     INACTIVE, ALLOCATED, PENDING = range(len(STATES))
 
@@ -35,11 +35,11 @@ class Segments(_AddressRanges):
     """One row per segment, ordered by device and address.
 
     Attributes:
-        device, address, size: int64; the size in bytes.
+        device, address, size: int64. The size is in bytes.
         stream: int64, the raw stream handle.
         pool: int32, index into the pools; -1 if not recorded.
-        small: bool, a segment of the small pool.
-        expandable: bool, a mapped range of an expandable segment.
+        small: bool, whether the segment belongs to the small pool.
+        expandable: bool, whether it is a mapped range of an expandable segment.
         stack: int32, index into the stack table; -1 if there is none.
     """
 
@@ -55,10 +55,10 @@ class Blocks(_AddressRanges):
     """One row per block, ordered by device and address.
 
     Attributes:
-        device, address, size: int64; the size in bytes, rounded.
-        segment: int64, row of the segment.
-        requested: int64, bytes that the program requested; 0 for a free block, whose entry in the file is out of date.
-        requested_known: bool, whether the file has the requested bytes; if not, ``requested`` has the rounded ones.
+        device, address, size: int64. The size is the rounded size in bytes.
+        segment: int64, row in `Segments`.
+        requested: int64, requested size in bytes; 0 for a free block, whose entry in the file is stale.
+        requested_known: bool, whether the file contains the requested size; if not, ``requested`` is rounded.
         state: uint8, index into `STATES`.
         stack: int32, index into the stack table; -1 if there is none.
     """
@@ -71,5 +71,5 @@ class Blocks(_AddressRanges):
 
     @property
     def active(self) -> NDArray[np.bool_]:
-        """Blocks in use: allocated, or freed and waiting for a stream."""
+        """Mask of the blocks in use: allocated, or freed and waiting for a stream."""
         return np.not_equal(self.state, BlockState.INACTIVE)

@@ -1,4 +1,4 @@
-"""Call stacks, kept once for all events that share them, and pool ids."""
+"""Call stacks, stored once for all events that share them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UNKNOWN_FILE = "??"
-# Files that are not the user's own code: libraries, Python's own modules, notebook machinery, generated code, C++
+# Files that are not user code: libraries, the standard library, notebook internals, generated code, C++
 _NOT_USER_CODE = re.compile(
     r"""[/\\](site-packages|dist-packages)[/\\]
     | [/\\]lib[/\\]python3(\.\d+t?)?[/\\]
@@ -26,13 +26,13 @@ _NOT_USER_CODE = re.compile(
 
 
 def is_user_file(filename: str) -> bool:
-    """Whether a frame of this file is the user's own code: a script, a module outside site-packages, a cell."""
+    """Return whether a file contains user code: a script, a module outside site-packages, or a notebook cell."""
     return bool(filename) and filename != UNKNOWN_FILE and not _NOT_USER_CODE.search(filename)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a call stack."""
+    """One frame of a call stack."""
 
     file: str
     line: int
@@ -44,14 +44,14 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackTable:
-    """All call stacks of a file as a tree, from the outermost call down.
+    """All call stacks of a file as a tree whose roots are the outermost frames.
 
     Attributes:
         frames: Distinct frames.
-        node_frame: int32 column, the frame of each node of the tree.
-        node_parent: int32 column, the caller's node; -1 at the root. A parent comes before its children.
-        leaf: int32 column, the innermost node of each stack; -1 for an empty stack.
-        user_frame: int32 column, the innermost frame of the user's own code in each stack; -1 if there is none.
+        node_frame: int32, index into ``frames`` for each node of the tree.
+        node_parent: int32, node of the caller; -1 for a root. Parents precede their children.
+        leaf: int32, innermost node of each stack; -1 for an empty stack.
+        user_frame: int32, innermost frame of user code in each stack; -1 if there is none.
     """
 
     frames: tuple[Frame, ...]
@@ -61,7 +61,7 @@ class StackTable:
     user_frame: NDArray[np.int32]
 
     def stack(self, stack: int) -> tuple[Frame, ...]:
-        """The frames of a stack, innermost first. -1 is a stack that was not recorded."""
+        """Return the frames of a stack, innermost first; no frames for -1, a stack that was not recorded."""
         frames = []
         node = int(self.leaf[stack]) if stack >= 0 else -1
         while node >= 0:

@@ -1,4 +1,4 @@
-"""One device's history: its events, its allocations, and the bytes that they add up to."""
+"""Events, allocations and memory usage of one device over time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 BEFORE = -1
-"""Start of an allocation that is older than the first event."""
+"""Start event of allocations that are older than the first event."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Bytes of what is counted (``what``) after each event, as int64 columns.
+    """Memory usage after each event, as int64 columns.
 
     Attributes:
-        event: The first is -1, the moment before the first event.
-        time_us: Microseconds since 1970; -1 if unknown.
+        event: Event index; -1 in the first row, the moment before the first event.
+        time_us: Microseconds since the Unix epoch; -1 if unknown.
     """
 
     device: int
@@ -44,30 +44,30 @@ class Curve:
         return len(self.event)
 
     def peak(self) -> tuple[int, int]:
-        """The first event after which the bytes are highest, and the bytes."""
+        """Return a tuple ``(event, bytes)``: the first event after which usage is highest, and the usage."""
         row = int(np.argmax(self.bytes))
         return int(self.event[row]), int(self.bytes[row])
 
     def at(self, time_us: int) -> int:
-        """The bytes at a time in microseconds since 1970: after the last event up to then.
+        """Return the usage in bytes at a time, given in microseconds since the Unix epoch.
 
         Raises:
-            OptionError: The events have no times.
+            OptionError: The events have no timestamps.
         """
         if isinstance(time_us, bool) or not isinstance(time_us, (int, float, np.number)) or time_us != time_us:  # noqa: PLR0124 (NaN)
-            raise OptionError(f"{time_us!r} is not a time: expected microseconds since 1970")
+            raise OptionError(f"{time_us!r} is not a timestamp: expected microseconds since the Unix epoch")
         if len(self) > 1 and self.time_us[-1] < 0:
-            raise OptionError("the events of this snapshot have no times: use event numbers instead")
+            raise OptionError("the events of this snapshot have no timestamps: use event indices instead")
         return int(self.bytes[max(int(np.searchsorted(self.time_us, time_us, side="right")) - 1, 0)])
 
     def to_dict(self) -> dict[str, Any]:
-        """The curve as plain values."""
+        """Return the curve as plain values."""
         columns = {name: getattr(self, name).tolist() for name in ("event", "time_us", "bytes")}
         return {"device": self.device, "what": self.what, **columns}
 
 
 class Timeline:
-    """The history of one device: its events, its allocations, and the gaps that the events do not cover."""
+    """Events and allocations of one device."""
 
     def __init__(self, trace: Trace, segments: Segments | None, blocks: Blocks) -> None:
         self.trace = trace
@@ -78,7 +78,7 @@ class Timeline:
 
     @property
     def device(self) -> int:
-        """The device's index."""
+        """Device index."""
         return self.trace.device
 
     def _curve(self, what: str, values: Ints) -> Curve:
@@ -87,16 +87,16 @@ class Timeline:
 
     @cached_property
     def requested(self) -> Curve:
-        """Requested bytes of all allocations whose free is not completed. It starts before the first event."""
+        """Requested bytes of all allocations whose free is not completed, starting before the first event."""
         change = np.zeros(len(self.trace) + 2, np.int64)
-        # indices are events plus one, for the moment before the first
+        # indices are events plus one because the first is the moment before the first event
         np.add.at(change, self.allocations.start + 1, self.allocations.size)
         np.subtract.at(change, self.allocations.end + 1, self.allocations.size)
         return self._curve("requested", np.cumsum(change)[:-1])
 
     @cached_property
     def reserved(self) -> Curve | None:
-        """Bytes of all segments, calculated backwards from the end; None for a file without segments."""
+        """Total size of all segments, computed backward from the end; None for a file without segments."""
         if self.end_reserved is None:
             return None
         trace = self.trace
@@ -109,19 +109,19 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """What the events of one device do not cover. All values are counts.
+    """Counts of allocations and frees that the events of one device do not cover or contradict.
 
     Attributes:
-        before_recording: Allocations older than the first event: made before the recording, or their events were
-            dropped from the ring buffer. A file does not distinguish the two.
-        before_recording_bytes: Requested bytes of these.
-        frees_without_allocation: Frees of addresses that were not allocated at that time, other than the first free at
+        before_recording: Allocations older than the first event. They precede the recording, or their events were
+            dropped from the ring buffer; a file does not distinguish between the two.
+        before_recording_bytes: Requested bytes of these allocations.
+        frees_without_allocation: Frees of addresses that were not allocated at that time, except for the first free at
             an address. They are ignored.
-        missing_frees: Allocations at an address that was still in use. The earlier one ends there.
-        ended_by_request: Every allocation ends when its free was requested, as completed frees were not recorded.
-        only_in_segments: Blocks in use at the end that are free according to the events: allocated after the events
-            were copied and before the segments were.
-        only_in_events: Allocations that the events leave alive, without a block at the end.
+        missing_frees: Allocations at an address that was still in use. They end the previous allocation there.
+        ended_by_request: Whether allocations end with the free request because completed frees were not recorded.
+        only_in_segments: Blocks in use at the end that are free according to the events. They were allocated after the
+            events were copied and before the segments were.
+        only_in_events: Allocations that are alive according to the events but have no block at the end.
     """
 
     before_recording: int
@@ -135,17 +135,17 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocations:
-    """One row per allocation of a device: those in the events by address and time, then those only in the segments.
+    """One row per allocation of a device: first those in the events, by address and time, then those only in segments.
 
     Attributes:
         address: int64.
-        size: int64, *requested* bytes.
-        start: int64, the event that made it, or -1 (`BEFORE`).
-        requested: int64, the event that requested its free, or the number of events; -1 if before the first event.
-        end: int64, the event from which on it is free, or the number of events if it is alive at the end.
-        stack: int32, where it was allocated; -1 if unknown.
-        nth: int64, the number of earlier allocations at this address in the file.
-        block: int64, row of its block at the end, or -1.
+        size: int64, *requested* size in bytes.
+        start: int64, event that allocated it, or -1 (`BEFORE`).
+        requested: int64, event that requested the free; the number of events if none did; -1 if before the first event.
+        end: int64, event that freed it, or the number of events if it is alive at the end.
+        stack: int32, call stack of the allocation; -1 if unknown.
+        nth: int64, number of earlier allocations at this address in the file.
+        block: int64, row of the block at the end, or -1.
     """
 
     address: Ints
@@ -161,47 +161,47 @@ class Allocations:
         return len(self.address)
 
     def live(self, event: int) -> Ints:
-        """Rows of the allocations alive right after an event; -1 is the moment before the first."""
+        """Return the rows of the allocations alive right after an event; -1 is the moment before the first event."""
         return np.flatnonzero((self.start <= event) & (self.end > event))
 
     def name(self, row: int) -> str:
-        """The name in PyTorch's own viewer: the address and how often it was allocated before, ``b7f064c000000_0``."""
+        """Return the name in PyTorch's memory viewer: the address and ``nth``, such as ``b7f064c000000_0``."""
         return f"b{self.address[row]:x}_{self.nth[row]}"
 
 
 def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Allocations, Gaps]:
-    """Pair the allocations and frees of a device, and match what is alive with the blocks (of all devices) at the end.
+    """Pair the allocations and frees of a device, and match live allocations with the blocks at the end.
 
-    ``segments`` is None for a file without segments, so that the end is unknown.
+    ``blocks`` are those of all devices. ``segments`` is None for a file without segments, whose end is unknown.
     """
     count = len(trace)
     rows = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     rows = rows[np.argsort(trace.address[rows], kind="stable")]
     action, address = trace.action[rows], trace.address[rows]
-    # A group is one use of an address: an allocation and its frees, or the frees of what was there before the first
-    # event. Rows of the same address are adjacent and ordered by time.
+    # A group is an allocation and its frees, or the frees of an allocation older than the first event. Rows of the same
+    # address are adjacent and ordered by time.
     same_address = np.zeros(len(rows), np.bool_)
     same_address[1:] = address[1:] == address[:-1]
     starts_group = (action == Action.ALLOC) | ~same_address
     first = np.flatnonzero(starts_group)
     group = np.cumsum(starts_group) - 1
     free_request = _first_in_group(action == Action.FREE_REQUESTED, group, len(first))
-    reused = np.flatnonzero(same_address[first])  # groups that follow another at the same address
+    reused = np.flatnonzero(same_address[first])  # groups that follow another group at the same address
     active = np.flatnonzero(blocks.active & (blocks.device == trace.device))
     by_request = False
     if not (action == Action.FREE_COMPLETED).any():
-        # completed frees were not recorded (skip_actions) if blocks are gone whose free was only requested
+        # completed frees were not recorded (skip_actions) if blocks with only a requested free no longer exist
         gone = np.zeros(len(first), np.bool_)
         gone[reused - 1] = True
         if segments is not None:
             gone |= ~is_in(address[first], blocks.address[active])
         by_request = bool((gone & (free_request < len(rows))).any())
     closed = free_request if by_request else _first_in_group(action == Action.FREE_COMPLETED, group, len(first))
-    event_of = np.append(rows, count)  # by row; the number of events if there is no such row
+    event_of = np.append(rows, count)  # by row; the last value stands for "no row"
     end = event_of[closed]
     extra_frees = np.arange(len(rows)) > closed[group]
 
-    # an allocation that was not freed ends at the next one at its address
+    # an allocation without a free ends at the next allocation at its address
     unfreed = reused[end[reused - 1] == count]
     end[unfreed - 1] = rows[first[unfreed]]
 
@@ -210,7 +210,7 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
     requested = np.minimum(event_of[free_request], end)
     no_request = (closed < len(rows)) & (free_request > closed)
     if not (no_request & (start != BEFORE)).any():
-        # requests are recorded, so a free without one was requested before the first event
+        # requests were recorded, so a completed free without a request was requested before the first event
         requested[no_request & (start == BEFORE)] = BEFORE
     groups = np.arange(len(first))
     in_events = Allocations(
@@ -238,18 +238,18 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
 
 
 def _first_in_group(selected: NDArray[np.bool_], group: Ints, groups: int) -> Ints:
-    """For each group its first selected row, or the number of rows. Rows are ordered by group."""
+    """Return the first selected row of each group, or the number of rows. Rows must be ordered by group."""
     first = np.full(groups, len(group), np.int64)
     rows = np.flatnonzero(selected)[::-1]
-    first[group[rows]] = rows  # of several values for one index the last one is stored
+    first[group[rows]] = rows  # numpy stores the last of several values for the same index
     return first
 
 
 def _match_blocks(in_events: Allocations, active: Ints, blocks: Blocks, count: int) -> tuple[Allocations, int]:
-    """Give each allocation alive at the end its block, and add the blocks that are not in the events.
+    """Assign blocks to the allocations alive at the end, and add allocations for blocks that are not in the events.
 
     Returns:
-        All allocations, and the number of blocks in use at addresses that are free according to the events.
+        A tuple of all allocations and the number of blocks in use at addresses that are free according to the events.
     """
     living = np.flatnonzero(in_events.end == count)
     address = blocks.address[active]

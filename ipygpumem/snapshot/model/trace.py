@@ -1,4 +1,4 @@
-"""The events of one device, as columns."""
+"""Allocator events as columns."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ ACTIONS = (
     "annotate",
     "other",
 )
-"""Names of the numbers in the ``action`` column. ``other`` is any action that PyTorch up to 2.15 does not write."""
-
+"""Names of the values of the ``action`` column. ``other`` is any action that PyTorch up to 2.15 does not write."""
 
 HOST = -1
-"""The device of events of pinned host memory."""
+"""Device index of events for pinned host memory."""
 
 
 class Action:
-    """Numbers in the ``action`` column."""
+    """Values of the ``action`` column."""
 
     ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, MAP, UNMAP, OOM, SNAPSHOT, ANNOTATE, OTHER = (
         range(len(ACTIONS))
@@ -40,23 +39,23 @@ class Action:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Columns with one row per event, oldest first. An event is identified by its row.
+    """Events of one device as columns, oldest first. An event is identified by its row.
 
     Attributes:
-        device: The device's index.
+        device: Device index.
         action: uint8, index into `ACTIONS`.
         address: int64; 0 if the event has none.
-        size: int64, bytes. For alloc and free events the *requested* bytes.
+        size: int64, size in bytes; the *requested* size for alloc and free events.
         stream: int64, the raw stream handle; 0 is the default stream.
-        time: int64, microseconds since 1970; -1 in files of torch 2.1, which recorded no time.
+        time: int64, microseconds since the Unix epoch; -1 in files written by torch 2.1, which recorded no timestamps.
         stack: int32, index into the stack table; -1 if no stack was recorded.
-        context: int32, index into the texts: compile context; -1 if there is none.
-        metadata: int32, index into the texts: user metadata; -1 if there is none.
+        context: int32, index of the compile context in the string table; -1 if there is none.
+        metadata: int32, index of the user metadata in the string table; -1 if there is none.
         pool: int32, index into the pools; -1 if not recorded (before torch 2.12).
-        device_free: Free bytes of the device at each oom event.
-        out_of_order: Number of events that came after a later one in the file. They were sorted by time.
-        untimed: Number of events without a time. If only some have none, the times of the others are not used either.
-        trouble: Why the events could not be read; empty if they were.
+        device_free: Free device memory in bytes, by oom event.
+        out_of_order: Number of events that follow an event with a later timestamp in the file. Rows are sorted by time.
+        untimed: Number of events without a timestamp. If there are any, no timestamps are used.
+        error: Message of the error that prevented reading the events; empty if they were read.
     """
 
     device: int
@@ -72,20 +71,20 @@ class Trace:
     device_free: dict[int, int]
     out_of_order: int
     untimed: int
-    trouble: str = ""
+    error: str = ""
 
     def __len__(self) -> int:
         return len(self.action)
 
     @property
     def timed(self) -> bool:
-        """Whether the events have times."""
+        """Whether the events have timestamps."""
         return len(self) > 0 and bool(self.time[0] >= 0)
 
     def time_of(self, event: int) -> int | None:
-        """The time of an event in microseconds since 1970; None for -1 (before the first event) and without times."""
+        """Return the timestamp of an event in microseconds since the Unix epoch; None for event -1 or if unknown."""
         return int(self.time[event]) if 0 <= event < len(self) and self.timed else None
 
     def events(self, *actions: int) -> NDArray[np.int64]:
-        """The events with one of these actions."""
+        """Return the events with one of the given actions."""
         return np.flatnonzero(np.isin(self.action, actions))

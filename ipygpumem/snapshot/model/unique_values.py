@@ -1,6 +1,6 @@
-"""Distinct values of an untrusted file.
+"""Distinct values in an untrusted file.
 
-`numpy.unique` and `numpy.isin` may hash, and a file can be made so that its hashes collide.
+`numpy.unique` and `numpy.isin` may use hash tables, and a malicious file can contain values whose hashes collide.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class IndexByValue(dict[Any, int]):
-    """Numbers keys in the order of their first use."""
+    """Maps keys to consecutive numbers in the order of their first use."""
 
     def __missing__(self, key: Hashable) -> int:
         number = self[key] = len(self)
         return number
 
     def number(self, key: Hashable) -> int:
-        """The number of a key."""
+        """Return the number of a key."""
         return self[key]
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """Each value once, in ascending order."""
+    """Return the distinct values in ascending order."""
     ordered = np.sort(values)
     different = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
     result: NDArray[Any] = ordered[different]
@@ -36,7 +36,7 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def is_in(values: NDArray[Any], table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each value occurs in a table."""
+    """Return whether each value occurs in ``table``."""
     if not len(table):
         return np.zeros(len(values), np.bool_)
     ordered = np.sort(table)

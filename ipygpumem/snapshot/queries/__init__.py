@@ -1,1 +1,1 @@
-"""Questions that a snapshot answers."""
+"""Queries on snapshots."""

@@ -1,4 +1,4 @@
-"""Compares the live allocations of two moments, line by line."""
+"""Comparison of the live allocations at two moments."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.queries.groups import Group
 
-# the file name of a cell contains the kernel's process id, which changes with every start
+# the file name of a cell contains the process id of the kernel
 _KERNEL = re.compile(r"ipykernel_\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Change(PlainData):
-    """Requested bytes and number of live allocations of one group at two moments; the line only in groups by line."""
+    """Requested bytes and number of live allocations of one group at two moments."""
 
     label: str
     before: int
@@ -37,18 +37,18 @@ class Change(PlainData):
 
     @property
     def bytes(self) -> int:
-        """Change in requested bytes."""
+        """Difference in requested bytes."""
         return self.after - self.before
 
     @property
     def count(self) -> int:
-        """Change in the number of allocations."""
+        """Difference in the number of allocations."""
         return self.count_after - self.count_before
 
 
 @dataclass(frozen=True, slots=True)
 class Diff(PlainData):
-    """Requested bytes at two moments, and the groups that differ, the largest change in bytes first."""
+    """Requested bytes at two moments and the groups that differ, largest difference in bytes first."""
 
     before: int
     after: int
@@ -56,12 +56,12 @@ class Diff(PlainData):
 
 
 def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line") -> Diff:
-    """Compare the live allocations of two moments, in one file or two.
+    """Compare the live allocations at two moments in the same file or in different files.
 
     Args:
-        before: The first moment: ``snapshot.live(event)``, or a snapshot for its peak.
-        after: The second moment.
-        key: How to group: a key of `ipygpumem.snapshot.KEYS`. ``"line"`` and ``"stack"`` are the most useful.
+        before: Live allocations at the first moment, such as ``snapshot.live(event)``, or a snapshot to use its peak.
+        after: Live allocations at the second moment, or a snapshot.
+        key: Grouping, a key of `ipygpumem.snapshot.KEYS`.
 
     Raises:
         OptionError: The key does not exist, or an argument is neither a snapshot nor a live set.
@@ -90,12 +90,12 @@ def _live(moment: Snapshot | LiveSet) -> LiveSet:
     if isinstance(moment, LiveSet):
         return moment
     if not isinstance(moment, Snapshot):
-        raise OptionError(f"cannot compare {type(moment).__name__!r}: expected a snapshot, or the result of its live()")
+        raise OptionError(f"cannot compare {type(moment).__name__!r}: expected a Snapshot or a LiveSet")
     return moment.live()
 
 
 def _identity(group: Group) -> Hashable:
-    """Return the properties of a group that are the same in another run."""
+    """Return a key of a group that is the same in all processes."""
     if group.frames:
         return tuple((_KERNEL.sub("", frame.file), frame.line, frame.name) for frame in group.frames)
     if group.file is not None:

@@ -1,4 +1,4 @@
-"""What happened between two events: churn, possible leaks, calls of cudaMalloc, growth per step."""
+"""Statistics of the events in a window: churn, possible leaks, driver calls, growth per step."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _MAX_SUGGESTIONS = 5
 SHORT_LIVED = np.dtype(
     [("row", "i8"), ("address", "i8"), ("size", "i8"), ("start", "i8"), ("end", "i8"), ("microseconds", "i8")]
 )
-"""Columns of short-lived allocations: ``row`` in ``timeline.allocations``, ``start`` and ``end`` are events."""
+"""Columns of short-lived allocations. ``row`` refers to ``timeline.allocations``; ``start`` and ``end`` are events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Churn(PlainData):
-    """Allocations made in a window, added up by a common property.
+    """Totals of the allocations in a window that have a common property.
 
     Attributes:
-        byte_seconds: Bytes times the seconds that they were alive in the window; None without times.
-        median_us: Median lifetime of those that ended in the window; None if none did, or without times.
+        byte_seconds: Sum of size times lifetime in the window; None without timestamps.
+        median_us: Median lifetime of the allocations freed in the window; None if unknown.
     """
 
     label: str
@@ -48,15 +48,16 @@ class Churn(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class DeviceCalls(PlainData):
-    """Memory requested from the driver and released in a window.
+    """Number and size of driver calls in a window.
 
     Attributes:
         mallocs, malloc_bytes: Calls of cudaMalloc, one per segment.
         frees, free_bytes: Calls of cudaFree.
         maps, map_bytes: Ranges mapped into expandable segments.
-        unmaps, unmap_bytes: Ranges unmapped.
-        retries: Segments released right before a new one was allocated or memory ran out: the allocator released its
-            cache and tried again. A program's own ``empty_cache`` looks the same, so this is an upper bound.
+        unmaps, unmap_bytes: Ranges unmapped from expandable segments.
+        retries: Upper bound for the number of times that the allocator released its cache and retried: segments
+            released right before an allocation or an out-of-memory error, which ``empty_cache`` may also cause.
+        ooms: Out-of-memory errors.
     """
 
     mallocs: int
@@ -76,9 +77,9 @@ class Step(PlainData):
     """One repetition of an annotated region.
 
     Attributes:
-        repetition: Number of the repetition, starting at 0.
-        first, last: The last event before the region, and the last event inside it.
-        before, after, peak: Requested bytes before and after the region, and their maximum in between.
+        repetition: Index of the repetition, starting at 0.
+        first, last: Last event before the region and last event in the region.
+        before, after, peak: Requested bytes before and after the region, and their maximum during the region.
     """
 
     name: str
@@ -93,24 +94,24 @@ class Step(PlainData):
 
     @property
     def growth(self) -> int:
-        """Bytes that the region left allocated."""
+        """Difference in requested bytes between the end and the start of the region."""
         return self.after - self.before
 
 
 def _allocated(timeline: Timeline, first: int, last: int) -> Ints:
-    """Return the rows of the allocations made after event ``first`` up to ``last``."""
+    """Return the rows of the allocations after event ``first`` up to ``last``."""
     start = timeline.allocations.start
     return np.flatnonzero((start > first) & (start <= last))
 
 
 def _lifetimes(timeline: Timeline, rows: Ints, last: int) -> Ints:
-    """Return the microseconds from each allocation to its end, or to event ``last`` if that is earlier."""
+    """Return the lifetime of each allocation up to event ``last`` in microseconds."""
     allocations, time = timeline.allocations, timeline.trace.time
     return time[np.minimum(allocations.end[rows], last)] - time[allocations.start[rows]]
 
 
 def churn(snapshot: Snapshot, timeline: Timeline, first: int, last: int, key: str) -> tuple[Churn, ...]:
-    """Group the allocations made after event ``first`` up to ``last`` by a key, the most bytes first."""
+    """Group the allocations after event ``first`` up to ``last`` by a key, largest group first."""
     rows = _allocated(timeline, first, last)
     labels, group = label_rows(snapshot, timeline, rows, key)
     if not len(rows):
@@ -134,11 +135,11 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
 
 
 def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_most_us: int) -> NDArray[Any]:
-    """Return allocations of ``at_least`` bytes made and freed in the window within ``at_most_us``, largest first."""
+    """Return allocations of at least ``at_least`` bytes freed in the window within ``at_most_us``, largest first."""
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
     if len(rows) and not timeline.trace.timed:
-        raise OptionError("the events of this snapshot have no times, so lifetimes are unknown")
+        raise OptionError("the events of this snapshot have no timestamps, so lifetimes are unknown")
     rows = rows[(allocations.end[rows] <= last) & (allocations.size[rows] >= at_least)]
     lifetime = _lifetimes(timeline, rows, last)
     rows, lifetime = rows[lifetime <= at_most_us], lifetime[lifetime <= at_most_us]
@@ -151,13 +152,13 @@ def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_mos
 
 
 def leaks(timeline: Timeline, first: int, last: int) -> Ints:
-    """Return the rows of the allocations made after event ``first`` that are alive after event ``last``."""
+    """Return the rows of the allocations after event ``first`` that are alive after event ``last``."""
     rows = _allocated(timeline, first, last)
     return rows[timeline.allocations.end[rows] > last]
 
 
 def device_calls(timeline: Timeline, first: int, last: int) -> DeviceCalls:
-    """Count the calls to the driver after event ``first`` up to ``last``."""
+    """Count the driver calls after event ``first`` up to ``last``."""
     action = timeline.trace.action[first + 1 : last + 1]
     size = timeline.trace.size[first + 1 : last + 1]
     totals = {}
@@ -172,13 +173,13 @@ def device_calls(timeline: Timeline, first: int, last: int) -> DeviceCalls:
 
 
 def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[Step, ...]:
-    """Measure what each repetition of an annotated region left allocated."""
+    """Return the memory usage before, after and during each repetition of an annotated region."""
     time, curve = timeline.trace.time, timeline.requested.bytes
     annotations = snapshot.annotations(timeline.device)
     regions = [region for region in annotations if region.name == name]
     if not regions:
         names = ", ".join(sorted({clip(region.name) for region in annotations})[:_MAX_SUGGESTIONS])
-        hint = f": choose from {names}" if names else ": it has none"
+        hint = f": choose from {names}" if names else ": it has no annotated regions"
         raise OptionError(f"no annotated region {name!r} on device {timeline.device}{hint}")
     steps: list[Step] = []
     for region in regions if timeline.trace.timed else ():
@@ -186,7 +187,7 @@ def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[Step, ...
             continue
         first = int(np.searchsorted(time, region.start_us, side="left")) - 1
         last = int(np.searchsorted(time, region.end_us, side="right")) - 1
-        # index 0 of the curve is event -1
+        # row 0 of the curve is event -1
         part = curve[first + 1 : last + 2]
         steps.append(Step(name, len(steps), first, last, int(part[0]), int(part[-1]), int(part.max())))
     return tuple(steps)

@@ -1,4 +1,4 @@
-"""Free memory inside the segments, whether an allocation would fit, and why one failed although memory was free."""
+"""Fragmentation of the segments, and analysis of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SEGMENT_QUANTUM = 2 * MIB
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """Whether an allocation of a given size would have succeeded, and what it would have needed.
+    """Result of checking whether an allocation fits into the free memory of the segments.
 
     Attributes:
-        rounded: Requested bytes as the allocator rounds them.
-        small: Whether the small pool serves it (up to 1 MiB).
-        block: Bytes of the smallest free piece that is large enough; None if there is none.
-        segment: Bytes of the new segment that it needs otherwise.
+        rounded: Requested size, rounded by the allocator.
+        small: Whether the allocation is served from the small pool (up to 1 MiB).
+        block: Size of the smallest free block that is large enough; None if there is none.
+        segment: Size of the new segment that the allocation requires if there is none.
     """
 
     requested: int
@@ -50,15 +50,15 @@ class FitResult:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation(PlainData):
-    """Free memory inside the segments at one event. All sizes in bytes.
+    """Free memory inside the segments after an event. All sizes are in bytes.
 
     Attributes:
-        free, largest, pieces: Sum, largest size and number of the free pieces.
-        empty: Free bytes in segments without a block in use: ``torch.cuda.empty_cache`` would release them.
-        partly: Free bytes in partly used segments: only PyTorch can use them.
-        private: Free bytes in segments of private pools: only the CUDA graphs that own the pools can use them.
-        derived: Whether block sizes are estimated, as the requests rounded up to 512 bytes. Free pieces are then upper
-            bounds, as a block may include the rest of a piece (up to 1 MiB). At the end the file has the real sizes.
+        free, largest, pieces: Total size, largest size and number of the free blocks.
+        empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
+        partly: Free memory in partly used segments, which only PyTorch can use.
+        private: Free memory in private pools, which only the CUDA graphs that own the pools can use.
+        derived: Whether the sizes of blocks in use are estimated by rounding requests up to 512 bytes. Free sizes are
+            then upper bounds, because a block may include a remainder of up to 1 MiB that was not split off.
     """
 
     device: int
@@ -76,12 +76,12 @@ class Fragmentation(PlainData):
 
 
 def round_request(requested: int) -> int:
-    """Round requested bytes as the allocator does by default: up to a multiple of 512."""
+    """Round a requested size up to a multiple of 512 bytes, the default of the allocator."""
     return max(_QUANTUM, -(-requested // _QUANTUM) * _QUANTUM)
 
 
 def segment_size(rounded: int) -> int:
-    """Return the bytes of the segment that the allocator allocates by default for a rounded request."""
+    """Return the default size of a new segment for a rounded request."""
     if rounded <= _SMALL:
         return SMALL_SEGMENT
     if rounded < _MIDDLE:
@@ -92,14 +92,14 @@ def segment_size(rounded: int) -> int:
 def fragmentation(
     snapshot: Snapshot, state: AllocatorState, need: int | None = None, stream: int | None = None
 ) -> Fragmentation:
-    """Measure the free memory inside the segments of a state, and whether an allocation of ``need`` bytes would fit.
+    """Measure the free memory inside the segments of a state, and check whether an allocation of ``need`` bytes fits.
 
-    A free piece serves only its own ``stream``; None for any.
+    ``stream`` restricts the check to free blocks of a stream; None for all streams.
     """
     timeline = snapshot.timeline(state.device)
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events
-    length, owner = _recorded_pieces(snapshot, state) if exact else _derived_pieces(state)
+    length, owner = _recorded_free_blocks(snapshot, state) if exact else _derived_free_blocks(state)
     used = np.isin(owner, find_range(state.segments, state.blocks["address"]))
     private_pools = [number for number, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL]
     private = np.isin(state.segments["pool"][owner], private_pools)
@@ -129,22 +129,22 @@ def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) ->
     return FitResult(need, rounded, small, block, segment_size(rounded))
 
 
-def _recorded_pieces(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return the size and the segment of each free piece at the end, as recorded in the file."""
+def _recorded_free_blocks(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
+    """Return the size and the segment of each free block at the end, as recorded in the file."""
     blocks = snapshot.blocks
     free = np.flatnonzero((blocks.device == state.device) & ~blocks.active)
     owner = find_range(state.segments, blocks.address[free])
     return blocks.size[free][owner >= 0], owner[owner >= 0]
 
 
-def _derived_pieces(state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return the size and the segment of each piece between blocks in use, whose sizes are rounded up to 512 bytes."""
+def _derived_free_blocks(state: AllocatorState) -> tuple[Ints, Ints]:
+    """Return the size and the segment of each gap between blocks in use, whose sizes are rounded up to 512 bytes."""
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
     rounded = np.maximum(-(-blocks["requested"] // _QUANTUM), 1) * _QUANTUM
     rows = np.arange(len(segments))
-    # an empty block at the start and at the end of each segment: the memory between two blocks is free
+    # add an empty block at the start and end of each segment, so that the memory between any two blocks is free
     segment = np.concatenate([owner, rows, rows])
     begin = np.concatenate([blocks["address"], segments["address"], segments["address"] + segments["size"]])
     end = np.concatenate([blocks["address"] + rounded, segments["address"], segments["address"] + segments["size"]])
@@ -157,11 +157,12 @@ def _derived_pieces(state: AllocatorState) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class OomAnalysis(PlainData):
-    """Why an allocation failed.
+    """Analysis of a failed allocation.
 
     Attributes:
         asked: Requested bytes, rounded by the allocator.
-        device_free: Free bytes on the device at that time; None if not recorded.
+        device_free: Free device memory in bytes at that time; None if not recorded.
+        reason: Sentences that explain the failure.
     """
 
     device: int
@@ -174,7 +175,7 @@ class OomAnalysis(PlainData):
 
 
 def explain_oom(snapshot: Snapshot, state: AllocatorState) -> OomAnalysis:
-    """Explain why the allocation of an oom event failed; other events raise `OptionError`."""
+    """Explain the failure of an allocation; raise `OptionError` if the event of the state is not an oom event."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
     if event < 0 or trace.action[event] != Action.OOM:
@@ -191,20 +192,23 @@ def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, e
     segment = segment_size(round_request(requested))
     sentences = [f"{size(requested)} were requested."]
     if memory.largest < requested:
-        pieces = f"{many(memory.pieces, 'piece')}, the largest {size(memory.largest)}"
-        sentences.append(f"PyTorch had {size(memory.free)} free in {pieces}: none was large enough.")
+        blocks = f"{many(memory.pieces, 'block')}, the largest {size(memory.largest)}"
+        sentences.append(f"PyTorch had {size(memory.free)} free in {blocks}: none was large enough.")
     elif memory.fit is not None and memory.fit.block is None:
-        blocks = "larger" if memory.fit.small else "smaller"
-        where = f"but for another stream or in the pool for {blocks} blocks"
-        sentences.append(f"PyTorch had a free piece of {size(memory.largest)}, {where}.")
+        pool = "large" if memory.fit.small else "small"
+        where = f"but for another stream or in the {pool} pool"
+        sentences.append(f"PyTorch had a free block of {size(memory.largest)}, {where}.")
     else:
         where = "possibly in the private pool of a CUDA graph"
-        sentences.append(f"PyTorch had a free piece of up to {size(memory.largest)}, {where}.")
+        sentences.append(f"PyTorch had a free block of up to {size(memory.largest)}, {where}.")
     if device_free is not None and device_free < segment:
-        sentences.append(f"A new segment needs {size(segment)}, but the device had only {size(device_free)} left.")
+        sentences.append(
+            f"A new segment needs {size(segment)}, but only {size(device_free)} of device memory was free."
+        )
     elif device_free is not None:
-        limit = "a limit (torch.cuda.set_per_process_memory_fraction) may have prevented it"
-        sentences.append(f"A new segment needs {size(segment)}, and the device had {size(device_free)} left: {limit}.")
+        limit = "torch.cuda.set_per_process_memory_fraction may have prevented the allocation"
+        free = f"{size(device_free)} of device memory was free"
+        sentences.append(f"A new segment needs {size(segment)}, and {free}: {limit}.")
     if memory.partly:
         advice = "." if expandable else "; expandable_segments:True avoids most of this."
         sentences.append(f"{size(memory.partly)} are in partly used segments, where only PyTorch can use them{advice}")

@@ -1,4 +1,4 @@
-"""Allocations grouped by a common property, such as the line that made them."""
+"""Grouping of allocations by a common property, such as the line of code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
-    """A code for each row, and a function that describes the group with a code."""
+    """Group code of each row, and a function that returns the `Group` attributes for a code."""
 
 UNKNOWN = "(unknown)"
 _KIB_BITS = 10
@@ -43,9 +43,9 @@ class Group:
 
     Attributes:
         bytes: Requested bytes.
-        file, line, name: The line of code, in groups by line; only the file and the name in groups by function.
-        source: Text of the line, in groups by line, if the snapshot contains it.
-        frames: Stack, innermost frame first, in groups by stack.
+        file, line, name: Location in the source code when grouping by line, function (no line) or file (no name).
+        source: Source code of the line when grouping by line, if the snapshot contains it.
+        frames: Call stack when grouping by stack, innermost frame first.
     """
 
     label: str
@@ -58,14 +58,14 @@ class Group:
     frames: tuple[Frame, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, with ``frames`` as texts."""
+        """Return plain values, with ``frames`` as strings."""
         names = ("label", "file", "line", "name", "source", "bytes", "count")
         frames = {"frames": [str(frame) for frame in self.frames]} if self.frames else {}
         return {name: getattr(self, name) for name in names} | frames
 
 
 def add_up(codes: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Return the code, bytes and count of each group, the largest first; of equal ones the smaller code first."""
+    """Return the code, total size and count of each group, ordered by decreasing size and increasing code."""
     unique, group, counts = np.unique(codes, return_inverse=True, return_counts=True)
     totals = np.zeros(len(unique), np.int64)
     np.add.at(totals, group, sizes)
@@ -74,16 +74,16 @@ def add_up(codes: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int
 
 
 def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[Group, ...]:
-    """Add up rows of a device's allocations by a key of `KEYS`, the largest group first."""
+    """Group rows of allocations by a key of `KEYS`, largest group first."""
     codes, describe = _grouping(snapshot, timeline, rows, key)
     sums = add_up(codes, timeline.allocations.size[rows])
     return tuple(Group(bytes=total, count=count, **describe(code)) for code, total, count in sums)
 
 
 def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
-    """Return the labels of the groups by a key of `KEYS`, and for each row the number of its label."""
+    """Return a tuple of the labels when grouping by a key of `KEYS`, and the index of the label of each row."""
     codes, describe = _grouping(snapshot, timeline, rows, key)
-    unique = distinct(codes)  # this and searching take a fraction of the time of np.unique with its inverse
+    unique = distinct(codes)  # faster than np.unique with return_inverse
     return [describe(int(code))["label"] for code in unique], np.searchsorted(unique, codes)
 
 
@@ -94,7 +94,7 @@ def _grouping(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> G
 
 
 def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
-    """Return the number of the innermost frame of the user's own code, or a code of `_WITHOUT_FRAME`, for each row."""
+    """Return the innermost frame of user code, or a key of `_WITHOUT_FRAME`, for each row."""
     stacks, allocations = snapshot.stacks, timeline.allocations
     table = np.append(np.where(stacks.leaf < 0, _EMPTY, stacks.user_frame), _NO_STACK).astype(np.int64)
     frames = table[allocations.stack[rows]]
@@ -103,7 +103,7 @@ def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
 
 
 def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints) -> Callable[[int, str], str]:
-    """Return a function that shortens the file name of a group: the times of its events select the run of a cell."""
+    """Return a function that shortens the file name of a group. Timestamps of events determine the run of a cell."""
     times = _times(timeline, rows)
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
@@ -116,7 +116,7 @@ def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints
 
 
 def _or_without_frame(codes: Ints, describe: Callable[[int], dict[str, Any]]) -> Grouping:
-    """Describe codes of `_WITHOUT_FRAME` by their text, and others by ``describe``."""
+    """Describe keys of `_WITHOUT_FRAME` by their values, and other codes by ``describe``."""
     return codes, lambda code: describe(code) if code >= 0 else {"label": _WITHOUT_FRAME[code]}
 
 
@@ -152,7 +152,7 @@ def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
 def _by_frame(
     snapshot: Snapshot, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
 ) -> tuple[Ints, list[Any]]:
-    """Return the number of each row's key, or a code of `_WITHOUT_FRAME`, and the keys by number."""
+    """Return a tuple of row codes, which are indices of frame keys or keys of `_WITHOUT_FRAME`, and the frame keys."""
     numbers = IndexByValue()
     table = np.asarray([*(numbers.number(key(frame)) for frame in snapshot.stacks.frames), 0], np.int64)
     frames = _user_frames(snapshot, timeline, rows)
@@ -180,7 +180,7 @@ def _by_label(labels: Iterable[str]) -> Grouping:
 
 
 def _named(codes: NDArray[Any], names: Sequence[str], unknown: str) -> Grouping:
-    """Describe codes by their names, and negative ones as unknown."""
+    """Describe codes by their names, and negative codes by ``unknown``."""
     return codes, lambda code: {"label": names[code] if code >= 0 else unknown}
 
 
@@ -254,4 +254,4 @@ KEYS: dict[str, Callable[[Snapshot, Timeline, Ints], Grouping]] = {
     "size": _by_size,
     "allocation": _by_allocation,
 }
-"""The groupings by name. ``context`` is the compile context, ``metadata`` the user metadata of the allocation."""
+"""Groupings by name. ``context`` is the compile context and ``metadata`` the user metadata of the allocation."""

@@ -1,4 +1,4 @@
-"""The allocations alive at one moment, and the peak."""
+"""Live allocations at an event, and the peak."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ ROUNDING = "(the allocator's rounding)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveSet:
-    """The allocations alive right after an event: int64 rows of ``timeline.allocations``.
-
-    Event -1 is the moment before the first event.
-    """
+    """Allocations alive right after an event: int64 rows of ``timeline.allocations``."""
 
     snapshot: Snapshot
     timeline: Timeline
@@ -35,14 +32,17 @@ class LiveSet:
 
     @property
     def bytes(self) -> int:
-        """Requested bytes."""
+        """Total requested size in bytes."""
         return int(self.timeline.allocations.size[self.rows].sum())
 
     def by(self, key: str, allocated: int | None = None) -> tuple[Group, ...]:
-        """Group by a key of `ipygpumem.snapshot.KEYS`, the largest group first.
+        """Group the allocations by a key of `ipygpumem.snapshot.KEYS`, largest group first.
 
-        If ``allocated``, the allocator's own counter at that moment in rounded bytes, is given, a last group has the
-        difference, so that the sum of all groups equals the counter. An unknown key raises `OptionError`.
+        If ``allocated``, the counter of the allocator for rounded bytes at that moment, is passed, the last group
+        contains the difference, so that the total of all groups equals the counter.
+
+        Raises:
+            OptionError: The key does not exist.
         """
         groups = group_rows(self.snapshot, self.timeline, self.rows, key)
         if allocated is None:
@@ -50,7 +50,7 @@ class LiveSet:
         return (*groups, Group(label=ROUNDING, bytes=allocated - self.bytes, count=0))
 
     def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
-        """Return plain values with the ``top`` groups by a key."""
+        """Return plain values with the ``top`` largest groups by a key."""
         return {
             "device": self.timeline.device,
             "event": self.event,
@@ -63,13 +63,13 @@ class LiveSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peak(PlainData):
-    """The maximum of a device's requested bytes.
+    """Maximum of the requested bytes of a device.
 
     Attributes:
-        requested: Bytes that the program requested. Blocks that wait for a stream after their free count, as in
-            PyTorch's ``requested_bytes.all.peak``.
-        event: The first event after which it is reached; -1 is the moment before the first event.
-        time_us: Microseconds since 1970; None for -1 and for events without times.
+        requested: Requested bytes, including freed blocks that wait for a stream.
+        event: First event after which the maximum is reached; -1 is the moment before the first event.
+        time_us: Timestamp in microseconds since the Unix epoch; None for event -1 or if unknown.
+        live: Allocations alive at the peak.
     """
 
     device: int = field(metadata={"key": None})

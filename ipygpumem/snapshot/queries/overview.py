@@ -1,4 +1,4 @@
-"""The summary of a snapshot: the peak, when it was, the lines that used most of it, and notes on accuracy."""
+"""Summary of a snapshot with its peak and notes on accuracy."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _MAX_DEVICES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overview:
-    """The main numbers of one device. Bytes are requested bytes unless stated otherwise.
+    """Main metrics of a device. Sizes are requested sizes in bytes unless stated otherwise.
 
     Attributes:
-        end_requested: Bytes of the blocks alive at the end.
-        end_rounded: The same as rounded by the allocator; None for a file without segments.
-        reserved_end: Bytes of all segments at the end; None for a file without segments.
-        reserved_peak: Their maximum; None also if events and segments contradict each other.
-        before_recording, before_recording_bytes: Blocks older than the first event.
-        dropped: Allocations dropped from the ring buffer; None if unknown.
+        end_requested: Total size of the blocks alive at the end.
+        end_rounded: Total rounded size of these blocks; None for a file without segments.
+        reserved_end: Total size of the segments at the end; None for a file without segments.
+        reserved_peak: Maximum of the reserved memory; None if unknown or if events and segments are inconsistent.
+        before_recording, before_recording_bytes: Number and size of the blocks older than the first event.
+        dropped: Number of allocations dropped from the ring buffer; None if unknown.
     """
 
     device: int
@@ -62,7 +62,7 @@ class Overview:
 
 
 def overview(snapshot: Snapshot, device: int) -> Overview:
-    """Compute the main numbers of one device."""
+    """Compute the main metrics of a device."""
     timeline = snapshot.timeline(device)
     reserved = timeline.reserved
     gaps = timeline.gaps
@@ -84,7 +84,7 @@ def overview(snapshot: Snapshot, device: int) -> Overview:
 
 
 def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
-    """Describe the peak, when it was, and the lines that used most of it, on one screen."""
+    """Describe the peak, its position and the lines of code that allocated most of it."""
     timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
     used = [timeline for timeline in timelines if len(timeline.trace) or timeline.end_reserved]
     used.sort(key=lambda timeline: -timeline.requested.peak()[1])
@@ -100,25 +100,25 @@ def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
 
 
 def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
-    facts = overview(snapshot, device)
-    peak = facts.peak
+    metrics = overview(snapshot, device)
+    peak = metrics.peak
     groups = peak.live.by("line")[:_TOP]
     lines = [peak_line(snapshot, peak), *group_lines(groups, peak.requested, _TOP)]
-    end = f"at the end {size(facts.end_requested)} requested"
-    if facts.reserved_end is not None and facts.end_rounded is not None:
-        end += f", {size(facts.end_rounded)} rounded; reserved {size(facts.reserved_end)}"
-    if facts.reserved_peak is not None:
-        end += f", at most {size(facts.reserved_peak)}"
-    lines.append(f"  {many(facts.events, 'event')}; {end}")
-    if facts.oom_events:
-        times = "once" if facts.oom_events == 1 else f"{facts.oom_events:,} times"
+    end = f"at the end {size(metrics.end_requested)} requested"
+    if metrics.reserved_end is not None and metrics.end_rounded is not None:
+        end += f", {size(metrics.end_rounded)} rounded; reserved {size(metrics.reserved_end)}"
+    if metrics.reserved_peak is not None:
+        end += f", at most {size(metrics.reserved_peak)}"
+    lines.append(f"  {many(metrics.events, 'event')}; {end}")
+    if metrics.oom_events:
+        times = "once" if metrics.oom_events == 1 else f"{metrics.oom_events:,} times"
         lines.append(f"  out of memory {times}: see ipygpumem fragmentation {clip(snapshot.name)} --at oom")
-    lines += [f"  note: {note}" for note in (facts.notes[:1] if short else facts.notes)]
+    lines += [f"  note: {note}" for note in (metrics.notes[:1] if short else metrics.notes)]
     return lines
 
 
 def notes(snapshot: Snapshot, timeline: Timeline) -> tuple[str, ...]:
-    """Return sentences about missing or inconsistent data of a device."""
+    """Return sentences that describe missing or inconsistent data of a device."""
     gaps, trace, blocks, reserved = timeline.gaps, timeline.trace, snapshot.blocks, timeline.reserved
     dropped = snapshot.own.dropped_of(trace.device)
     used = np.flatnonzero(blocks.active & (blocks.device == timeline.device))
@@ -140,23 +140,23 @@ def notes(snapshot: Snapshot, timeline: Timeline) -> tuple[str, ...]:
         sentences.append(f"{older} {verb} older than the first event{unknown}")
     add(dropped or 0, "allocation", "was", "were", "dropped from the ring buffer before the first event")
     add(gaps.frees_without_allocation, "free", "without an allocation was", "without an allocation were", "ignored")
-    add(gaps.missing_frees, "block", "was", "were", "allocated again without a free: the earlier one ends there")
+    add(gaps.missing_frees, "block", "was", "were", "allocated again without a free, which ends the previous block")
     if gaps.ended_by_request:
-        sentences.append("completed frees were not recorded: blocks end when their free was requested")
+        sentences.append("completed frees were not recorded: blocks end when their free is requested")
     add(gaps.only_in_segments, "block", "at the end was", "at the end were", "allocated after the events were copied")
-    alive = "that the events leave alive"
+    alive = "alive according to the events"
     add(gaps.only_in_events, "block", f"{alive} is", f"{alive} are", "missing at the end")
     add(trace.out_of_order, "event", "was out of order and was", "were out of order and were", "sorted by time")
     if trace.untimed < len(trace):
-        add(trace.untimed, "event", "has", "have", "no time: the times of the others are not used")
+        add(trace.untimed, "event", "has", "have", "no timestamp: timestamps are not used")
     elif len(trace):
-        sentences.append("the events have no times")
-    text = "no requested size: the rounded size is used instead"
+        sentences.append("the events have no timestamps")
+    text = "no requested size: the rounded size is used"
     add(without_request, "block", "at the end has", "at the end have", text)
-    add(overlapping, "block", "at the end is", "at the end are", "inside another: sums count both")
+    add(overlapping, "block", "at the end is", "at the end are", "inside another block: totals include both")
     if reserved is None:
-        sentences.append("reserved bytes are unknown because the file has no segments")
+        sentences.append("reserved memory is unknown because the file has no segments")
     elif (reserved.bytes < 0).any():
-        sentences.append("the segments at the end contradict the events: reserved bytes are only known at the end")
-    sentences += [f"a list of host events was skipped: {host.trouble}" for host in snapshot.host if host.trouble]
+        sentences.append("the segments at the end contradict the events: reserved memory is known only at the end")
+    sentences += [f"a list of host events was skipped: {host.error}" for host in snapshot.host if host.error]
     return tuple(sentences)

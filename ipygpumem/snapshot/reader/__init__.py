@@ -1,1 +1,1 @@
-"""Reading an untrusted file into columns, without executing anything in it."""
+"""Readers that convert an untrusted file to columns without executing its contents."""

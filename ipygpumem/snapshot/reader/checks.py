@@ -1,4 +1,4 @@
-"""Type checks for values of an untrusted file. No value is printed, compared or hashed before it passed."""
+"""Type checks for values in an untrusted file. Values are not printed, compared or hashed before they are checked."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_BLOCK = 1 << 48
-"""Bytes of the largest plausible block or segment."""
+"""Maximum plausible size of a block or segment in bytes."""
 
 MAX_TOTAL = 1 << 62
-"""Bytes that all sizes in a file may add up to, so that no sum overflows."""
+"""Maximum total of all sizes in a file in bytes, which prevents overflows."""
 
 _INT64 = 1 << 63
 _LONG_LIST = 1 << 16
@@ -29,15 +29,15 @@ _PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
 class OversizedInteger(str):
-    """Placeholder for an integer beyond any plausible size. It can be printed but does not pass as a text."""
+    """Placeholder for an integer that is too large. It can be printed, but `text` rejects it."""
 
     __slots__ = ()
 
 
 def type_name(value: Any) -> str:
-    """The type of a value, with an article."""
+    """Return the type name of a value with an article."""
     if type(value) is OversizedInteger:
-        return "a number of more than 128 bits"
+        return "an integer of more than 128 bits"
     if type(value) is EntryRun:
         raise NotColumnarError
     name = type(value).__name__
@@ -45,12 +45,12 @@ def type_name(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value can be written to JSON: Python refuses to print integers of more than 4,300 digits."""
+    """Return whether a value can be written to JSON. Python does not print integers of more than 4,300 digits."""
     return type(value) in _PLAIN_TYPES and not (type(value) is int and value.bit_length() > _MAX_BITS)
 
 
 def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) -> int:
-    """Require an integer within bounds."""
+    """Return an integer within bounds; raise `SnapshotFormatError` for other values."""
     if type(value) is not int:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not an integer")
     if not low <= value <= high:
@@ -59,21 +59,21 @@ def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) 
 
 
 def text(value: Any, where: str) -> str:
-    """Require a text."""
+    """Return a string; raise `SnapshotFormatError` for other values."""
     if type(value) is not str:
-        raise SnapshotFormatError(f"{where} is {type_name(value)}, not a text")
+        raise SnapshotFormatError(f"{where} is {type_name(value)}, not a string")
     return value
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:
-    """Require a dict. The reader has made its keys texts."""
+    """Return a dict, whose keys the reader has converted to strings; raise `SnapshotFormatError` for other values."""
     if type(value) is not dict:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a dict")
     return value
 
 
 def sequence(value: Any, where: str) -> Sequence[Any]:
-    """Require a list or tuple."""
+    """Return a list or tuple; raise `SnapshotFormatError` for other values."""
     if type(value) is not list and type(value) is not tuple:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a list")
     if len(value) > _LONG_LIST:
@@ -82,12 +82,12 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
 
 
 def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
-    """Accept None, or what passes a check."""
+    """Return None, or apply a check to other values."""
     return None if value is None else check(value, where)
 
 
 def check_repetition(ids: array[int], where: str) -> None:
-    """Refuse long lists that repeat a few objects: a file needs two bytes for each repetition, a column a row."""
+    """Reject long lists that repeat a few objects, because a small file could expand to large columns."""
     distinct = len(set(ids))
     if len(ids) > _LONG_LIST + _MAX_REPETITIONS * distinct:
         raise SnapshotLimitError(f"{where}: {len(ids):,} entries that repeat the same {distinct:,} objects")
@@ -96,14 +96,14 @@ def check_repetition(ids: array[int], where: str) -> None:
 def column(
     values: list[Any], where: Callable[[int], str], low: int = -_INT64, high: int = _INT64 - 1
 ) -> NDArray[np.int64]:
-    """Require integers within bounds and return them as a column. ``where`` names the value with a number."""
+    """Return integers within bounds as a column. ``where`` returns the name of the value at an index."""
     try:
         if set(map(type, values)) <= {int}:
             numbers = np.array(array("q", values), np.int64)
             if not len(numbers) or low <= numbers.min() <= numbers.max() <= high:
                 return numbers
     except OverflowError:
-        pass  # the loop below names the value
+        pass  # the loop below reports which value is invalid
     for number, value in enumerate(values):
         integer(value, where(number), low, high)
     raise SnapshotFormatError(f"{where(0)} cannot be read as an integer")

@@ -1,10 +1,10 @@
-"""Trace entries with the same keys, read in batches with numpy instead of opcode by opcode.
+"""Reads trace entries with the same keys in batches with numpy instead of opcode by opcode.
 
-Half a million trace entries are half a million dicts with the same keys in the same order: ``}``, ``MEMOIZE`` (which
-``pickletools.optimize`` omits), ``MARK``, then for each key a reference to it and a value of one to a few dozen bytes,
-then ``SETITEMS``. An entry is looked for wherever these first bytes occur, and dropped if it has anything unexpected.
-An entry found this way only says "*if* an entry starts here, these are its values". It counts once the pickle reader,
-which reads in order, reaches its position. So nothing is guessed, and a malicious file gains only a slower read.
+The entries of a trace are dicts with the same keys in the same order: ``EMPTY_DICT``, ``MEMOIZE`` (which
+``pickletools.optimize`` omits), ``MARK``, a reference to each key followed by a value of one to a few dozen bytes, and
+``SETITEMS``. Every occurrence of the first opcodes is a candidate, and candidates with unexpected contents are removed.
+The values of a candidate are used only if the pickle reader, which reads in order, reaches its position. The result is
+therefore always correct, and a malicious file can only slow down reading.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_CHUNK = 1 << 22  # bytes whose entries are read together: their columns fit into the processor's cache
+_CHUNK = 1 << 22  # bytes whose entries are read together, chosen such that the columns fit into the CPU cache
 _EVENT_KEYS = (["device_traces"], ["host_traces"])
 _EVENT_DEPTHS = (2, 3)  # a list of one item is not preceded by MARK
 _NUMBERS = {"addr", "size", "stream", "time_us", "device_free"}
@@ -34,22 +34,21 @@ _OBJECTS = {"action", "compile_context", "user_metadata", "frames", "pool_id"}
 
 
 class NotColumnarError(Exception):
-    """The file has something that only reading opcode by opcode can handle, or for which it has the precise error."""
+    """The file has to be read opcode by opcode, either to support its contents or to raise a precise error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """All positions in a part of the file at which an entry with certain keys can be read.
+    """All candidate entries with the same keys in a part of the file.
 
     Attributes:
-        start: Where each entry starts, ascending.
-        end: Where it ends.
-        memo_before: How many objects all entries before it add to the memo; one more value for the end.
-        values: The columns, by key. Numbers as they are. For other values the memo index, or -1 - k for a value written
-            inside the entry, which is number k in ``inline[key]``, or `NONE`.
-        memo_offsets: For values that are not numbers, the n objects that the entry has added to the memo before the
-            value; -1 - n for a value that is not memoized.
-        inline: Values written inside entries, as in the pickle, with their numbers. All parts of a file share them.
+        start: Start position of each entry, ascending.
+        end: End position of each entry.
+        memo_before: Number of objects that all preceding entries add to the memo; has one more value for the end.
+        values: Columns by key. Integers are stored directly. Other values are stored as a memo index, as `NONE`, or as
+            -1 - k for a value written inside the entry, where k is its number in ``inline[key]``.
+        memo_offsets: Number n of objects that the entry adds to the memo before the value; -1 - n if not memoized.
+        inline: Numbers of the values written inside entries, by key and pickled bytes. All parts of a file share them.
     """
 
     start: Ints
@@ -60,14 +59,14 @@ class Entries:
     inline: dict[str, IndexByValue]
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """The first and last entry (excluded) of each run of adjacent entries."""
+        """Return ``(first, stop)`` for each run of adjacent entries; ``stop`` is exclusive."""
         breaks = (np.flatnonzero(self.start[1:] != self.end[:-1]) + 1).tolist()
         return pairwise([0, *breaks, len(self.start)]) if len(self.start) else iter(())
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Adjacent entries of a list: ``first`` to ``stop`` (excluded), and the memo index of their first object."""
+    """Adjacent entries in a list, from ``first`` to ``stop`` (exclusive), and the memo index of their first object."""
 
     entries: Entries
     first: int
@@ -78,14 +77,14 @@ class EntryRun:
         return self.stop - self.first
 
     def memo_starts(self) -> Ints:
-        """The memo index of the first object of each entry."""
+        """Return the memo index of the first object of each entry."""
         before = self.entries.memo_before
         starts: Ints = before[self.first : self.stop] + (self.memo_index - before[self.first])
         return starts
 
 
 def find_entries(data: bytes, begin: int, keys: dict[str, int]) -> Iterator[Entries]:
-    """Find all entries after ``begin`` that have these keys, each given with its memo index."""
+    """Yield the candidate entries after ``begin``. ``keys`` maps each key to its memo index."""
     inline = {key: IndexByValue() for key in keys if key in _OBJECTS}
     for first in range(begin, len(data) - MARGIN, _CHUNK):
         reader = FieldReader(data, _openings(data, first), _CHUNK)
@@ -101,7 +100,7 @@ def find_entries(data: bytes, begin: int, keys: dict[str, int]) -> Iterator[Entr
 
 
 def _openings(data: bytes, chunk: int) -> Ints:
-    """Where the first bytes of an entry occur in a chunk."""
+    """Return the positions in a chunk at which the first opcodes of an entry occur."""
     octets = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(octets[chunk : min(chunk + _CHUNK, len(data) - MARGIN)] == op.EMPTY_DICT) + chunk
     opening: Ints = at[octets[at + 1 + (octets[at + 1] == op.MEMOIZE)] == op.MARK]
@@ -109,14 +108,14 @@ def _openings(data: bytes, chunk: int) -> Ints:
 
 
 def _reference(index: int) -> bytes:
-    """The bytes by which the pickler refers to a memo entry."""
+    """Return the opcode and operand that refer to a memo entry."""
     return bytes([op.BINGET, index]) if index < 1 << 8 else bytes([op.LONG_BINGET]) + index.to_bytes(4, "little")
 
 
 def is_in_events(outer: list[list[Any]]) -> bool:
-    """Whether the innermost open list has events: ``device_traces[0]``, ``host_traces[0]`` or ``host_traces``.
+    """Return whether the innermost open list contains events, as ``device_traces[0]`` and ``host_traces`` do.
 
-    ``outer`` has the objects on the pickle reader's stack before each MARK.
+    ``outer`` contains the objects on the stack of the pickle reader before each MARK.
     """
     if len(outer) not in _EVENT_DEPTHS:
         return False

@@ -1,4 +1,4 @@
-"""Reads the trace entries that start at given positions of a pickle field by field, all entries at once."""
+"""Reads trace entries at given positions of a pickle field by field, vectorized over all entries."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     Words = NDArray[np.uint64]
 
 MARGIN = 32
-"""Bytes at the end of the data that no entry may reach, so that reading a few bytes ahead needs no check."""
+"""Bytes at the end of the data that entries must not reach, so that reading ahead requires no bounds check."""
 
 NONE = -1 << 31
-"""Stands for None in columns of memo indices."""
+"""Represents None in columns of memo indices."""
 
 _WORD = 8
 _SHORT_REFERENCE = 2
 _MAX_MEMO_INDEX = (1 << 31) - 1  # columns hold memo indices as int32
-_MAX_INVALID_SHARE = 1 / 8  # removing rows costs more than reading a few invalid ones to the end
-_MAX_LIST_LENGTH = 1000  # references; the pickle reader takes entries with longer lists
+_MAX_INVALID_SHARE = 1 / 8  # removing rows is slower than processing a few invalid rows
+_MAX_LIST_LENGTH = 1000  # references; entries with longer lists are left to the pickle reader
 _LOW_BYTE = np.uint64(0xFF)
 _BYTE = np.uint64(8)
 
-# By opcode: bytes of the operand, 0 for other opcodes
+# By opcode: size of the operand in bytes, 0 for other opcodes
 _INT_WIDTH = np.zeros(256, np.int64)
 _INT_WIDTH[[op.BININT1, op.BININT2, op.BININT]] = 1, 2, 4
 _REFERENCE_WIDTH = np.zeros(256, np.int64)
 _REFERENCE_WIDTH[[op.BINGET, op.LONG_BINGET]] = 1, 4
 _IS_INT = _INT_WIDTH > 0
 _IS_INT[op.LONG1] = True
-# By opcode: bytes of a value without the bytes that the second byte counts; 0 for values of other opcodes
+# By opcode: size of a value in bytes, excluding the payload whose size is in the second byte; 0 for other opcodes
 _FIXED_LENGTH = np.zeros(256, np.int64)
 _FIXED_LENGTH[[op.NONE, op.NEWTRUE, op.NEWFALSE, op.EMPTY_TUPLE, op.BINFLOAT]] = 1, 1, 1, 1, 9
 _FIXED_LENGTH[[op.LONG1, op.SHORT_BINUNICODE, op.EMPTY_LIST]] = 2, 2, 1
@@ -48,35 +48,35 @@ _IS_COUNTED[[op.LONG1, op.SHORT_BINUNICODE]] = 1
 
 
 class FieldReader:
-    """The entries that could be read so far, and the position reached in each.
+    """Candidate entries that are valid so far, and the current position in each.
 
     Attributes:
-        start: Where each entry starts.
-        position: Where the next field starts.
-        memo_count: How many objects the entry has added to the memo.
-        values: The values read, by key, as in `Entries`.
-        memo_offsets: By key, the n objects that the entry had added before the value; -1 - n if it is not memoized.
+        start: Start position of each entry.
+        position: Position of the next field.
+        memo_count: Number of objects that each entry has added to the memo so far.
+        values: Columns by key, as in `Entries`.
+        memo_offsets: Columns by key, as in `Entries`.
     """
 
     def __init__(self, data: bytes, start: Ints, max_references: int) -> None:
         self._data = data
-        # Entries of a valid file share no bytes, so all lists together have fewer references than bytes to read. The
-        # limit stops a file in which every entry starts inside the list of the one before.
+        # Entries of a valid file do not overlap, so all lists together have fewer references than there are bytes. The
+        # limit rejects files in which each entry starts inside the list of the previous entry.
         self._max_references = max_references
         self._end = len(data) - MARGIN
         self._octets = np.frombuffer(data, np.uint8)
-        # the eight bytes at every position; fancy indexing copies them, so they need not be aligned
+        # the eight bytes at every position; advanced indexing copies them, so alignment does not matter
         self._words: Words = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))
         self._valid = np.ones(len(start), np.bool_)
         self.start = start
-        # pickletools.optimize omits MEMOIZE for objects that nothing refers to
+        # pickletools.optimize omits MEMOIZE for objects without references
         self.memo_count = (self._octets[start + 1] == op.MEMOIZE).astype(np.int16)
         self.position: Ints = start + 2 + self.memo_count
         self.values: dict[str, NDArray[Any]] = {}
         self.memo_offsets: dict[str, NDArray[np.int16]] = {}
 
     def read_number(self, key: str, reference: bytes) -> None:
-        """Read a key, given with the bytes that refer to it, and an integer in every entry."""
+        """Read a key and an integer in every entry. ``reference`` is the opcode and operand that refer to the key."""
         words, code, valid = self._read_key(reference)
         width = _INT_WIDTH[code]
         long = code == op.LONG1
@@ -94,7 +94,7 @@ class FieldReader:
         self._retain(valid & (width > 0))
 
     def _long_numbers(self, position: Ints, words: Words) -> tuple[Ints, Ints]:
-        """Decode LONG1 values: the values, and the bytes of their operands (0 if they do not fit into 64 bits)."""
+        """Return a tuple of LONG1 values and the sizes of their operands in bytes (0 for more than 64 bits)."""
         size = ((words >> _BYTE) & _LOW_BYTE).view(np.int64)
         fits = (size > 0) & (size <= _WORD)
         spare = np.where(fits, 64 - 8 * size, 0)
@@ -102,9 +102,9 @@ class FieldReader:
         return shifted.view(np.int64) >> spare, np.where(fits, size + 1, 0)
 
     def read_object(self, key: str, reference: bytes, inline: IndexByValue | None) -> None:
-        """Read a key, given with the bytes that refer to it, and a value of any kind in every entry.
+        """Read a key and a value of any type in every entry. ``reference`` is as in `read_number`.
 
-        Values written inside entries are added to the numbers ``inline``; None skips the values of the key.
+        Values written inside entries are added to ``inline``; if it is None, the values are skipped.
         """
         words, code, valid = self._read_key(reference)
         width = _REFERENCE_WIDTH[code]
@@ -129,14 +129,14 @@ class FieldReader:
         self._retain(valid)
 
     def close(self) -> None:
-        """Read the end of every entry, and remove all invalid ones."""
+        """Read the end of every entry and remove invalid entries."""
         valid = self._octets[self.position] == op.SETITEMS
         self.position = self.position + 1
         self._retain(valid)
         self._remove_invalid()
 
     def _retain(self, valid: Flags) -> None:
-        """Mark all other entries as invalid, and those that reach the end of the data."""
+        """Invalidate all entries that are not ``valid`` or that reach the end of the data."""
         self._valid &= valid
         self._valid &= self.position <= self._end
         invalid = len(self._valid) - int(np.count_nonzero(self._valid))
@@ -156,7 +156,8 @@ class FieldReader:
         """Read a key in every entry.
 
         Returns:
-            The bytes that follow it, at least six; the opcode among them (one value if all are equal); which are valid.
+            A tuple ``(words, code, valid)``: at least six bytes after the key, the opcode of the value (one element if
+            all are equal), and whether the key was found.
         """
         words = self._words[self.position]
         mask = np.uint64((1 << 8 * len(reference)) - 1)
@@ -168,7 +169,7 @@ class FieldReader:
         return words, code[:1] if (code == code[:1]).all() else code, valid
 
     def _find_end(self, position: Ints, code: NDArray[np.uint8]) -> tuple[Ints, Flags]:
-        """Where values that are not references end, the position itself if invalid, and which of them are memoized."""
+        """Return the end of values that are not references (``position`` if invalid), and whether they are memoized."""
         octets, last = self._octets, self._end
         length = _FIXED_LENGTH[code] + _IS_COUNTED[code] * octets[position + 1]
         end = np.minimum(position + length, last)
@@ -178,7 +179,7 @@ class FieldReader:
         lists = np.flatnonzero((code == op.EMPTY_LIST) & (length > 0))
         if len(lists):
             end[lists] = self._find_list_end(end[lists])
-        # an integer is followed by the next key or the end of the entry; two integers in a row are a tuple
+        # an integer precedes the next key or the end of the entry, so two consecutive integers are a tuple
         pairs = np.flatnonzero(_IS_INT[code] & _IS_INT[octets[end]])
         if len(pairs):
             second = octets[end[pairs]]
@@ -189,9 +190,9 @@ class FieldReader:
         return np.where(length > 0, end, position), memoized
 
     def _find_list_end(self, position: Ints) -> Ints:
-        """Where lists of references end, given the position after EMPTY_LIST; 0 for other lists."""
+        """Return the end of lists of references, given the position after EMPTY_LIST; 0 for other lists."""
         position = np.minimum(position, self._end)
-        # one item is a reference and APPEND. Anything else than that or MARK is the next key: the list is empty
+        # a list of one item is a reference and APPEND; a list of several starts with MARK; other lists are empty
         after_item = np.minimum(position + 1 + _REFERENCE_WIDTH[self._octets[position]], self._end)
         single = (after_item > position + 1) & (self._octets[after_item] == op.APPEND)
         end = np.where(single, after_item + 1, position)
@@ -212,18 +213,18 @@ class FieldReader:
         return end
 
     def _number(self, first: Ints, last: Ints, numbers: IndexByValue) -> Ints:
-        """Number the bytes between positions. Equal strings have the same number."""
+        """Return a number for the bytes between each pair of positions. Equal byte strings have the same number."""
         size = last - first
         short = size <= _WORD
         word = self._words[first] << (8 * np.maximum(_WORD - size, 0)).astype(np.uint64)
-        # most short strings are equal to the one before
+        # most short strings are equal to the previous string
         changed = np.ones(len(first), np.bool_)
         changed[1:] = ~short[1:] | (size[1:] != size[:-1]) | (word[1:] != word[:-1])
         first, size = first[changed], size[changed]
         distinct: Ints = np.empty(len(first), np.int64)
         order = np.argsort(size, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(size[order])) + 1):
-            length = max(int(size[rows[0]]), 1)  # of an invalid value, which is not used, any number of bytes
+            length = max(int(size[rows[0]]), 1)  # 1 for invalid values, which are not used
             overlapping = np.ndarray((len(self._data) - length + 1,), f"V{length}", self._data, strides=(1,))
             strings = overlapping[first[rows]].tolist()
             distinct[rows] = np.fromiter(map(numbers.__getitem__, strings), np.int64, len(rows))

@@ -1,4 +1,4 @@
-"""Loads the objects of an untrusted file or bytes: pickle or JSON, optionally compressed."""
+"""Loads objects from an untrusted pickle or JSON file, optionally compressed."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _EXTRA_OBJECTS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits for reading one file. A file beyond them is refused with `SnapshotLimitError`.
+    """Limits for reading a file. A file that exceeds them raises `SnapshotLimitError`.
 
-    Reading takes time and memory in proportion to the size of the file, whatever its contents, so only sizes need
-    limits.
+    The time and memory that reading requires are proportional to the size of the file regardless of its contents, so
+    only sizes are limited.
 
     Attributes:
-        size: Bytes of the file after decompression.
-        ratio: Maximum compression ratio beyond the first 8 MiB. Real snapshots have 15 to 100, decompression bombs
-            1,000 to 7,000.
-        depth: Maximum nesting of lists and dicts. Real snapshots have eight levels.
+        size: Maximum size of the file after decompression in bytes.
+        ratio: Maximum compression ratio of files that decompress to more than 8 MiB. The ratio of real snapshots is 15
+            to 100, that of decompression bombs 1,000 to 7,000.
+        depth: Maximum nesting depth of lists and dicts. The depth of real snapshots is eight.
         devices: Maximum number of devices.
     """
 
@@ -54,24 +54,26 @@ class Limits:
     devices: int = 1024
 
     def decompressed(self, compressed: int) -> int:
-        """The size in bytes to which a file of ``compressed`` bytes may decompress."""
+        """Return the maximum decompressed size of a file of ``compressed`` bytes."""
         return min(self.size, max(8 * MIB, self.ratio * compressed))
 
     @staticmethod
     def objects(length: int) -> int:
-        """The number of lists, dicts, tuples and texts in ``length`` bytes. Real snapshots use 15 bytes for each."""
+        """Return the maximum number of lists, dicts, tuples and strings in a file (15 bytes each in real snapshots)."""
         return _EXTRA_OBJECTS + length // _BYTES_PER_OBJECT
 
 
 def read_objects(
     source: str | os.PathLike[str] | bytes, limits: Limits, *, columnar: bool = True
 ) -> tuple[Any, PickleReader | None]:
-    """The object in a file or its bytes, and for a pickle its reader, which reads events in batches if ``columnar``.
+    """Return a tuple ``(object, reader)``: the object in a file, and the pickle reader (None for JSON).
+
+    If ``columnar``, the pickle reader reads trace entries in batches.
 
     Raises:
         NotColumnarError: The file has to be read with ``columnar=False``.
-        SnapshotError: The file cannot be read, is no snapshot, is unsafe or too large. The message starts with the
-            file's name.
+        SnapshotError: The file cannot be read, or is invalid, unsafe or too large. The message starts with the file
+            name.
     """
     name = "the snapshot" if isinstance(source, bytes) else one_line(os.fsdecode(source))
     try:
@@ -82,11 +84,11 @@ def read_objects(
     except OSError as error:
         raise SnapshotError(f"{name}: {error.strerror or 'cannot be read'}") from None
     except MemoryError:
-        raise SnapshotLimitError(f"{name}: there is not enough memory to read it") from None
+        raise SnapshotLimitError(f"{name}: not enough memory to read the file") from None
 
 
 def one_line(text: str) -> str:
-    """A name that is safe to print: line breaks, control characters and lone surrogates are replaced."""
+    """Replace line breaks, control characters and lone surrogates, so that a name is safe to print."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -100,7 +102,7 @@ def _contents(path: str, limits: Limits) -> bytes:
     with open(path, "rb", opener=_open_without_blocking) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise SnapshotError("not a regular file: a pipe or device may have no end")
+            raise SnapshotError("not a regular file: reading a pipe or device may never end")
         if status.st_size > limits.size:
             _fail_too_large(limits.size)
         raw = file.read(limits.size + 1)
@@ -110,7 +112,7 @@ def _contents(path: str, limits: Limits) -> bytes:
 
 
 def _open_without_blocking(path: str, flags: int) -> int:
-    """Open without waiting for the writer of a pipe."""
+    """Open a file without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -147,12 +149,12 @@ def _decompress_gz(raw: bytes) -> Iterator[bytes]:
 def _decompress_xz(raw: bytes) -> Iterator[bytes]:
     remaining = raw
     while remaining:
-        # without the memory limit a header of a few bytes may request a dictionary of 4 GiB
+        # without a memory limit, a header of a few bytes could request a dictionary of 4 GiB
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
         yield decompressor.decompress(remaining, _CHUNK)
         while not decompressor.eof:
             if decompressor.needs_input:
-                raise EOFError("the end is missing")
+                raise EOFError("unexpected end of file")
             yield decompressor.decompress(b"", _CHUNK)
         remaining = decompressor.unused_data.lstrip(b"\0")
 

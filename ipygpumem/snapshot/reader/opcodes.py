@@ -1,4 +1,4 @@
-"""Pickle opcodes: those that occur in snapshots, and those that are refused."""
+"""Pickle opcodes that occur in snapshots or that are rejected as unsafe."""
 
 from __future__ import annotations
 
@@ -59,4 +59,4 @@ UNSAFE = {
     0x97: "NEXT_BUFFER",
     0x98: "READONLY_BUFFER",
 }
-"""Opcodes that run code, load a class or request an object from the reader."""
+"""Opcodes that run code, load a class or require an object from the application."""

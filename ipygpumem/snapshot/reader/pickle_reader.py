@@ -1,11 +1,11 @@
-"""Reads pickles that contain a snapshot: dicts, lists, tuples, numbers, texts and bytes.
+"""Reads pickles of snapshots, which contain dicts, lists, tuples, numbers, strings and bytes.
 
-Sets are read as lists, and keys that are numbers as texts: both occur only where a later PyTorch has added something.
+Sets are read as lists, and numeric keys as strings. Both can occur only in fields added by later PyTorch versions.
 
-Python's unpickler is not used. Refusing its globals does not stop a ten-byte file that asks for a memo of 2**28
-entries, nor nested tuples as the key of a dict, whose hash takes exponential time. Here every opcode takes constant
-time, keys are texts, and the number of objects is limited by the size of the file. Long runs of similar trace entries
-are read as columns by `entry_batches`; what these cannot represent is left to reading the file again without them.
+Python's unpickler is not used because restricting globals is not sufficient: a ten-byte file can request a memo of
+2**28 entries, and hashing nested tuples as dict keys takes exponential time. Here every opcode takes constant time,
+keys are strings, and the number of objects is limited by the size of the file. Long runs of similar trace entries are
+read as columns by `entry_batches`. Files that it does not support are read again without it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.reader.load import Limits
 
 _CONSTANTS = {op.NONE: None, op.NEWTRUE: True, op.NEWFALSE: False, op.EMPTY_TUPLE: ()}
-# By opcode: bytes of the operand, or of the length that precedes the value
+# By opcode: size in bytes of the operand, or of the length field that precedes the value
 _INTS = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
 _TEXTS = {op.SHORT_BINUNICODE: 1, op.BINUNICODE: 4, op.BINUNICODE8: 8}
 _BYTES = {op.SHORT_BINBYTES: 1, op.BINBYTES: 4, op.BINBYTES8: 8, op.BYTEARRAY8: 8}
@@ -38,16 +38,16 @@ _PUTS = {op.BINPUT: 1, op.LONG_BINPUT: 4}
 _LONGS = {op.LONG1: 1, op.LONG4: 4}
 _SIZED = _TEXTS | _BYTES | _LONGS
 _TUPLES = {op.TUPLE1: 1, op.TUPLE2: 2, op.TUPLE3: 3}
-_AFTER_RUN = frozenset({op.APPENDS, op.EMPTY_DICT})  # neither changes the last entry or refers to it
+_AFTER_RUN = frozenset({op.APPENDS, op.EMPTY_DICT})  # neither modifies nor refers to the last entry
 _TRUNCATED = "the pickle is truncated"
 _FRAME_SIZE = 9
 _PROTOCOLS = range(2, 6)
 _MAX_INT_BYTES = 16
-_MIN_BATCH = 1 << 14  # remaining bytes for which it is worth searching for entries
+_MIN_BATCH = 1 << 14  # minimum remaining bytes for which searching for entries is faster
 _MAX_TEMPLATES = 8
-_HUGE = OversizedInteger("(a number beyond 128 bits)")
-_MAX_CHAIN = 20  # entries of runs that have to be decoded for another one
-_PENDING = object()  # in the memo: an object in an entry of a run, which is decoded on demand
+_HUGE = OversizedInteger("(an integer of more than 128 bits)")
+_MAX_CHAIN = 20  # maximum number of entries that are decoded recursively
+_PENDING = object()  # in the memo: an object in a run, which is decoded on demand
 _KEY_TYPES = {str, int, float, bool, type(None), OversizedInteger}
 
 
@@ -55,8 +55,8 @@ class PickleReader:
     """Reads one pickle.
 
     Attributes:
-        memo: The objects that opcodes may refer to. Use `memoized` to read it.
-        runs: The entries that were read in batches, in the order of the file. They are items of lists of events.
+        memo: Objects that opcodes can refer to. Use `memoized` to access them.
+        runs: Entries that were read in batches, in the order of the file. They are items in lists of events.
     """
 
     def __init__(self, data: bytes, limits: Limits, *, columnar: bool = True) -> None:
@@ -66,13 +66,13 @@ class PickleReader:
         self._templates: set[tuple[str, ...]] = set()
         self._batches: dict[int, tuple[Entries, int, int]] = {}
         self._lists_with_runs: set[int] = set()
-        # ids of the lists and dicts in decoded entries; they must not change, as the columns would not show it
+        # ids of the lists and dicts in decoded entries, which must not change because the columns would become outdated
         self._frozen: set[int] = set()
         self.memo: list[Any] = []
         self.runs: list[EntryRun] = []
 
     def read(self) -> Any:
-        """The object in the pickle. A list of events in it may contain a `EntryRun` in place of dicts.
+        """Return the object in the pickle. Lists of events may contain `EntryRun` objects instead of dicts.
 
         Raises:
             SnapshotError: The data is truncated, is not a pickle, would run code, or exceeds the limits.
@@ -84,13 +84,13 @@ class PickleReader:
             raise SnapshotFormatError("the pickle is broken: an opcode has no operand on the stack") from None
 
     def memoized(self, index: int, chain: int = 0) -> Any:
-        """The object with a memo index. If it is in a run, its entry is decoded; ``chain`` others depend on that.
+        """Return the object at a memo index, decoding its entry if it is in a run. ``chain`` is the recursion depth.
 
         Raises:
-            NotColumnarError: The entry refers to another one, that to another, and so on.
+            NotColumnarError: The recursion is too deep because entries refer to each other.
         """
         if self.memo[index] is _PENDING:
-            # a run without memoized objects has the same index as what follows it: the last such run is the right one
+            # take the last run with this memo index: the runs before it do not contain memoized objects
             run = self.runs[bisect_right(self.runs, index, key=attrgetter("memo_index")) - 1]
             before = run.entries.memo_before
             entry = int(np.searchsorted(before, index - run.memo_index + before[run.first], side="right")) - 1
@@ -101,12 +101,12 @@ class PickleReader:
         return self.memo[index]
 
     def decode(self, opcodes: bytes, memo_index: int, chain: int = 0) -> Any:
-        """The value of a part of the pickle, before which there are ``memo_index`` objects in the memo."""
+        """Return the value of a part of the pickle, given the number of objects in the memo before it."""
         if chain > _MAX_CHAIN:
             raise NotColumnarError
         return self._execute(opcodes + bytes([op.STOP]), memo_index, chain)
 
-    def _execute(self, data: bytes, memo_index: int = 0, chain: int = 0) -> Any:  # noqa: C901, PLR0912, PLR0915 (one loop over the opcodes, the frequent ones first)
+    def _execute(self, data: bytes, memo_index: int = 0, chain: int = 0) -> Any:  # noqa: C901, PLR0912, PLR0915 (one loop over the opcodes, in order of frequency)
         memo, batches = self.memo, self._batches
         stack: list[Any] = []
         outer: list[list[Any]] = []
@@ -141,7 +141,7 @@ class PickleReader:
                 stack = []
                 if len(outer) > self._limits.depth:
                     self._fail(SnapshotLimitError, f"more than {self._limits.depth} lists and dicts are nested", at)
-            elif code == op.EMPTY_DICT:  # or the first of a run of entries in a list of events
+            elif code == op.EMPTY_DICT:  # may start a run of entries in a list of events
                 run = self._start_run(at - 1, memo_index) if at - 1 in batches and is_in_events(outer) else None
                 stack.append({} if run is None else run)
                 objects_left -= 1
@@ -222,7 +222,7 @@ class PickleReader:
         try:
             return octets.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
-            self._fail(SnapshotFormatError, "a text is not UTF-8", at)
+            self._fail(SnapshotFormatError, "a string is not valid UTF-8", at)
 
     @staticmethod
     def _fail(kind: type[SnapshotError], problem: str, position: int) -> NoReturn:
@@ -236,9 +236,11 @@ class PickleReader:
         self._fail(SnapshotFormatError, f"opcode 0x{code:02x} does not occur in snapshots", at)
 
     def _put(self, index: int, value: Any, at: int) -> int:
-        """Write an object into the memo, and return the size of the memo."""
+        """Write an object to the memo and return the size of the memo."""
         if index > len(self.memo):
-            self._fail(SnapshotLimitError, f"memo entry {index:,} is written when there are {len(self.memo):,}", at)
+            self._fail(
+                SnapshotLimitError, f"memo entry {index:,} is written, but the memo contains {len(self.memo):,}", at
+            )
         if index < len(self.memo) and self._templates:  # entries read in batches may refer to it
             raise NotColumnarError
         self.memo[index : index + 1] = [value]
@@ -258,8 +260,8 @@ class PickleReader:
             self._fail(SnapshotFormatError, "items are set that are not pairs, or not in a dict", at)
         if not set(map(type, keys)) <= {str}:
             if not set(map(type, keys)) <= _KEY_TYPES:
-                self._fail(SnapshotFormatError, "the key of a dict is neither text nor number", at)
-            keys = list(map(str, keys))  # the hash of a text cannot be predicted
+                self._fail(SnapshotFormatError, "a dict key is neither a string nor a number", at)
+            keys = list(map(str, keys))  # string hashes are randomized
         target.update(zip(keys, values, strict=True))
 
     def _check_not_in_run(self, target: Any) -> None:
@@ -271,7 +273,7 @@ class PickleReader:
             raise NotColumnarError
 
     def _find_similar(self, entry: dict[str, Any], at: int) -> None:
-        """Search the rest of the file for entries with the same keys, once for each set of keys."""
+        """Search the rest of the file for entries with the same keys, once for each sequence of keys."""
         worthwhile = self._columnar and len(self._data) - at >= max(_MIN_BATCH, 2 * MARGIN)
         template = tuple(entry)
         if not worthwhile or template in self._templates or len(self._templates) >= _MAX_TEMPLATES:
@@ -285,7 +287,7 @@ class PickleReader:
                     self._batches[int(entries.start[first])] = entries, first, stop
 
     def _start_run(self, position: int, memo_index: int) -> EntryRun | None:
-        """Take the entries from a position on as a run; None if there are none."""
+        """Return the run of entries that starts at a position; None if it is empty."""
         entries, first, stop = self._batches[position]
         end = int(entries.end[stop - 1])
         if self._data[end + _FRAME_SIZE * (self._data[end] == op.FRAME)] not in _AFTER_RUN:

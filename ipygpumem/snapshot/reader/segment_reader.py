@@ -25,7 +25,7 @@ _BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.u
 
 
 def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segments, Blocks]:
-    """The columns of the file's list of segments. The message of a `SnapshotFormatError` names the invalid value."""
+    """Read the list of segments. The message of a `SnapshotFormatError` contains the path of the invalid value."""
     segments: list[Row] = []
     blocks: list[Row] = []
     list_ids: set[int] = set()
@@ -65,14 +65,14 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
 
 
 def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int, tables: TableBuilder) -> list[Row]:
-    """The rows of a segment's blocks. The segment is given as device, address and number."""
+    """Return the rows of the blocks in a segment, which is given as a tuple ``(device, address, number)``."""
     rows: list[Row] = []
     device, address, segment_number = segment
     tables.count(items, f"{where}: blocks")
     for number, item in enumerate(items):
         block_where = f"{where}: blocks[{number}]"
         block = mapping(item, block_where)
-        # torch before 2.1 wrote no addresses: blocks are adjacent
+        # torch before 2.1 wrote no block addresses, but blocks are adjacent
         address = integer(block.get("address", address), f"{block_where}: address", 0)
         rounded = integer(block.get("size"), f"{block_where}: size", 0, MAX_BLOCK)
         state = _STATE_NUMBER.get(text(block.get("state"), f"{block_where}: state"))
@@ -90,7 +90,7 @@ def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int
 
 
 def _request(block: dict[str, Any], where: str) -> tuple[int | None, Any]:
-    """Requested bytes, if recorded, and frames. Torch up to 2.0 kept both in the first entry of a history."""
+    """Return a tuple of requested bytes and frames, which torch up to 2.0 stored in the first entry of ``history``."""
     size, frames = block.get("requested_size"), block.get("frames")
     history = block.get("history")
     if history and "requested_size" not in block:

@@ -1,4 +1,4 @@
-"""The tables of texts, stacks and pool ids while a file is read."""
+"""Builders for the tables of strings, stacks and pool ids."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 _FIRST_CHECK = 1 << 16
 _MAX_LINE = (1 << 31) - 1
-_MAX_TEXT, _MAX_ITEMS = 100, 20  # of user metadata that is a dict
+_MAX_TEXT, _MAX_ITEMS = 100, 20  # limits for user metadata that is a dict
 _PAIR = 2
-# Numbers from a file become keys of a dict as bytes only. Python's hash of integers and tuples can be predicted (60,000
-# pool ids with the same hash took a minute), that of bytes cannot.
+# Numbers in a file are used as dict keys only as bytes, whose hash is randomized. The hash of integers and tuples is
+# predictable, and reading 60,000 pool ids with the same hash took a minute.
 _POOL = struct.Struct("<qq")
 _TEXT_KEYS = {"action", "compile_context", "user_metadata"}
-_MAX_FRAMES = 1 << 16  # of a stack. Python's own limit is 1,000, but a file can repeat a frame with two bytes
+_MAX_FRAMES = 1 << 16  # per stack; Python's recursion limit is 1,000, but a file can repeat a frame in two bytes
 
 
 class TableBuilder:
-    """Collects the values that the columns of a snapshot refer to."""
+    """Collects the strings, pool ids and stacks that the columns of a snapshot refer to."""
 
     def __init__(self) -> None:
         self.texts = IndexByValue()
@@ -41,18 +41,18 @@ class TableBuilder:
         self._next_check = _FIRST_CHECK
 
     def text(self, value: Any, where: str) -> int:
-        """The number of a text."""
+        """Return the number of a string."""
         return self.texts.number(_metadata_text(value) if type(value) is dict else text(value, where))
 
     def pool(self, value: Any, where: str) -> int:
-        """The number of a pool id: a pair of integers, (0, 0) for the default pool."""
+        """Return the number of a pool id, a pair of integers that is (0, 0) for the default pool."""
         parts = sequence(value, where)
         if len(parts) != _PAIR:
-            raise SnapshotFormatError(f"{where} has {len(parts)} parts, not two")
+            raise SnapshotFormatError(f"{where} has {len(parts)} items, not two")
         return self.pools.number(_POOL.pack(*(integer(part, where) for part in parts)))
 
     def number(self, key: str, value: Any) -> int:
-        """The number of a text, stack or pool id in an event, given its key; -1 for None."""
+        """Return the number of a string, stack or pool id in an event, given its key; -1 for None."""
         if value is None:
             return -1
         if key in _TEXT_KEYS:
@@ -60,7 +60,7 @@ class TableBuilder:
         return self.pool(value, key) if key == "pool_id" else self.stacks.stack(value, key)
 
     def numbers(self, key: str, values: list[Any], where: Callable[[int], str]) -> NDArray[np.int32]:
-        """The numbers of a key's values; ``where`` names the event of a value. Each distinct object is checked once."""
+        """Return the numbers of the values of a key. ``where`` returns the name of the event at an index."""
         numbers: dict[int, int] = {}
         for place, value in enumerate(values):
             if id(value) not in numbers:
@@ -71,11 +71,11 @@ class TableBuilder:
         return np.array([numbers[id(value)] for value in values], np.int32)
 
     def pool_ids(self) -> tuple[tuple[int, int], ...]:
-        """All pool ids."""
+        """Return all pool ids."""
         return tuple((owner, number) for owner, number in map(_POOL.unpack, self.pools))
 
     def count(self, items: Sequence[Any], where: str) -> None:
-        """Count dicts that are about to become rows, and refuse lists that together repeat the same few."""
+        """Count the rows that lists of dicts expand to, and reject lists that repeat a few dicts."""
         self._ids.extend(map(id, items))
         if len(self._ids) > self._next_check:
             check_repetition(self._ids, where)
@@ -93,7 +93,7 @@ class StackBuilder:
         self._objects: list[Any] = []
 
     def frame(self, frame: Any, where: str) -> int:
-        """The number of a frame, given as a dict."""
+        """Return the number of a frame, given as a dict."""
         number = self._frame_of.get(id(frame))
         if number is not None:
             return number
@@ -108,7 +108,7 @@ class StackBuilder:
         return number
 
     def stack(self, frames: Any, where: str) -> int:
-        """The number of a stack, given as a list of frames, innermost first."""
+        """Return the number of a stack, given as a list of frames, innermost first."""
         if type(frames) in {list, tuple} and len(frames) > _MAX_FRAMES:
             raise SnapshotLimitError(f"{where}: a call stack of {len(frames):,} frames, more than {_MAX_FRAMES:,}")
         items = sequence(frames, where)
@@ -120,7 +120,7 @@ class StackBuilder:
         return number
 
     def table(self) -> StackTable:
-        """The tree of all stacks."""
+        """Return the tree of all stacks."""
         frames = tuple(Frame(*key) for key in self._frames)
         is_user = np.array([frame.line > 0 and is_user_file(frame.file) for frame in frames], np.bool_)
         outermost_first = [np.frombuffer(stack, np.int32)[::-1].astype(">i4").tobytes() for stack in self._stacks]
@@ -129,7 +129,7 @@ class StackBuilder:
         node_frame, node_parent = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
         path = previous = np.zeros(0, np.int32)
         count = 0
-        # in lexical order a stack shares with the previous one whatever it shares with any earlier one
+        # in lexicographic order, no earlier stack shares a longer prefix than the previous stack
         for number in sorted(range(len(outermost_first)), key=outermost_first.__getitem__):
             stack = np.frombuffer(outermost_first[number], ">i4").astype(np.int32)
             shared = _common_prefix(stack, previous)
@@ -144,7 +144,7 @@ class StackBuilder:
 
 
 def _metadata_text(metadata: dict[str, Any]) -> str:
-    """User metadata that is a dict, as in torch 2.15, as one text of limited length."""
+    """Convert user metadata that is a dict, as in torch 2.15, to a string of limited length."""
     items = (
         f"{str(key)[:_MAX_TEXT]}={str(value)[:_MAX_TEXT]}"
         for key, value in metadata.items()

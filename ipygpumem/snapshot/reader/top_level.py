@@ -1,4 +1,4 @@
-"""The keys at the top level of a file."""
+"""Reads the top-level keys of a file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SCHEMA = 1
 
 
 def top_level(value: Any) -> dict[str, Any]:
-    """The dict at the top level. Torch before 2.0 wrote a bare list of segments."""
+    """Return the top-level dict. torch before 2.0 wrote a list of segments without a dict."""
     if type(value) is list:
         if not value or any(type(item) is not dict or "total_size" not in item for item in value):
-            raise SnapshotFormatError("not a memory snapshot: a list, but not of segments")
+            raise SnapshotFormatError("not a memory snapshot: a list that does not contain segments")
         return {"segments": value}
     if type(value) is not dict:
         raise SnapshotFormatError(f"not a memory snapshot: {type_name(value)}")
@@ -33,19 +33,19 @@ def top_level(value: Any) -> dict[str, Any]:
 
 
 def read_device_traces(value: Any, limits: Limits, reader: TraceReader) -> list[Trace]:
-    """The events of each device."""
+    """Return the events of each device."""
     traces = sequence(value, "device_traces")
     if len(traces) > limits.devices:
         raise SnapshotLimitError(f"device_traces has more than {limits.devices:,} devices")
     lists = [sequence(events, f"device_traces[{device}]") for device, events in enumerate(traces)]
     ids = [id(events) for events in lists if events]
-    if len(set(ids)) < len(ids):  # a few bytes that refer to one long list again and again would grow without limit
-        raise SnapshotFormatError("device_traces has the same list for several devices")
+    if len(set(ids)) < len(ids):  # a few bytes could refer to one long list repeatedly
+        raise SnapshotFormatError("device_traces contains the same list for several devices")
     return [reader.read(device, events) for device, events in enumerate(lists)]
 
 
 def read_host_traces(value: Any, reader: TraceReader) -> tuple[Trace, ...]:
-    """Events of pinned memory. Their format is not documented: lists that do not look like events are left out."""
+    """Return the events for pinned memory. Their format is undocumented, so lists that cannot be read are skipped."""
     if value is None:
         return ()
     if type(value) is not list:
@@ -66,13 +66,13 @@ def read_host_traces(value: Any, reader: TraceReader) -> tuple[Trace, ...]:
 
 
 def read_settings(value: Any) -> dict[str, Any]:
-    """The allocator's settings, as far as they are plain values."""
+    """Return the allocator settings that are plain values."""
     settings = {} if value is None else mapping(value, "allocator_settings")
     return {key: setting for key, setting in settings.items() if is_plain(setting)}
 
 
 def read_sources(value: Any) -> dict[str, str]:
-    """Source text by file name."""
+    """Return the source code by file name."""
     sources = {} if value is None else mapping(value, "source_code")
     return {name: text(source, "source_code: a text") for name, source in sources.items()}
 
@@ -108,7 +108,7 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
             latest = order[-1]
             closed = open_places.pop()
             region = opened.pop(closed)
-            # as many regions are open around it as when it started, and none inside it
+            # the same regions are open around it as at its start, and no region is open inside it
             nested = closed == latest and len(opened) == region.depth
             annotations.append(replace(region, end_us=time, ambiguous=not nested))
     unfinished = (replace(region, ambiguous=depth != region.depth) for depth, region in enumerate(opened.values()))
@@ -117,7 +117,7 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
 
 
 def read_recorder_metadata(value: Any) -> RecorderMetadata:
-    """The ``ipygpumem`` key. A later version of its schema is read as far as it is compatible."""
+    """Read the ``ipygpumem`` key. Unknown keys of later schema versions are ignored."""
     if value is None:
         return RecorderMetadata()
     own = mapping(value, "ipygpumem")

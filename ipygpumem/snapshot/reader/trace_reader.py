@@ -1,4 +1,4 @@
-"""Reads lists of events into columns: dicts, and entries that were read in batches."""
+"""Converts lists of events, which contain dicts and entries read in batches, to columns."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _NUMBER_KEYS = ("addr", "size", "stream", "time_us")
 _TABLE_KEYS = ("action", "frames", "compile_context", "user_metadata", "pool_id")  # in the order of `Trace`
 _MISSING = -1
 _UNKNOWN = -2
-_KINDS = {"frames": "stack", "pool_id": "pool"}  # of the values by key; all others are texts
+_KINDS = {"frames": "stack", "pool_id": "pool"}  # table of each key; other keys refer to the string table
 
 
 class TraceReader:
-    """Reads the lists of events of one file."""
+    """Reads the lists of events in a file."""
 
     def __init__(self, tables: TableBuilder, reader: PickleReader | None) -> None:
         self._tables = tables
         self._runs = _RunColumns(reader, tables)
 
     def read(self, device: int, items: Sequence[Any], where: str = "") -> Trace:
-        """The columns of one device's list of events. The message of a `SnapshotFormatError` names event and key."""
+        """Read the events of a device. The message of a `SnapshotFormatError` contains the event and the key."""
         where = where or f"device_traces[{device}]"
         entries = [item for item in items if type(item) is not EntryRun]
         self._tables.count(entries, where)
@@ -58,9 +58,9 @@ class TraceReader:
                 columns.fill_run(item, row, self._runs)
         return columns.trace(device)
 
-    def unread(self, device: int, trouble: str) -> Trace:
-        """A trace without events, and why they could not be read."""
-        return replace(self.read(device, []), trouble=trouble)
+    def unread(self, device: int, error: str) -> Trace:
+        """Return a trace without events, given the message of the error that prevented reading them."""
+        return replace(self.read(device, []), error=error)
 
 
 class _Columns:
@@ -72,7 +72,7 @@ class _Columns:
         self._device_free: dict[int, int] = {}
 
     def fill_entries(self, entries: list[Any], rows: NDArray[np.int64]) -> None:
-        """Fill rows from dicts."""
+        """Fill rows with the values in dicts."""
         if set(map(type, entries)) != {dict}:
             for row, entry in zip(rows.tolist(), entries, strict=True):
                 mapping(entry, f"{self._where}[{row}]")
@@ -90,7 +90,7 @@ class _Columns:
                 self._device_free[row] = integer(entry["device_free"], f"{self._where}[{row}]: device_free")
 
     def fill_run(self, run: EntryRun, row: int, runs: _RunColumns) -> None:
-        """Fill rows from entries that were read in a batch."""
+        """Fill rows with the values in entries that were read in a batch."""
         columns: dict[str, NDArray[Any]] = {**self._numbers, **self._table_rows}
         for name, numbers in columns.items():
             values = runs.column(run, name)
@@ -101,7 +101,7 @@ class _Columns:
             self._device_free.update(zip(range(row, row + len(run)), free.tolist(), strict=True))
 
     def trace(self, device: int) -> Trace:
-        """The columns, checked and sorted by time."""
+        """Check the columns and return them sorted by time."""
         action = self._actions()
         address, size, stream, time = (self._numbers[name] for name in _NUMBER_KEYS)
         for name in ("addr", "size", "time_us"):
@@ -111,7 +111,7 @@ class _Columns:
             raise SnapshotFormatError(f"{self._where}[{min(negative)}]: device_free is out of range")
         self._refuse((address < 0) & ~np.isin(action, _WITHOUT_ADDRESS), "addr is missing or negative")
         self._refuse((size < 0) & ~np.isin(action, _WITHOUT_SIZE), "size is missing or negative")
-        allocated = np.where(action == Action.OOM, 0, size)  # a request that failed may have any size
+        allocated = np.where(action == Action.OOM, 0, size)  # failed requests may have any size
         self._refuse(allocated > MAX_BLOCK, f"size is more than {MAX_BLOCK:,} bytes")
         if allocated.sum(dtype=np.float64) > MAX_TOTAL:
             raise SnapshotFormatError(f"{self._where}: the sizes add up to more than {MAX_TOTAL:,} bytes")
@@ -148,7 +148,7 @@ class _Columns:
 
 
 class _RunColumns:
-    """The columns of all runs of a file.
+    """Columns of all runs in a file.
 
     Raises:
         NotColumnarError: A value is invalid.
@@ -160,16 +160,16 @@ class _RunColumns:
             return
         self._reader = reader
         self._tables = tables
-        # for texts, stacks and pool ids the numbers of memo entries, as far as they are known
+        # by table: the number of each memo entry if known
         self._numbers = {kind: np.full(len(reader.memo), _MISSING, np.int32) for kind in ("text", "stack", "pool")}
-        # the numbers of the values written inside entries
+        # numbers of the values written inside entries
         self._inline_numbers: dict[int, Numbered] = {}
         batches = {id(run.entries): run.entries for run in reader.runs}
         memo_starts = {number: np.full(len(entries.start), _MISSING, np.int64) for number, entries in batches.items()}
         for run in reader.runs:
             memo_starts[id(run.entries)][run.first : run.stop] = run.memo_starts()
         try:
-            # values written inside entries first: a reference may point to a value in an entry with other keys
+            # inline values are filled first because references may point to values in entries with other keys
             for fill in (self._fill_inline, self._fill_references):
                 for number, entries in batches.items():
                     for key in entries.inline:
@@ -178,12 +178,12 @@ class _RunColumns:
             raise NotColumnarError from None
 
     def column(self, run: EntryRun, key: str) -> NDArray[np.int64] | Numbered | None:
-        """The values of a key in a run: numbers, or rows of tables (-1 for None). None if it does not have the key."""
+        """Return the integers or table rows (-1 for None) of a key in a run; None if the run does not have the key."""
         values = self._columns.get((id(run.entries), key), run.entries.values.get(key))
         return None if values is None else values[run.first : run.stop]
 
     def _fill_inline(self, key: str, entries: Entries, memo_start: Ints) -> None:
-        """Number the values that are written inside entries."""
+        """Fill in the numbers of values that are written inside entries."""
         value = entries.values[key]
         column = self._columns[id(entries), key] = np.full(len(value), _MISSING, np.int32)
         rows = _selected((value < 0) & (value != NONE) & (memo_start >= 0))
@@ -192,7 +192,7 @@ class _RunColumns:
         octets = list(entries.inline[key])
         numbers = self._inline_numbers.setdefault(id(entries.inline[key]), np.full(len(octets), _UNKNOWN, np.int32))
         for number in distinct(inline[numbers[inline] == _UNKNOWN]).tolist():
-            # what one entry may refer to, all later ones may refer to as well
+            # an object that one entry can refer to is also available to all later entries
             first = int(memo_index[np.argmax(inline == number)])
             numbers[number] = self._tables.number(key, self._reader.decode(octets[number], first))
         column[rows] = numbers[inline]
@@ -202,7 +202,7 @@ class _RunColumns:
         """Fill in the numbers of values that are references."""
         rows = _selected((entries.values[key] >= 0) & (memo_start >= 0))
         index = entries.values[key][rows]
-        # an entry may refer to its own earlier values: Python has one empty text and one text for each letter
+        # an entry may refer to its own earlier values because Python shares empty and one-character strings
         if (index >= memo_start[rows] + entries.memo_offsets[key][rows]).any():
             raise NotColumnarError
         numbers = self._numbers[_KINDS.get(key, "text")]
@@ -212,5 +212,5 @@ class _RunColumns:
 
 
 def _selected(flags: NDArray[np.bool_]) -> Any:
-    """An index of the selected rows: usually all, and a slice needs no copy."""
+    """Return an index of the selected rows: a slice, which avoids a copy, if all rows are selected."""
     return slice(None) if flags.all() else np.flatnonzero(flags)

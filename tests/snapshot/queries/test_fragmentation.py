@@ -43,7 +43,7 @@ def test_free_memory_of_private_pools_is_separate():
     memory = snapshot.fragmentation()
     assert (memory.free, memory.empty, memory.partly, memory.private) == (6 * MIB, 4 * MIB, 0, 2 * MIB)
     text = "\n".join(fragmentation_lines(memory))
-    assert "   2.0 MiB  in private pools: only their CUDA graphs can use these" in text
+    assert "   2.0 MiB  in private pools: only their CUDA graphs can use it" in text
     assert "private" not in "\n".join(
         fragmentation_lines(Snapshot.load({"segments": [default_segment]}).fragmentation())
     )
@@ -53,12 +53,12 @@ def test_reason_of_an_oom():
     (oom,) = Snapshot.load(files.path("oom_fragmented")).ooms()
     assert (oom.event, oom.asked, oom.device_free) == (5998, 32 * MIB, 147527434240)
     assert oom.memory.largest == 7 * MIB
-    limit = "a limit (torch.cuda.set_per_process_memory_fraction) may have prevented it."
+    limit = "torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
     advice = "where only PyTorch can use them; expandable_segments:True avoids most of this."
     assert oom.reason == (
         "32.0 MiB were requested.",
-        "PyTorch had 109.5 MiB free in 47 pieces, the largest 7.0 MiB: none was large enough.",
-        f"A new segment needs 32.0 MiB, and the device had 137.4 GiB left: {limit}",
+        "PyTorch had 109.5 MiB free in 47 blocks, the largest 7.0 MiB: none was large enough.",
+        f"A new segment needs 32.0 MiB, and 137.4 GiB of device memory was free: {limit}",
         f"109.5 MiB are in partly used segments, {advice}",
     )
 
@@ -68,7 +68,7 @@ def test_free_pieces_serve_only_their_own_stream():
     segments = [segment(1 << 30, 20 * MIB, [block(1 << 30, 20 * MIB, 9, "inactive")], stream=7)]
     (failure,) = Snapshot.load({"device_traces": [[oom]], "segments": segments}).ooms()
     assert (failure.memory.largest, failure.memory.fit.block) == (20 * MIB, None)
-    assert failure.reason[1].startswith("PyTorch had a free piece of 20.0 MiB, but for another stream")
+    assert failure.reason[1].startswith("PyTorch had a free block of 20.0 MiB, but for another stream")
 
 
 @pytest.mark.parametrize("on", [True, False])

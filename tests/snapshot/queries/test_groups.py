@@ -136,16 +136,16 @@ def small():
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        (lambda s: s.timeline("0"), "'0' is not a device: expected its index, an integer"),
-        (lambda s: s.annotations("0"), "'0' is not a device: expected its index, an integer"),
-        (lambda s: s.live(device=True), "True is not a device: expected its index, an integer"),
+        (lambda s: s.timeline("0"), "'0' is not a device index: expected an integer"),
+        (lambda s: s.annotations("0"), "'0' is not a device index: expected an integer"),
+        (lambda s: s.live(device=True), "True is not a device index: expected an integer"),
         (lambda s: s.live().by(["line"]), "cannot group by ['line']: choose from"),
         (lambda s: s.fragmentation(need="much"), "'much' is not a size"),
-        (lambda s: s.fragmentation(need=-5), "the size of an allocation must be at least one byte, not -5"),
-        (lambda s: s.allocated("0"), "'0' is not a time: expected microseconds since 1970"),
-        (lambda s: s.allocated(math.nan), "nan is not a time: expected microseconds since 1970"),
-        (lambda s: diff(s, "b"), "cannot compare 'str': expected a snapshot"),
-        (lambda s: to_frame(s.state_at(1)), "a state has two tables"),
+        (lambda s: s.fragmentation(need=-5), "the size of an allocation must be positive, not -5"),
+        (lambda s: s.allocated("0"), "'0' is not a timestamp: expected microseconds since the Unix epoch"),
+        (lambda s: s.allocated(math.nan), "nan is not a timestamp: expected microseconds since the Unix epoch"),
+        (lambda s: diff(s, "b"), "cannot compare 'str': expected a Snapshot"),
+        (lambda s: to_frame(s.state_at(1)), "a state contains two tables"),
     ],
 )
 def test_messages_have_one_line(small, query, message):

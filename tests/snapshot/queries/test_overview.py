@@ -41,7 +41,7 @@ def overview_of(trace, segments):
 
 def test_note_about_events_without_a_time():
     trace = [event("alloc", 512, 10, 1), {"action": "free_completed", "addr": 512, "size": 10}]
-    assert overview_of(trace, []).notes == ("1 event has no time: the times of the others are not used",)
+    assert overview_of(trace, []).notes == ("1 event has no timestamp: timestamps are not used",)
     assert overview_of(trace[:1], [segment(0, 1024, [block(512, 512, 10)])]).notes == ()
 
 
@@ -49,8 +49,8 @@ def test_notes_about_missing_times_and_segments():
     untimed = [{"action": "alloc", "addr": address, "size": 10} for address in (512, 1024)]
     facts = overview(Snapshot.load({"device_traces": [untimed]}), 0)
     assert facts.notes == (
-        "the events have no times",
-        "reserved bytes are unknown because the file has no segments",
+        "the events have no timestamps",
+        "reserved memory is unknown because the file has no segments",
     )
 
 
@@ -64,17 +64,17 @@ def notes_of_repeated_events(count):
 def test_notes_use_singular_and_plural():
     assert notes_of_repeated_events(1) == (
         "1 free without an allocation was ignored",
-        "1 block was allocated again without a free: the earlier one ends there",
+        "1 block was allocated again without a free, which ends the previous block",
     )
     assert notes_of_repeated_events(2) == (
         "2 frees without an allocation were ignored",
-        "2 blocks were allocated again without a free: the earlier one ends there",
+        "2 blocks were allocated again without a free, which ends the previous block",
     )
 
 
 def test_note_about_segments_that_contradict_the_events():
     facts = overview_of([event("segment_alloc", 512, 20 * MIB, 1)], [])
-    assert facts.notes == ("the segments at the end contradict the events: reserved bytes are only known at the end",)
+    assert facts.notes == ("the segments at the end contradict the events: reserved memory is known only at the end",)
     assert (facts.reserved_end, facts.reserved_peak) == (0, None)
 
 
@@ -84,7 +84,7 @@ def test_notes_about_blocks():
     del second["requested_size"]
     facts = overview_of([], [segment(4096, 2 * MIB, [first, second])])
     assert facts.notes[2:] == (
-        "1 block at the end has no requested size: the rounded size is used instead",
-        "1 block at the end is inside another: sums count both",
+        "1 block at the end has no requested size: the rounded size is used",
+        "1 block at the end is inside another block: totals include both",
     )
     assert facts.end_requested == 2024

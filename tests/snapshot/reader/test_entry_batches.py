@@ -238,11 +238,11 @@ def test_values_under_unknown_keys_are_not_checked(key, invalid):
         ({"time_us": -7 << 40}, "time_us is out of range"),
         ({"device_free": -7 << 30}, "device_free is out of range"),
         ({"time_us": 1 << 70}, "time_us is out of range"),
-        ({"user_metadata": 5}, "user_metadata is an int, not a text"),
+        ({"user_metadata": 5}, "user_metadata is an int, not a string"),
         ({"frames": "f"}, "frames is a str, not a list"),
-        ({"frames": [{"filename": 5}]}, "frames: filename is an int, not a text"),
+        ({"frames": [{"filename": 5}]}, "frames: filename is an int, not a string"),
         ({"frames": ["N/A"]}, "frames is a str, not a dict"),
-        ({"pool_id": (1,)}, "pool_id has 1 parts, not two"),
+        ({"pool_id": (1,)}, "pool_id has 1 items, not two"),
         ({"pool_id": (1, 1 << 64)}, "pool_id is out of range"),
     ],
     ids=str,
@@ -266,9 +266,9 @@ def test_numbers_of_any_size_are_not_texts(location):
     frames = [{"filename": "a.py", "line": 1, "name": "f"} | (huge if location in {"filename", "name"} else {})]
     entry = {**steady(1)[0], "frames": frames} | (huge if location not in {"filename", "name"} else {})
     raw = {"segments": [], "device_traces": [[entry]]}
-    with pytest.raises(SnapshotError, match=rf"{location} is a number of more than 128 bits, not a text"):
+    with pytest.raises(SnapshotError, match=rf"{location} is an integer of more than 128 bits, not a string"):
         Snapshot.load(pickle.dumps(raw, 4))
-    with pytest.raises(SnapshotError, match=rf"{location} is an int, not a text"):
+    with pytest.raises(SnapshotError, match=rf"{location} is an int, not a string"):
         Snapshot.load(raw)
     numbers = {"user_metadata": {"a": 1 << 20_000, "b": 2}, "unknown": {1 << 20_000: 1}}
     raw = {"segments": [], "device_traces": [[steady(1)[0] | numbers]]}
@@ -420,7 +420,7 @@ def test_entry_in_place_of_a_text():
     run = runs(data)[0]
     at = data.index(b"\x8c\x01b")
     long = b"j" + run.memo_index.to_bytes(4, "little")
-    with pytest.raises(SnapshotError, match="source_code: a text is a dict, not a text"):
+    with pytest.raises(SnapshotError, match="source_code: a text is a dict, not a string"):
         Snapshot.load(data[:at] + long + data[at + 3 :])
 
 

@@ -55,7 +55,7 @@ def test_host_traces():
     assert [t.size.tolist() for t in Snapshot.load(raw | {"host_traces": [[entry], []]}).host] == [[10], []]
     for invalid, message in (["?"], "host_traces[0] is a str, not a dict"), ({}, "host_traces is a dict, not a list"):
         (trace,) = Snapshot.load(raw | {"host_traces": invalid}).host
-        assert (len(trace), trace.trouble) == (0, message)
+        assert (len(trace), trace.error) == (0, message)
 
 
 def test_tables_are_the_same_in_every_process():
