@@ -132,7 +132,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             devices=None if devices is None else runtime.monitor.parse_devices(split_devices(devices, "devices")),
             lines=None if lines is False else _regions(lines),
             all_functions=lines is True,
-            limits=Limits.read(limit, limit_held, limit_outside, limit_host),
+            limits=Limits.parse(limit, limit_held, limit_outside, limit_host),
             modules=None if modules is None else ModuleTracker(modules, reset=peaks == "exact"),
             history=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
             path=path,

@@ -76,7 +76,7 @@ def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, hos
     from ipygpumem.features.limits.model import Limits
 
     sizes = (peak, held, outside, host)
-    if not Limits.read(*sizes):
+    if not Limits.parse(*sizes):
         raise ValueError("no limit is set: add one, as in gpumem_limit('2 GiB')")
     names = ("limit", "limit_held", "limit_outside", "limit_host")
     return {name: size for name, size in zip(names, sizes, strict=True) if size is not None}

@@ -216,7 +216,7 @@ def test_other_allocators(make_gpu, backend, tmp_path):
     device = m.report.devices["cuda:0"]
     if backend == "pluggable":
         assert (device.held, device.peak, device.outside) == (None, None, None)
-        assert "keeps no counters" in device.grades["held"].reason
+        assert "provides no counters" in device.grades["held"].reason
     else:
         assert (device.held, device.outside) == (0, 100 * MIB)
         assert device.grades["held"].reason.startswith("cudaMallocAsync")

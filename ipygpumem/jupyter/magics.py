@@ -217,7 +217,7 @@ class GPUMem(Magics, Settings, Display):
             peak_lines=not arguments.quiet,
             modules=modules,
             outside=arguments.outside or self.outside == "library",
-            limits=Limits.read(self.limit if arguments.limit is None else arguments.limit, *limits),
+            limits=Limits.parse(self.limit if arguments.limit is None else arguments.limit, *limits),
             path=path,
             history=history_options(arguments),
             profile=profile_collector(

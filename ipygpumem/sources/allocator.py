@@ -1,4 +1,4 @@
-"""PyTorch's CUDA allocator: its counters, segments and blocks."""
+"""Counters, segments and blocks of PyTorch's CUDA caching allocator."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ipygpumem.sources import pytorch
 
 @dataclass(frozen=True, slots=True)
 class AllocatorStatistics:
-    """One device's allocator at one instant: bytes now, their peaks since the last reset, and event counts.
+    """Allocator statistics of one device: current and peak memory usage in bytes, and event counts.
 
-    ``segments`` counts all allocations and frees of segments: it is constant only while none changes.
+    ``segments`` counts all segment allocations and frees, so it changes whenever a segment is allocated or freed.
     """
 
     now: Counters
@@ -31,13 +31,13 @@ class AllocatorStatistics:
 
 
 def stats(index: int) -> dict[str, Any]:
-    """Return the allocator's nested counters; raises RuntimeError for a pluggable allocator, which keeps none."""
+    """Return the allocator's nested counters. Raises RuntimeError for pluggable allocators, which have none."""
     counters: dict[str, Any] = sys.modules["torch"]._C._cuda_memoryStats(index)
     return counters
 
 
 def allocator_state(stats: dict[str, Any]) -> AllocatorStatistics:
-    """Select the counters from what `stats` returns."""
+    """Convert the nested counters returned by `stats`."""
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
     segments = stats["segment"]["all"]
@@ -75,16 +75,16 @@ def uses_expandable_segments() -> bool:
         return True
     try:
         return any(segment.get("is_expandable") for segment in segments())
-    except Exception:  # this backend keeps no list of segments
+    except Exception:  # not supported by this allocator backend
         return False
 
 
 def pinned_memory(torch: Any) -> int | None:
-    """Return the bytes of page-locked memory that PyTorch's host allocator owns, or None if they are not counted."""
+    """Return the pinned memory reserved by PyTorch's host allocator in bytes, or None if it is not counted."""
     read_stats = getattr(torch._C, "_cuda_hostMemoryStats", None)
     try:
         stats = {} if read_stats is None else read_stats()
-        # torch 2.13 calls it allocated_bytes, earlier versions reserved_bytes
+        # the key is allocated_bytes in torch 2.13 and reserved_bytes in earlier versions
         for family in ("reserved_bytes", "allocated_bytes"):
             if "current" in stats.get(family, ()):
                 return int(stats[family]["current"])
@@ -100,7 +100,7 @@ def is_recording() -> bool:
 
 
 def empty_cache() -> bool:
-    """Return PyTorch's unused cached memory to the device, if CUDA is initialized and no graph is being captured."""
+    """Call ``torch.cuda.empty_cache()`` and return True, if CUDA is initialized and no graph is being captured."""
     torch = pytorch.started()
     if torch is None or pytorch.capturing(torch):
         return False
@@ -109,9 +109,9 @@ def empty_cache() -> bool:
 
 
 class Block(NamedTuple):
-    """An allocated block: its bytes as rounded by the allocator and as requested, its pool, and its stack if known.
+    """An allocated block with its rounded and requested size in bytes, its pool, and its stack if recorded.
 
-    ``frames`` are (file name, line, function), the innermost first.
+    ``frames`` contains (file name, line, function) tuples, innermost frame first.
     """
 
     device: str
@@ -123,7 +123,7 @@ class Block(NamedTuple):
 
 
 class AllocatedBlocks:
-    """The allocated blocks of all devices at one instant, and the address ranges of all segments."""
+    """Allocated blocks of all devices at one point in time, and the address ranges of all segments."""
 
     def __init__(self, blocks: list[Block], segment_ranges: list[tuple[str, int, int]]) -> None:
         self.blocks = sorted(blocks, key=attrgetter("device", "address"))
@@ -131,7 +131,7 @@ class AllocatedBlocks:
         self._segment_ranges = sorted(segment_ranges)
 
     def block(self, device: str, address: int) -> Block | None:
-        """Return the block that contains an address."""
+        """Return the block that contains an address, or None."""
         i = bisect.bisect_right(self.positions, (device, address)) - 1
         if i < 0:
             return None
@@ -139,15 +139,15 @@ class AllocatedBlocks:
         return block if block.device == device and address < block.address + block.size else None
 
     def contains(self, device: str, address: int) -> bool:
-        """Return whether an address belongs to one of PyTorch's segments, in use or not."""
+        """Return whether an address lies within one of PyTorch's segments, allocated or free."""
         i = bisect.bisect_right(self._segment_ranges, (device, address, 1 << 64)) - 1
         return i >= 0 and self._segment_ranges[i][0] == device and address < self._segment_ranges[i][2]
 
 
 def allocated_blocks() -> AllocatedBlocks | None:
-    """Read the allocated blocks of all devices, or return None if this allocator does not list them.
+    """Return the allocated blocks of all devices, or None if the allocator backend does not list them.
 
-    Adds an event ``snapshot`` to a running recording.
+    Adds a ``snapshot`` event to the allocation history if it is being recorded.
     """
     try:
         listed_segments = segments()

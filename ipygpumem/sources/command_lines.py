@@ -1,7 +1,7 @@
-"""Command lines with secrets redacted; in doubt a value is redacted.
+"""Redaction of secrets in command lines.
 
-The meaning of an argument depends on the program. So arguments are shown if they look like plain names, numbers and
-paths, values of options depending on the option's name; code, structured text and random-looking text are not shown.
+Names, numbers and paths are shown. Code, structured text, random-looking text, values of options with a secret-sounding
+name and all ambiguous values are redacted, because the meaning of an argument depends on the program.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SECRET_NAME = re.compile(
     r"|signature)\b|(api|access|account|encryption|hf|license|master|openai|rsa|service|ssh|wandb) ?key|passw"
     r"|passphrase|secret|credential|pwd\b|token\b"
 )
-"""Matches the words of a name: "hf token" for ``--hf_token``, but not "max tokens"."""
+"""Pattern of names that indicate a secret, split into words: ``hf token`` matches, but ``max tokens`` does not."""
 _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
-"""Words of names whose value is a number, also if another word looks like a secret: --num_key_value_heads 8."""
+"""Words in names of numeric options, which take precedence over `_SECRET_NAME`: ``--num_key_value_heads 8``."""
 _NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _PLAIN = re.compile(r"[\w./\\:@,=+~%*\[\]-]*([?#]\*\*\*)?")
 _PATH_OR_URL = re.compile(r"[\w./\\~:+-]*([/\\]|\.\w{1,8}$)[\w./\\~:+-]*|[A-Za-z][A-Za-z0-9+.-]*://.*")
@@ -35,21 +35,21 @@ _KEY = re.compile(
     r"(?<![A-Za-z0-9])((hf_|sk-|sk_|pk_|rk_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|ASIA|AIza|ya29\.|eyJ|npm_|pypi-"
     r"|dop_v1_|wandb_v1_|nvapi-|r8_)[\w.=+/-]{6,}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9A-Za-z]))"
 )
-"""Keys with a known prefix, and UUIDs."""
+"""Pattern of API keys with a known prefix, and of UUIDs."""
 _LONG = re.compile(r"[A-Za-z0-9]{20,}")
 _MIN_CASE_CHANGES = 4
 
 
 def redact_command(arguments: Sequence[str]) -> str:
-    """Return a command on one line, with code as ``...`` and what may be a secret as ``***``."""
-    is_title = len(arguments) == 1  # a program that sets its process title has it all in one argument
+    """Return a command on one line, with code replaced by ``...`` and possible secrets replaced by ``***``."""
+    is_title = len(arguments) == 1  # a custom process title is a single argument
     redacted = _redact_arguments(" ".join(arguments).split() if is_title else arguments, is_title=is_title)
     text = printable(" ".join(" ".join(argument.split()) for argument in redacted))
     return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
 def short_name(arguments: Sequence[str]) -> str:
-    """Return program and script: ``python train.py``, ``python -m ipykernel_launcher``."""
+    """Return the program with its script or module, for example ``python train.py``."""
     parts = iter(arguments if len(arguments) > 1 else " ".join(arguments).split())
     program = _file_name(next(parts, ""))
     return printable(program + (_script(parts) if "python" in program else ""))[:_MAX_NAME_LENGTH]
@@ -73,7 +73,7 @@ def _file_name(path: str) -> str:
 
 
 def _redact_arguments(arguments: Sequence[str], *, is_title: bool) -> Iterator[str]:
-    name = ""  # of an option whose value may follow, or of a secret, whose value may consist of several words
+    name = ""  # name of the option or secret to which the next argument may belong
     for i, argument in enumerate(arguments):
         if i and name in _CODE_OPTIONS:
             yield "..."
@@ -84,38 +84,38 @@ def _redact_arguments(arguments: Sequence[str], *, is_title: bool) -> Iterator[s
             text, name = _redact_option(argument)
             yield text
             if is_title and not name and text.endswith(_REDACTED):
-                name = "token"  # a title has no quotes: the next words may belong to the same value
-        elif i == 0:  # the program: its folders may have any name
+                name = "token"  # a title contains no quotes, so the next words may belong to the same value
+        elif i == 0:  # the path of the program, whose folders may have any name
             yield _redact(argument) if "=" in argument or "://" in argument else _redact_random(argument)
         else:
             before, _, value = argument.partition("=")
-            announces_secret = _names_secret(before)
-            awaits_secret = _names_secret(name)
-            yield _redact(argument, "" if awaits_secret and announces_secret and value else name)
-            if not awaits_secret:
-                name = argument if announces_secret and argument.isidentifier() else ""
+            is_secret_name = _names_secret(before)
+            follows_secret_name = _names_secret(name)
+            yield _redact(argument, "" if follows_secret_name and is_secret_name and value else name)
+            if not follows_secret_name:
+                name = argument if is_secret_name and argument.isidentifier() else ""
 
 
 def _redact_option(argument: str) -> tuple[str, str]:
-    """Return an option as text, and its name if its value is the next argument."""
+    """Return a tuple ``(text, name)``: the redacted option, and its name if the next argument may be its value."""
     match = _OPTION.fullmatch(argument)
     if match is None:
-        return _REDACTED, "token"  # whatever follows is redacted, too
+        return _REDACTED, "token"  # also redact the next argument
     name, sign, value = match.groups()
     if sign:
         return f"{_redact_random(name)}{sign}{_redact(value, name)}", ""
-    value = "" if argument.startswith("--") else argument[2:]  # of a short option, or a long name after one dash
+    value = "" if argument.startswith("--") else argument[2:]  # value of a short option, or a name with one dash
     if _NUMBER.fullmatch(value) or (argument[1] not in "pP" and re.fullmatch(r"[a-z_-]{1,8}", value)):
         return _redact_random(argument), argument
     return f"{argument[:2]}{_REDACTED}", ""
 
 
 def _redact(text: str, name: str = "") -> str:
-    """Redact text unless it is plain, and all of it if its name announces a secret or is a short option."""
+    """Redact the parts of a text that may be secret, or all of it if ``name`` indicates a secret."""
     is_number = _NUMBER.fullmatch(text) is not None
     if _names_secret(name) and not (is_number and _COUNT.search(_words(name))):
         return _REDACTED
-    is_short_option = name.startswith("-") and len(name) == len("-x") and name != "-m"  # which may mean anything
+    is_short_option = name.startswith("-") and len(name) == len("-x") and name != "-m"  # ambiguous
     if is_short_option and not is_number and not _PATH_OR_URL.fullmatch(text):
         return _REDACTED
     if "://" in text:

@@ -1,6 +1,6 @@
-"""Calls of the CUDA runtime that PyTorch does not offer, in the library that this process has already loaded.
+"""Calls to the CUDA runtime for functions that PyTorch does not expose.
 
-That library is PyTorch's: a call that fails must not leave its error for PyTorch's next call to report.
+The error of a failed call must be cleared, because PyTorch uses the same runtime library and would report it later.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RELAXED = 2
-"""cudaStreamCaptureModeRelaxed."""
+"""Value of cudaStreamCaptureModeRelaxed."""
 
 PoolKind = Literal["stream", "graph"]
 _POOL_ATTRIBUTES: dict[PoolKind, tuple[int, int, int]] = {"stream": (5, 7, 6), "graph": (2, 0, 3)}
-"""cudaMemPoolAttr... and cudaGraphMemAttr... ReservedMemCurrent, UsedMemCurrent and ReservedMemHigh."""
+"""Values of ReservedMemCurrent, UsedMemCurrent and ReservedMemHigh in cudaMemPoolAttr and cudaGraphMemAttributeType."""
 
 
 class CudaPool(NamedTuple):
-    """Sizes of a CUDA memory pool in bytes: reserved, in use, and the most that was reserved so far."""
+    """Reserved, used and peak reserved memory of a CUDA memory pool in bytes."""
 
     held: int
     used: int
@@ -32,14 +32,14 @@ class CudaPool(NamedTuple):
 
 
 class RelaxedCaptureMode:
-    """Allow calls to the device in this thread while one of its streams is being captured into a CUDA graph.
+    """Context manager that permits CUDA calls in this thread while a stream is being captured into a CUDA graph.
 
-    During a capture, calls of the same thread that might wait, even queries, fail and invalidate the capture. This also
-    happens if the captured stream is not the current one, which PyTorch cannot detect. PyTorch's allocator changes the
-    mode for its own calls in the same way. Entering returns whether the mode could be changed; if not, make no call.
+    In the default capture mode, potentially unsafe calls fail and invalidate the capture, even for queries. This also
+    applies if the captured stream is not the current stream, which PyTorch cannot detect. PyTorch's allocator changes
+    the mode in the same way. ``__enter__`` returns whether the mode was changed; if not, CUDA must not be called.
     """
 
-    # a class, because contextlib's generators take three times as long
+    # a class because a contextlib generator takes three times as long
 
     def __enter__(self) -> bool:
         self._runtime, self._mode = _runtime(), ctypes.c_int(_RELAXED)
@@ -56,9 +56,9 @@ class RelaxedCaptureMode:
 
 @contextlib.contextmanager
 def raw_allocation(nbytes: int) -> Iterator[bool]:
-    """Allocate memory of the current device with cudaMalloc and free it at the end of the block.
+    """Allocate memory on the current device with cudaMalloc and free it on exit.
 
-    Yields whether the allocation succeeded; False also if no CUDA runtime can be called.
+    Yields whether the allocation succeeded, which is False if no CUDA runtime is loaded.
     """
     runtime, pointer = _runtime(), ctypes.c_void_p()
     allocated = False
@@ -76,9 +76,9 @@ def raw_allocation(nbytes: int) -> Iterator[bool]:
 
 
 def pool(index: int, kind: PoolKind) -> CudaPool | None:
-    """Read a device's default memory pool (cudaMallocAsync), or the memory of allocations in CUDA graphs.
+    """Return the usage of a device's default memory pool (cudaMallocAsync) or of its CUDA graph memory pool.
 
-    Needs a context on the device. None if it cannot be read: with an older runtime, or after a failed kernel.
+    Requires a context on the device. Returns None if the query fails: with an old runtime, or after a failed kernel.
     """
     runtime = _runtime()
     if runtime is None:

@@ -1,6 +1,6 @@
-"""A CUDA device and its NVML entry.
+"""CUDA device and its counterpart in NVML, matched by UUID.
 
-The two are matched by UUID. This process's entry in NVML's list is found by an allocation that the entry must follow.
+The entry of this process in NVML's process list is found with test allocations, which must change the entry.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ipygpumem.sources.nvml import Nvml
 
 _TEST_SIZES = (34 * MIB, 38 * MIB)
-"""Test allocations: multiples of CUDA's granularity of 2 MiB, but sizes that no library is likely to allocate."""
+"""Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that libraries are unlikely to allocate."""
 _TOLERANCE = 2 * MIB
 _REQUIRED_FREE = 256 * MIB
 
 
 class DriverReading(NamedTuple):
-    """A device at one instant according to the driver: everything but PyTorch's allocator.
+    """Memory usage of a device as reported by the driver, in bytes.
 
-    ``problem`` is what could not be read, ``listed`` the other processes with their bytes, and ``highest`` the most
-    memory that this process has ever used, if the driver's accounting mode is on.
+    ``problem`` is the error message of a failed query, ``listed`` contains the pid and memory usage of other processes,
+    and ``highest`` is the peak usage of this process if the driver's accounting mode is enabled.
     """
 
     context: bool
@@ -44,15 +44,15 @@ class DriverReading(NamedTuple):
 
 @dataclass(slots=True)
 class Device:
-    """A device of this process, with PyTorch's index and the product name.
+    """Device of this process, with PyTorch's device index and the product name as ``label``.
 
     Attributes:
-        nvml: None, with the ``reason``, if NVML does not have this device; otherwise ``handle`` is its handle.
-        own_pid: The pid under which NVML lists this process, once verified.
-        mode: What can be attributed (see `DeviceReading`), with the ``reason``.
-        graphics: Whether graphics processes use the device; ``accounting`` is the driver's accounting mode.
-        segments: PyTorch's count of changed segments at the last reading.
-        listed: The other processes at the last reading, and ``others`` the sum of their bytes.
+        nvml: NVML library, in which the device is identified by ``handle``; None if the device cannot be queried.
+        own_pid: Pid of this process in NVML's process list; None before verification.
+        mode: How memory usage is attributed (see `DeviceReading`), with the ``reason``.
+        graphics: Whether graphics processes use the device; ``accounting``: whether accounting mode is enabled.
+        segments: Number of segment allocations and frees at the last reading.
+        listed: Other processes at the last reading; ``others`` is their total memory usage in bytes.
     """
 
     index: int
@@ -73,12 +73,12 @@ class Device:
 
     @property
     def name(self) -> str:
-        """PyTorch's name: ``cuda:0``."""
+        """Name of the device in PyTorch, for example ``cuda:0``."""
         return f"cuda:{self.index}"
 
     @classmethod
     def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
-        """Return a device with its NVML handle. Creates no context. ``reason`` says why ``nvml`` is None."""
+        """Create a device with its NVML handle, without a CUDA context. ``reason`` explains why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
         device = cls(index, str(properties.name), uuid, int(properties.total_memory), reason=reason)
@@ -90,25 +90,25 @@ class Device:
             device.reason = str(error)
             return device
         if is_mig_parent:
-            device.reason = "NVML can read only the whole GPU of this MIG instance, which others may share"
+            device.reason = "NVML reports only the whole GPU of this MIG instance, which other users may share"
             return device
         device.graphics, device.accounting = _has_graphics(nvml, handle), nvml.has_accounting(handle)
         device.nvml, device.handle = nvml, handle
-        device.mode, device.reason = "device", "no CUDA context of this process yet"
+        device.mode, device.reason = "device", "this process has no CUDA context yet"
         return device
 
     def verify(self, torch: Any, reserved: int | None) -> None:
-        """Find this process's entry in NVML's list: the one that follows test allocations outside PyTorch of 34 MiB.
+        """Find this process in NVML's process list by test allocations of about 34 MiB outside PyTorch.
 
-        Called once per device, with a context and while no graph is being captured. ``reserved`` is the memory that
-        PyTorch has reserved, in bytes.
+        Must be called once per device, with a CUDA context and without an active graph capture. ``reserved`` is the
+        memory reserved by PyTorch in bytes.
         """
         self.verified = True
         if self.nvml is None:
             return
         try:
             self._verify(torch, self.nvml, reserved)
-        except Exception as error:  # NVML fails, or a kernel has failed: other values can still be read
+        except Exception as error:  # NVML or a kernel has failed, but other values can still be read
             self._set_mode("device", f"no attribution by process: {first_line(error)}")
 
     def _set_mode(self, mode: Mode, reason: str, own_pid: int | None = None) -> None:
@@ -116,7 +116,7 @@ class Device:
 
     def _verify(self, torch: Any, nvml: Nvml, reserved: int | None) -> None:
         entries = nvml.processes(self.handle)
-        # machines with unified memory have a process list, but no value for the whole device
+        # on machines with unified memory, NVML reports processes but no values for the whole device
         memory = device_memory(nvml, self.handle) or pytorch.device_memory(torch, self.index)
         if memory is not None and memory.total - memory.used < _REQUIRED_FREE:
             self._match_pid(entries, reserved, "too little free memory for a test allocation")
@@ -138,12 +138,12 @@ class Device:
             self._set_mode("process", "NVML entry verified by a test allocation", candidates.pop())
         elif not device_changed and not candidates:
             self.nvml = None
-            self._set_mode("torch-only", "NVML's device with this UUID did not change with a test allocation")
+            self._set_mode("torch-only", "the NVML device with this UUID did not change with a test allocation")
         else:
             self._set_mode("device", _missing_entry(entries, ambiguous=bool(candidates)))
 
     def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
-        """Allocate and free memory; return the pids whose entries followed, and whether the whole device did."""
+        """Allocate and free memory. Return the pids whose usage followed, and whether the device usage followed."""
         before, memory_before = nvml.processes(self.handle), _used(nvml, self.handle)
         with cuda.raw_allocation(nbytes) as allocated:
             if not allocated:
@@ -154,11 +154,11 @@ class Device:
             pid for pid, size in during.items() if _followed(before.get(pid) or 0, size, after.get(pid) or 0, nbytes)
         }
         if memory_before is None or memory_during is None or memory_after is None:
-            return pids, bool(pids)  # without a value for the whole device the entry is sufficient
+            return pids, bool(pids)  # no value for the whole device, so the entry is sufficient
         return pids, _followed(memory_before, memory_during, memory_after, nbytes)
 
     def _match_pid(self, entries: dict[int, int | None], reserved: int | None, reason: str) -> None:
-        """Without a test allocation: accept the entry with our pid if it is large enough for PyTorch's memory."""
+        """Accept the entry with the pid of this process if it is at least as large as PyTorch's reserved memory."""
         for pid in namespace_pids():
             size = entries.get(pid)
             if size is not None and size >= max(reserved or 0, 1):
@@ -167,20 +167,20 @@ class Device:
         self._set_mode("device", f"{_missing_entry(entries, ambiguous=False)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
-        """Return the bytes of every process on the device by pid, including this process; may raise NvmlError."""
+        """Return the memory usage in bytes of all processes on the device by pid. Raises NvmlError on failure."""
         if self.nvml is None:
-            raise NvmlError(self.reason or "NVML does not know this device")
+            raise NvmlError(self.reason or "NVML cannot query this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
 
     def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DriverReading:
-        """Read what the driver reports; ``busy`` includes whether work is queued on the device."""
+        """Read the driver's values; if ``busy`` is true, also whether the device has pending work."""
         context = pytorch.has_context(torch, self.index)
         memory, process, highest, problem = None, None, None, ""
         entries: dict[int, int | None] = {}
         if self.nvml is not None:
             try:
                 memory = self.nvml.memory(self.handle)
-            except NvmlError as error:  # the list may still work: machines with unified memory
+            except NvmlError as error:  # the process list may still work, for example with unified memory
                 problem = str(error)
             if self.own_pid is not None:
                 try:
@@ -196,26 +196,26 @@ class Device:
         if process is None:
             return DriverReading(context, memory, problem=problem, busy=is_busy)
         listed = tuple(entries.items())
-        if listed != self.listed:  # keep the old object otherwise: thousands of reports share it
+        if listed != self.listed:  # otherwise keep the old object, which reports share
             self.listed, self.others = listed, sum(size for size in entries.values() if size is not None)
         return DriverReading(context, memory, process, self.others, problem, is_busy, self.listed, highest)
 
     def reading(self, driver: DriverReading, state: AllocatorStatistics | None, torch_reason: str) -> DeviceReading:
-        """Combine the driver's values with the allocator's counters, None if it keeps none."""
+        """Combine the driver's values with the allocator's counters; ``state`` is None if there are none."""
         memory, process, others, listed = driver.memory, driver.process, driver.others, driver.listed
         mode, reason = self.mode, driver.problem or self.reason
         if mode == "process" and process is None:
             mode, reason = "device", driver.problem or "this process's entry is missing from NVML's list"
         elif process is not None and state is not None and process < state.now.reserved:
-            # such an entry is inconsistent or of another process
-            mode, reason = "device", "NVML's entry is smaller than what PyTorch has reserved"
+            # the entry is inconsistent or belongs to another process
+            mode, reason = "device", "NVML's entry is smaller than PyTorch's reserved memory"
             process, others, listed = None, None, ()
         if mode == "device" and memory is None:
             mode = "torch-only"
         elif mode == "torch-only" and memory is not None:
             mode = "device"
         if not driver.context and process is None:
-            process = 0  # without a context there is no memory
+            process = 0  # no context, so no memory
         return DeviceReading(
             name=self.name,
             context=driver.context,
@@ -242,7 +242,7 @@ class Device:
 
 
 def device_memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
-    """Return what NVML reports for a whole device; None if it reports nothing."""
+    """Return NVML's values for a whole device, or None if the query fails."""
     try:
         return nvml.memory(handle)
     except NvmlError:
@@ -255,8 +255,8 @@ def _used(nvml: Nvml, handle: Any) -> int | None:
 
 
 def _followed(before: int, during: int | None, after: int, nbytes: int) -> bool:
-    """Return whether a value rose by a test allocation and fell again."""
-    return during is not None and all(abs(during - level - nbytes) <= _TOLERANCE for level in (before, after))
+    """Return whether a value increased by ``nbytes`` with the test allocation and decreased afterwards."""
+    return during is not None and all(abs(during - usage - nbytes) <= _TOLERANCE for usage in (before, after))
 
 
 def _pci_bus_id(properties: Any) -> str | None:
@@ -273,13 +273,13 @@ def _has_graphics(nvml: Nvml, handle: Any) -> bool:
 
 
 def _missing_entry(entries: dict[int, int | None], *, ambiguous: bool) -> str:
-    """Return why this process's entry is unknown."""
+    """Return the reason why the entry of this process is unknown."""
     if ambiguous:
         return "several entries of NVML's list changed with a test allocation"
     if not entries:
-        return "NVML lists no process: this container hides them"
+        return "NVML lists no processes: this container hides them"
     if all(size is None for size in entries.values()):
-        return "NVML reports no memory by process on this system (WSL2, Windows)"
+        return "NVML does not report memory usage by process on this system (WSL2, Windows)"
     if any(entries.get(pid) == 0 for pid in namespace_pids()):
         return "NVML reports 0 bytes for this process: the driver hides its memory from this container"
-    return "this process is not in NVML's list"
+    return "this process is not in NVML's process list"

@@ -1,4 +1,4 @@
-"""The devices of this process, and readings of all of them at one instant."""
+"""Monitor that reads the memory counters of all devices and of the host."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]
 
 _TRIES = 3
-_ASYNC = "cudaMallocAsync: CUDA's default memory pool, which PyTorch shares with every other user of that pool"
+_ASYNC = "cudaMallocAsync: CUDA's default memory pool, which PyTorch shares with all other users of that pool"
 
 
 class DeviceMonitor:
-    """The devices of this process by index, available once CUDA is initialized.
+    """Monitor of the devices of this process, which are available once CUDA is initialized.
 
-    ``selected`` has the names of the devices to read (``"cuda:0"``); None for every device with a context of this
-    process. ``process_directory`` has what is known about other processes.
+    ``devices`` maps indices to devices. ``selected`` contains the names of the devices to read (``"cuda:0"``), None for
+    all. ``process_directory`` identifies other processes.
     """
 
     def __init__(self, selected: Iterable[str] | None = None) -> None:
@@ -39,19 +39,19 @@ class DeviceMonitor:
         self._callbacks: list[Callable[[], None]] = []
 
     def call_when_started(self, callback: Callable[[], None]) -> None:
-        """Call a function as soon as CUDA is found to be initialized, or now if it is."""
+        """Call a function once CUDA is initialized, or immediately if it already is."""
         if self.find_devices() is not None:
             callback()
         else:
             self._callbacks.append(callback)
 
     def cancel_when_started(self, callback: Callable[[], None]) -> None:
-        """Undo `call_when_started`."""
+        """Remove a callback registered with `call_when_started`."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 
     def find_devices(self) -> Any | None:
-        """Find the devices once CUDA is initialized, and return torch; None before."""
+        """Create the devices if CUDA is initialized. Return the torch module, or None if CUDA is not initialized."""
         torch = pytorch.started()
         if torch is not None and not self.devices:
             try:
@@ -71,14 +71,14 @@ class DeviceMonitor:
         return [device for device in devices if self.selected is None or device.name in self.selected]
 
     def parse_devices(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of devices (``cuda:0``) that the user wrote as ``0``, ``cuda:0`` or ``cuda``.
+        """Convert device names such as ``0``, ``cuda:0`` or ``cuda`` to the form ``cuda:0``.
 
-        Raises DeviceError if this process has no such device.
+        Raises DeviceError for an invalid name or a device that does not exist.
         """
         return tuple(dict.fromkeys(_device_name(str(name).strip()) for name in names))
 
     def other_processes(self, index: int) -> tuple[OtherProcess, ...]:
-        """Return the other processes on a device, the largest first; none if this process's own entry is unknown."""
+        """Return the other processes on a device by decreasing usage; empty if the entry of this process is unknown."""
         device = self.devices.get(index)
         if device is None or device.own_pid is None:
             return ()
@@ -90,16 +90,16 @@ class DeviceMonitor:
         return self.identify(device, entries.items())
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
-        """Look up the processes of NVML's entries (pid and bytes), the largest first."""
+        """Return the processes in ``entries``, pairs of pid and memory usage from NVML, sorted by decreasing usage."""
         return self.process_directory.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:
-        """Return whether a device lists pids of this PID namespace, so that it lists this process with its own pid."""
+        """Return whether NVML lists this process under its own pid, so that its pids belong to this namespace."""
         own_entries = {device.own_pid, *(monitored.own_pid for monitored in self.devices.values())} - {None}
         return own_entries == {own_pid()}
 
     def record_processes(self, readings: Mapping[str, DeviceReading]) -> None:
-        """Look up processes that are new on a device, so that they can be named after they have ended."""
+        """Look up new processes on the devices, so that they can still be named after they have ended."""
         for device in self.devices.values():
             reading = readings.get(device.name)
             if reading is not None and not self.has_recorded_processes(reading):
@@ -107,16 +107,16 @@ class DeviceMonitor:
                 self._recorded_lists[device.name] = reading.listed
 
     def has_recorded_processes(self, reading: DeviceReading) -> bool:
-        """Return whether `record_processes` was called with this very list of processes."""
+        """Return whether the processes of a reading have already been recorded by `record_processes`."""
         return not reading.listed or self._recorded_lists.get(reading.name) is reading.listed
 
     def read(
         self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator = allocator.state
     ) -> Reading:
-        """Read all counters. Never raises: a value that cannot be read is None, with the reason.
+        """Return a reading of all counters. Never raises: a value that cannot be read is None, with the reason.
 
-        ``available`` includes the machine's available main memory, and ``busy`` whether each device has work queued.
-        ``read_allocator`` reads the allocator's counters of a device with a context.
+        ``available`` includes the available host memory, and ``busy`` whether each device has pending work.
+        ``read_allocator`` is the function that reads the allocator counters of a device with a context.
         """
         torch = self.find_devices()
         devices: dict[str, DeviceReading] = {}
@@ -150,7 +150,7 @@ def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturin
             device.verify(torch, None if state is None else state.now.reserved)
         driver = device.read_driver(torch, capturing=capturing, busy=busy)
         state, reason = _read_state(torch, device, read_allocator if driver.context else allocator.state)
-        # if no segment changed since the last reading, none changed between these two; otherwise read them again
+        # driver and allocator values match only if no segment changed in between; otherwise read again
         for _ in range(_TRIES):
             segments = None if state is None else state.segments
             if segments == device.segments:
@@ -170,5 +170,5 @@ def _read_state(
     try:
         state = read_allocator(device.index)
     except Exception as error:
-        return None, f"this allocator keeps no counters: {first_line(error)}"
+        return None, f"the allocator backend provides no counters: {first_line(error)}"
     return state, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""

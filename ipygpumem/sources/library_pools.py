@@ -1,7 +1,7 @@
-"""Memory pools of this process's libraries, by their own counters.
+"""Statistics of the memory pools of libraries such as CuPy and JAX in this process.
 
-Only libraries that are imported and initialized are read; reading imports and initializes nothing. A library whose
-counters cannot be read is left out.
+Only libraries that are already imported and initialized are queried. Libraries whose statistics cannot be read are
+omitted.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ GRAPHS = "memory of CUDA graphs"
 
 @dataclass(frozen=True, slots=True)
 class PoolReading:
-    """One pool on one device (by index) at one instant, in bytes; None if it does not count that.
+    """Statistics of one memory pool on one device, in bytes. Values that the pool does not count are None.
 
-    ``held`` is allocated from CUDA, and ``used`` by the program. ``peak`` is the highest ``held``, or if that is not
-    counted the highest ``used``, since the library was initialized. ``source`` is the function that was called.
+    ``held`` is the memory that the pool has reserved from CUDA, and ``used`` the part in use. ``peak`` is the peak of
+    ``held``, or of ``used`` if ``held`` is None, since the library was initialized. ``source`` is the queried function.
     """
 
     name: str
@@ -36,13 +36,13 @@ class PoolReading:
 
 
 def pool_readings(devices: Iterable[int]) -> list[PoolReading]:
-    """Read all pools on these devices, by index; each device must have a context of this process."""
+    """Return statistics of all pools on the given devices (indices), each of which must have a CUDA context."""
     readings: list[PoolReading] = []
     indexes = list(devices)
     for read in (_cuda, _cupy, _jax, _tensorflow, _rmm, _numba):
         try:
             readings += read(indexes)
-        except Exception:  # noqa: S112 (read the other libraries)
+        except Exception:  # noqa: S112 (continue with the other libraries)
             continue
     return readings
 
@@ -72,7 +72,7 @@ def _cupy(indexes: list[int]) -> Iterator[PoolReading]:
 
 def _jax(indexes: list[int]) -> Iterator[PoolReading]:
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
-    if bridge is None or not bridge.backends_are_initialized():  # asking for devices would initialize it
+    if bridge is None or not bridge.backends_are_initialized():  # jax.local_devices() would initialize the backends
         return
     for device in sys.modules["jax"].local_devices():
         stats = device.memory_stats() if device.platform == "gpu" else None
@@ -102,9 +102,9 @@ def _rmm(indexes: list[int]) -> Iterator[PoolReading]:
             resource = getattr(resource, "upstream_mr", None)
         if resource is not None:
             counts = resource.allocation_counts
-            values = counts if isinstance(counts, dict) else vars(counts)  # a dict before 24.06
+            values = counts if isinstance(counts, dict) else vars(counts)  # a dict before RMM 24.06
             used, peak = int(values["current_bytes"]), int(values["peak_bytes"])
-            yield PoolReading("RMM's allocations", index, None, used, peak, "rmm's statistics")
+            yield PoolReading("RMM's allocations", index, None, used, peak, "RMM's statistics")
 
 
 def _numba(indexes: list[int]) -> Iterator[PoolReading]:

@@ -1,6 +1,6 @@
-"""NVML: the driver's values for whole devices and all processes.
+"""NVML queries for memory and processes of whole devices.
 
-pynvml's errors become `NvmlError` with a readable reason, or None for a single missing value.
+Errors from pynvml are converted to `NvmlError` with a readable reason, or to None for optional values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.reading import DeviceMemory
 
 _INITIAL_CAPACITY = 32
-"""Processes that fit into the first request for a list."""
+"""Initial size of the array for process lists."""
 _LIST_TRIES = 4
 _NOT_AVAILABLE = 2**64 - 1
 
@@ -22,24 +22,24 @@ _REASONS = {
     "NVML_ERROR_UNINITIALIZED": "NVML was shut down in this process",
     "NVML_ERROR_NOT_SUPPORTED": "this device does not support the NVML query",
     "NVML_ERROR_NO_PERMISSION": "no permission for the NVML query",
-    "NVML_ERROR_NOT_FOUND": "NVML does not find the device",
+    "NVML_ERROR_NOT_FOUND": "NVML cannot find the device",
     "NVML_ERROR_DRIVER_NOT_LOADED": "the NVIDIA driver is not loaded",
-    "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver library (libnvidia-ml) on this machine",
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "the NVIDIA driver library (libnvidia-ml) is not installed",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "the driver is too old for the NVML query",
     "NVML_ERROR_GPU_IS_LOST": "the GPU has fallen off the bus (NVML: GPU is lost)",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the driver and NVML have different versions: restart the machine",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the versions of the driver and NVML differ: restart the machine",
 }
 
 
 class Nvml:
-    """An initialized NVML, which needs no CUDA. Methods raise `NvmlError` unless they return None for a failure.
+    """Initialized NVML library. Methods raise `NvmlError` on failure, unless documented otherwise.
 
-    So does creating it without a driver or NVML library, or if another package is called pynvml.
+    The constructor raises `NvmlError` if the driver or nvidia-ml-py is missing, or if pynvml hides nvidia-ml-py.
     """
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
-            # the deprecated package pynvml warns everyone who imports the module
+            # the deprecated package pynvml emits a warning on import
             warnings.simplefilter("ignore", FutureWarning)
             try:
                 self._pynvml: Any = importlib.import_module("pynvml")
@@ -48,9 +48,9 @@ class Nvml:
             except Exception as error:
                 raise NvmlError(f"nvidia-ml-py cannot be imported: {first_line(error)}") from error
         if not hasattr(self._pynvml, "nvmlMemory_v2") or (self._pynvml.__file__ or "").endswith("__init__.py"):
-            raise NvmlError("an old package called pynvml hides nvidia-ml-py: pip uninstall pynvml")
+            raise NvmlError("the deprecated package pynvml hides nvidia-ml-py: pip uninstall pynvml")
         self._memory_v2 = True
-        self._list_versions: tuple[str, ...] = ("v3", "v2")  # drivers before 510 have only v2
+        self._list_versions: tuple[str, ...] = ("v3", "v2")  # drivers before 510 support only v2
         self._call("nvmlInit")
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -63,7 +63,7 @@ class Nvml:
             raise NvmlError(self._reason(error)) from error
 
     def _attempt(self, name: str, *arguments: Any) -> Any | None:
-        """Call a function that not every device supports; None if it fails."""
+        """Call a function that some devices do not support; return None if it fails."""
         try:
             return self._call(name, *arguments)
         except NvmlError:
@@ -76,21 +76,22 @@ class Nvml:
         return f"NVML: {error}"
 
     def driver(self) -> str:
-        """Return the driver's version."""
+        """Return the driver version."""
         return _text(self._call("nvmlSystemGetDriverVersion"))
 
     def handles(self) -> tuple[tuple[str, Any], ...]:
-        """Return product name and handle of every device that is visible in this container, in NVML's order."""
+        """Return the product name and handle of every device visible in this container, in NVML's order."""
         handles = [self._call("nvmlDeviceGetHandleByIndex", i) for i in range(self._call("nvmlDeviceGetCount"))]
         return tuple((_text(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
 
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
-        """Find the device or MIG instance with this UUID, with or without its prefix ``GPU-`` or ``MIG-``.
+        """Return a tuple ``(handle, is_mig_parent)`` for the device or MIG instance with a UUID or PCI bus id.
 
-        Also returns whether the handle belongs to the whole GPU of a MIG instance instead of the instance itself.
+        The prefix ``GPU-`` or ``MIG-`` of the UUID is optional. ``is_mig_parent`` is true if the handle refers to a GPU
+        in MIG mode instead of one of its instances.
         """
         bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
-        reason = NvmlError("NVML does not find the device")
+        reason = NvmlError("NVML cannot find the device")
         for name in (f"GPU-{bare}", f"MIG-{bare}"):
             try:
                 handle = self._call("nvmlDeviceGetHandleByUUID", name)
@@ -108,7 +109,7 @@ class Nvml:
         return mode is not None and bool(mode[0] == self._pynvml.NVML_DEVICE_MIG_ENABLE)
 
     def memory(self, handle: Any) -> DeviceMemory:
-        """Return a device's memory, from version 2 of the call if the driver has it. The version never changes back."""
+        """Return the memory of a device, using version 2 of the query if the driver supports it."""
         if self._memory_v2:
             info = self._pynvml.c_nvmlMemory_v2_t(version=self._pynvml.nvmlMemory_v2)
             code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
@@ -116,9 +117,9 @@ class Nvml:
                 self._memory_v2 = False
             else:
                 self._check(code)
-                # v2 excludes the driver's reserve from used: v1.used = v2.used + v2.reserved, exactly, on an H200
+                # v2 excludes memory reserved by the driver: v1.used = v2.used + v2.reserved (verified on an H200)
                 reserved, used = info.reserved, info.used
-                if reserved + used + info.free > info.total:  # but some drivers include it
+                if reserved + used + info.free > info.total:  # some drivers include it in used
                     used -= reserved
                 return DeviceMemory(info.total, used + reserved, reserved, "NVML memory info v2")
         old = self._pynvml.c_nvmlMemory_t()
@@ -126,18 +127,18 @@ class Nvml:
         return DeviceMemory(old.total, old.used, None, "NVML memory info v1")
 
     def has_accounting(self, handle: Any) -> bool:
-        """Return whether the driver's accounting mode is on, in which it records the peak of each process."""
+        """Return whether accounting mode is enabled, in which the driver records the peak usage of each process."""
         return bool(self._attempt("nvmlDeviceGetAccountingMode", handle))
 
     def highest(self, handle: Any, pid: int) -> int | None:
-        """Return the most bytes that a process has ever used on a device, from accounting mode; None if unknown."""
+        """Return the peak memory usage of a process in bytes, as recorded in accounting mode; None if unknown."""
         nbytes = getattr(self._attempt("nvmlDeviceGetAccountingStats", handle, pid), "maxMemoryUsage", None)
         return None if nbytes is None else int(nbytes)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
-        """Return bytes by pid as this container sees them; None if the driver does not report them (WSL2, WDDM).
+        """Return the memory usage in bytes by pid; None if the driver does not report it (WSL2, WDDM).
 
-        ``graphics`` adds graphics processes; a process that is in both lists appears once.
+        If ``graphics`` is true, graphics processes are included.
         """
         processes = self._list("Compute", handle)
         if graphics:
@@ -150,9 +151,9 @@ class Nvml:
     def _list(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
         capacity, code = _INITIAL_CAPACITY, 0
         for _ in range(_LIST_TRIES):
-            # pynvml's own function asks for the length first, and so takes the driver's global lock twice
+            # pynvml's wrapper queries the length first and therefore acquires the driver's global lock twice
             count = ctypes.c_uint(capacity)
-            entries = (self._pynvml.c_nvmlProcessInfo_v2_t * capacity)()  # also of version 3
+            entries = (self._pynvml.c_nvmlProcessInfo_v2_t * capacity)()  # version 3 uses the same structure
             name = f"nvmlDeviceGet{kind}RunningProcesses_{self._list_versions[0]}"
             code = self._call_raw(name, handle, ctypes.byref(count), entries)
             if code == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND and len(self._list_versions) > 1:
@@ -166,7 +167,7 @@ class Nvml:
         return [(pid, None if nbytes == _NOT_AVAILABLE else nbytes) for pid, nbytes in processes]
 
     def _call_raw(self, name: str, *arguments: Any) -> int:
-        """Call a C function and return its code. pynvml's wrappers would take as long again as the driver."""
+        """Call a C function and return its error code. The overhead of pynvml's wrappers would double the time."""
         try:
             return int(self._pynvml._nvmlGetFunctionPointer(name)(*arguments))
         except self._pynvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""Kernels that most models use, run once at the start so that their loading is not attributed to a cell."""
+"""Launch of common kernels before the first measurement, so that loading them is not attributed to a cell."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SIZE = 64
-"""Rows and columns: large enough for the kernels that real models use, small enough to cost nothing."""
+"""Number of rows and columns. Large enough to select the same kernels as typical models."""
 
 
 def run_first_kernels(torch: Any, index: int) -> str:
     """Run float32 and bfloat16 matmul, softmax, layer norm, a reduction, relu and copies on one device.
 
-    Independent of the user's defaults and modes; changes neither random state nor gradients and leaves no tensor. The
-    workspace of cuBLAS stays allocated. Returns the steps that failed, for example bfloat16 on an old GPU, or
-    deterministic algorithms without a workspace setting; empty if there are none.
+    User defaults and dispatch modes have no effect, and the random state and gradients do not change. All tensors are
+    freed, but the cuBLAS workspace stays allocated. Returns the names of the failed operations with their errors, for
+    example bfloat16 on an old GPU, or an empty string.
     """
     failed = []
     dispatch = torch.utils._python_dispatch

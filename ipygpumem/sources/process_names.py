@@ -1,7 +1,7 @@
-"""Facts about other processes, as far as this user may read them.
+"""Names, users and command lines of other processes, as far as this user is permitted to read them.
 
-NVML's pids may belong to another PID namespace than ours: in a container, or with drivers that list the host's. A
-process is looked up only if it is certain that both pids mean the same process.
+In a container, NVML may report pids of the host's PID namespace. A process is therefore looked up only if its pid is
+certain to mean the same process in both namespaces.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _INITIAL_NAMESPACE = "pid:[4026531836]"
-"""The kernel's number of the outermost PID namespace."""
+"""Identifier of the initial PID namespace in the Linux kernel."""
 _FOREIGN_PID = "not looked up: NVML's pid may belong to another PID namespace"
-_ENDED = "the process has ended or is hidden by the system"
-_UNREADABLE = "the system gives no information about this process"
+_ENDED = "the process has ended or the system hides it"
+_UNREADABLE = "the system provides no information about this process"
 _MAX_PROCESSES = 4096
 _KERNEL_NAME_LENGTH = 15
-"""Characters of a program's name that the kernel keeps: what may be shown of another user's process."""
+"""Maximum length of a program name in the Linux kernel. Longer names of other users' processes are truncated."""
 _MAX_NAME_LENGTH = 100
 _MAX_RANK_DIGITS = 9
 _START_TOLERANCE = 2.0
-"""Seconds by which a start time may differ: it is computed from a clock that may be adjusted."""
+"""Tolerance in seconds when comparing start times, which depend on an adjustable clock."""
 
 
 class ProcessNames:
-    """The other processes seen on the devices. Each is looked up once, so that it can be named after it has ended.
+    """Cache of the other processes found on the devices, which can also name processes that have ended.
 
-    ``trusted`` arguments say whether NVML's pids are those of this PID namespace.
+    The argument ``trusted`` of its methods tells whether NVML reports pids of this PID namespace.
     """
 
     def __init__(self) -> None:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}
 
     def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
-        """Look up the new processes of NVML's entries (pid and bytes)."""
+        """Look up new processes in ``entries``, pairs of pid and memory usage from NVML."""
         keys = [(pid, trusted) for pid, _ in entries]
         if len(self._processes) > _MAX_PROCESSES:
             self._processes = {key: self._processes[key] for key in keys if key in self._processes}
@@ -53,25 +53,25 @@ class ProcessNames:
                 self._processes[key] = _look_up(*key)
 
     def lookup(self, pid: int, amount: int | None = None, *, trusted: bool) -> OtherProcess:
-        """Return a process that is using a device now, with its bytes."""
+        """Return a process that is currently using a device, with ``amount`` as its memory usage in bytes."""
         process = self._processes.get((pid, trusted))
         if process is None or not _is_running(process):
             process = self._processes[pid, trusted] = _look_up(pid, trusted)
         return process if amount is None else replace(process, amount=amount)
 
     def lookup_all(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> tuple[OtherProcess, ...]:
-        """Return the processes of NVML's entries (pid and bytes), the largest first."""
+        """Return the processes in ``entries``, pairs of pid and memory usage from NVML, by decreasing usage."""
         processes = [self.lookup(pid, nbytes, trusted=trusted) for pid, nbytes in entries]
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
     def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
-        """Return a process that no longer uses the device, as it was recorded before, and whether it still runs."""
+        """Return a tuple of a process that no longer uses the device and whether that process is still running."""
         process = self._processes.pop((pid, trusted), None) or _look_up(pid, trusted)
         return process, _is_running(process)
 
 
 def own_pid() -> int:
-    """Return this process's id in the namespace of the mounted /proc, where other processes are looked up."""
+    """Return the id of this process in the PID namespace of the mounted /proc."""
     try:
         return int(Path("/proc/self").readlink().name)
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def own_pid() -> int:
 
 @lru_cache(maxsize=1)
 def _may_be_nested() -> bool:
-    """Return whether this may be a PID namespace inside another one."""
+    """Return whether this process may run in a nested PID namespace."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -90,7 +90,7 @@ def _may_be_nested() -> bool:
 
 
 def _is_running(process: OtherProcess) -> bool:
-    """Return whether a process is still running: pids are reused, but not with the same start time."""
+    """Return whether a process is still running. The start time detects a reused pid."""
     import psutil
 
     if process.began is None:
@@ -119,7 +119,7 @@ def _look_up(pid: int, trusted: bool) -> OtherProcess:
 
 
 def _uses_driver(pid: int) -> bool:
-    """Return whether a process has opened the driver: then the same pid in NVML's list means this process."""
+    """Return whether a process has opened the driver, so that the same pid in NVML's list refers to it."""
     try:
         links = (str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)
@@ -140,7 +140,7 @@ def _describe(process: Any, *, same_user: bool) -> OtherProcess:
     user = printable(str(_read(process.username, "")))
     program = printable(str(process.name()))
     if not same_user:
-        # a longer name would come from the command line, which may contain anything
+        # psutil takes longer names from the command line, which may contain secrets
         return OtherProcess(pid, None, program[:_KERNEL_NAME_LENGTH], "other", user, began=began)
     arguments, environment = _read(process.cmdline, []), _read(process.environ, {})
     child = _is_descendant(process)
@@ -162,7 +162,7 @@ def _describe(process: Any, *, same_user: bool) -> OtherProcess:
 
 
 def _read(getter: Any, default: Any) -> Any:
-    """Call a getter of psutil; a process may hide its environment even from its own user."""
+    """Call a psutil getter and return ``default`` if access is denied, which also occurs for processes of this user."""
     import psutil
 
     try:
@@ -176,7 +176,7 @@ def _is_descendant(process: Any) -> bool:
 
 
 def _role(process: Any, program: str, environment: dict[str, str], *, child: bool) -> str:
-    if program == "pt_data_worker":  # the name since PyTorch 2.6
+    if program == "pt_data_worker":  # process name set by PyTorch 2.6 and later
         return "DataLoader worker"
     rank = environment.get("RANK", "")
     if rank.isascii() and rank.isdecimal() and len(rank) <= _MAX_RANK_DIGITS and "WORLD_SIZE" in environment:
@@ -188,7 +188,7 @@ def _role(process: Any, program: str, environment: dict[str, str], *, child: boo
 
 
 def _multiprocessing_name(pid: int) -> str:
-    """Return the name that multiprocessing gave a child. Its public function would also reap ended children."""
+    """Return the multiprocessing name of a child, without ``active_children()``, which joins ended children."""
     module = sys.modules.get("multiprocessing.process")
     for child in tuple(getattr(module, "_children", ())):
         if getattr(getattr(child, "_popen", None), "pid", None) == pid:
@@ -197,6 +197,6 @@ def _multiprocessing_name(pid: int) -> str:
 
 
 def _clip(name: str) -> str:
-    """Put a name on one line and shorten it to its end, which is the file's name."""
+    """Return a name on one line, truncated at the beginning to preserve the file name."""
     name = printable(" ".join(name.split()))
     return name if len(name) <= _MAX_NAME_LENGTH else f"…{name[1 - _MAX_NAME_LENGTH :]}"

@@ -1,6 +1,6 @@
-"""PyTorch: its availability, devices, streams, out-of-memory errors, and functions that are replaced by wrappers.
+"""Queries of PyTorch's state, an out-of-memory observer, and wrappers around library functions.
 
-Nothing here initializes CUDA.
+No function in this module initializes CUDA.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _OOM_LISTENERS = "_ipygpumem_oom_listeners"
 
 
 def module() -> Any | None:
-    """Return torch if it has been imported."""
+    """Return the torch module if it is imported, otherwise None."""
     torch = sys.modules.get("torch")
-    # during its own import the module has no version yet
+    # __version__ is missing while torch is being imported
     return torch if torch is not None and hasattr(torch, "__version__") and hasattr(torch, "cuda") else None
 
 
 def importable() -> bool:
-    """Return whether torch is installed, imported or not."""
+    """Return whether torch is installed."""
     try:
         return importlib.util.find_spec("torch") is not None
     except ValueError:  # sys.modules["torch"] is None
@@ -41,9 +41,9 @@ def importable() -> bool:
 
 
 def problem(*, load: bool) -> str | None:
-    """Return why PyTorch has no GPU memory to report, or None if it has (or, if it is not imported, may have).
+    """Return the reason why GPU memory cannot be measured, or None if it can or if torch is not imported.
 
-    ``load`` imports torch and asks the driver for its devices.
+    If ``load`` is true, import torch and check that it finds a GPU.
     """
     if load:
         try:
@@ -64,7 +64,7 @@ def problem(*, load: bool) -> str | None:
 
 
 def started() -> Any | None:
-    """Return torch if CUDA is initialized in this process."""
+    """Return the torch module if CUDA is initialized in this process, otherwise None."""
     torch = module()
     return torch if torch is not None and torch.cuda.is_initialized() else None
 
@@ -75,20 +75,20 @@ def has_context(torch: Any, index: int) -> bool:
 
 
 def backend(torch: Any) -> str:
-    """Return the allocator behind torch.cuda: ``native``, ``cudaMallocAsync`` or the name of a pluggable allocator."""
+    """Return the name of PyTorch's CUDA allocator backend, for example ``native`` or ``cudaMallocAsync``."""
     return str(torch.cuda.get_allocator_backend())
 
 
 def capturing(torch: Any) -> bool:
-    """Return whether the current stream is being captured into a CUDA graph: no call may reach the device then."""
+    """Return whether the current stream is being captured, during which no call may access the device."""
     try:
         return bool(torch.cuda.is_current_stream_capturing())
-    except Exception:  # after a failed kernel every CUDA call fails: make none
+    except Exception:  # after a failed kernel, every CUDA call fails
         return True
 
 
 def busy(torch: Any, index: int) -> bool | None:
-    """Return whether work is queued on the device's current stream, without waiting; None if that is unknown."""
+    """Return whether the device's current stream has pending work, without synchronizing; None if unknown."""
     try:
         with RelaxedCaptureMode() as relaxed:
             return not torch.cuda.current_stream(index).query() if relaxed else None
@@ -97,9 +97,9 @@ def busy(torch: Any, index: int) -> bool | None:
 
 
 def synchronize() -> None:
-    """Wait for the current stream of each device with a context, except during capture into a CUDA graph.
+    """Synchronize the current stream of each device with a context, except during CUDA graph capture.
 
-    Does not wait for the whole device, which would invalidate a capture on another stream that PyTorch does not know.
+    The device as a whole is not synchronized, because this would invalidate a capture on a stream unknown to PyTorch.
     """
     torch = started()
     if torch is None or capturing(torch):
@@ -112,9 +112,9 @@ def synchronize() -> None:
 
 
 def device_memory(torch: Any, index: int) -> DeviceMemory | None:
-    """Return the device's memory according to CUDA, for machines without NVML.
+    """Return the total and used memory of a device from ``cudaMemGetInfo``, for machines without NVML.
 
-    Needs a context on the device. None after a failed kernel.
+    Requires a context on the device. Returns None if the call fails, for example after a failed kernel.
     """
     try:
         with RelaxedCaptureMode() as relaxed:
@@ -127,10 +127,10 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
-    """Call a callback when an allocation fails, with the device and the bytes requested, allowed and free.
+    """Register a callback for failed allocations, which replaces the previous one; None removes it.
 
-    PyTorch cannot detach an observer and keeps duplicates. So one observer is attached per process and stored on the
-    torch module; its callback can be replaced, or removed with None. Returns whether the observer is attached.
+    The callback receives the device index, the requested size, the memory limit and the free memory. PyTorch cannot
+    detach observers, so a single observer is attached and stored on the torch module. Returns whether it is attached.
     """
     torch = started()
     attach = None if torch is None else getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
@@ -146,9 +146,9 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
             try:
                 for listener in tuple(listeners):
                     listener(*arguments)
-            except KeyboardInterrupt:  # raise it again outside of the allocator
+            except KeyboardInterrupt:  # raise it outside the allocator
                 _thread.interrupt_main()
-            except BaseException:  # noqa: S110 (it would replace the user's own error)
+            except BaseException:  # noqa: S110 (it would replace the out-of-memory error)
                 pass
 
         try:
@@ -161,9 +161,9 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
 
 
 class WrappedFunctions:
-    """The wrappers around functions of one module.
+    """Wrappers around functions of one module.
 
-    If another library has wrapped a wrapper since, the wrapper stays in place and must keep working.
+    A wrapper that another library has wrapped in turn cannot be removed and continues to work.
     """
 
     def __init__(self, module: str) -> None:
@@ -171,7 +171,7 @@ class WrappedFunctions:
         self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
     def wrap(self, name: str, call: Callable[..., Any]) -> None:
-        """Call ``call(original, *arguments)`` instead of a function, if the module has that function."""
+        """Replace a function with ``call(original, *arguments)`` if the module has a function of this name."""
         module = sys.modules.get(self._module)
         current = getattr(module, name, None)
         if current is None:
@@ -191,7 +191,7 @@ class WrappedFunctions:
             del self._wrapped[name]
 
     def original(self, name: str) -> Callable[..., Any]:
-        """Return the function without the wrapper."""
+        """Return the unwrapped function."""
         wrapped = self._wrapped.get(name)
         function: Callable[..., Any] = getattr(sys.modules[self._module], name) if wrapped is None else wrapped[0]
         return function
@@ -202,16 +202,16 @@ def _wrapper(original: Callable[..., Any], call: Callable[..., Any]) -> Callable
     def wrapper(*arguments: Any, **options: Any) -> Any:
         return call(original, *arguments, **options)
 
-    # compiled code must see one opaque call, as it does without the wrapper
+    # torch.compile must treat the wrapper as one opaque call, like the original function
     wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
     return wrapper
 
 
 class CallObservers:
-    """Observers of calls, which are notified before or after functions of one module.
+    """Observers that are notified before or after calls of functions in one module.
 
-    The functions are wrapped while there are observers. The observer that was added last is notified first. Its errors
-    replace the call or its result, except those that are ``ignored``.
+    The functions are wrapped while observers are registered. Observers are notified in reverse order of registration.
+    Exceptions raised by an observer propagate to the caller, except those of a type in ``ignored``.
     """
 
     def __init__(
@@ -223,14 +223,14 @@ class CallObservers:
         self._observers: list[tuple[Callable[[], None], Callable[[], None]]] = []
 
     def add(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Call ``before`` and ``after`` from now on."""
+        """Register an observer with its two callbacks."""
         with self._lock:
             self._observers.append((before, after))
             for name in (*self._before, *self._after):
                 self._functions.wrap(name, functools.partial(self._call, name))
 
     def remove(self, before: Callable[[], None]) -> None:
-        """Remove the observer with this function."""
+        """Remove the observer that was registered with the callback ``before``."""
         with self._lock:
             self._observers = [observer for observer in self._observers if observer[0] != before]
             if not self._observers:

@@ -1,7 +1,7 @@
-"""Tensors and their storages, read without running other code: no hooks, overrides, copies or waiting.
+"""Inspection of tensors and their storages without hooks, overrides, copies or synchronization.
 
-Tensor subclasses answer nearly every attribute with code of their own. So the C getters of the base class are called,
-with overrides disabled; where even those would run other code, nothing is read.
+Tensor subclasses may override almost every attribute. The C getters of the base class are therefore called with
+overrides disabled. Attributes whose C getters would still run user code are not read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def is_saved_tensor(value: Any) -> bool:
-    """Return whether this is autograd's wrapper of a saved tensor, which Python's collector cannot look into."""
+    """Return whether a value is autograd's wrapper of a saved tensor, which the garbage collector cannot traverse."""
     return type(value).__name__ == "SavedTensor"
 
 
 class StorageLocation(NamedTuple):
-    """Device, address and bytes of a storage; ``storage`` is the address of PyTorch's object, 0 if unknown."""
+    """Device, address and size in bytes of a storage; ``storage`` is the address of its StorageImpl, 0 if unknown."""
 
     device: str
     address: int
@@ -34,7 +34,7 @@ class StorageLocation(NamedTuple):
 
 
 class TorchTypes:
-    """The roles of objects by their types, and the attributes of tensors that can be read safely."""
+    """Classification of objects by type, and safe access to the attributes of tensors."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -55,24 +55,24 @@ class TorchTypes:
         self._dispatching_types: dict[int, bool] = {}
 
     def role(self, kind: type) -> Role | None:
-        """Return what the instances of a class are to PyTorch."""
+        """Return the role of a class in PyTorch, or None for unrelated classes."""
         bases = mro(kind)
         return next((role for root, role in self._roots if any(base is root for base in bases)), None)
 
     @contextlib.contextmanager
     def without_overrides(self) -> Iterator[None]:
-        """Disable the overrides of tensor subclasses in this thread, and PyTorch's warnings."""
+        """Disable warnings, and in this thread the overrides of tensor subclasses."""
         c_module = self._torch._C
         with warnings.catch_warnings(), c_module.DisableTorchFunction(), c_module._DisableTorchDispatch():
             warnings.simplefilter("ignore")
             yield
 
     def locations(self, tensor: Any) -> list[StorageLocation]:
-        """Return the locations of a tensor's storages: several for a sparse tensor, possibly none for others."""
+        """Return the locations of a tensor's storages, of which a sparse tensor has several."""
         return [location for _, location in self.storages(tensor)]
 
     def storages(self, tensor: Any) -> list[tuple[Any, StorageLocation]]:
-        """Return a tensor's storages with their locations."""
+        """Return (storage, location) pairs for a tensor."""
         try:
             if str(self._base.layout.__get__(tensor)).startswith("torch.sparse"):
                 return [pair for part in self._sparse_parts(tensor) for pair in self.storages(part)]
@@ -81,15 +81,15 @@ class TorchTypes:
             if self._is_cow is not None and self._data_address is not None and self._is_cow(tensor):
                 address = self._data_address(tensor)
             return [(storage, location) for location in self.storage_locations(storage, address)]
-        except Exception:  # a tensor without storage: meta, mkldnn, a subclass that wraps other tensors
+        except Exception:  # a tensor without storage, for example a meta or MKL-DNN tensor
             return []
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a reference that keeps only PyTorch's object of a storage alive, so that its address is not reused."""
+        """Return a weak reference, which prevents the reuse of the address of a storage's StorageImpl."""
         return _attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return a storage's location; ``address`` if asking for it would copy (copy-on-write)."""
+        """Return the location of a storage; ``address`` avoids ``data_ptr()``, which copies copy-on-write storages."""
         try:
             device = storage.device
             if device.type == "meta":
@@ -112,7 +112,7 @@ class TorchTypes:
         return [getattr(self._base, name)(tensor) for name in names]
 
     def dispatches(self, tensor: Any) -> bool:
-        """Return whether the tensor's class computes its shape with its own code."""
+        """Return whether a tensor's class defines ``__torch_dispatch__``, which reading the shape may invoke."""
         kind = type(tensor)
         result = self._dispatching_types.get(id(kind))
         if result is None:
@@ -121,11 +121,11 @@ class TorchTypes:
         return result
 
     def describe(self, tensor: Any) -> tuple[str, int | None]:
-        """Return type and shape as text (``float32 [4096, 4096]``), and the bytes of its elements if known."""
+        """Return a tuple of dtype and shape as text (``float32 [4096, 4096]``) and size in bytes, None if unknown."""
         dtype = self._base.dtype.__get__(tensor)
         text = str(dtype).removeprefix("torch.")
         if self.dispatches(tensor) or self._base.layout.__get__(tensor) is not self._torch.strided:
-            return text, None  # a sparse tensor has more than its elements
+            return text, None  # a sparse tensor also stores indices
         try:
             shape = list(self._base.shape.__get__(tensor))
             return f"{text} {shape}", math.prod(shape) * dtype.itemsize
@@ -133,22 +133,22 @@ class TorchTypes:
             return text, None
 
     def gradient(self, tensor: Any) -> Any | None:
-        """Return a leaf's gradient; PyTorch would warn if other tensors were asked."""
+        """Return the gradient of a leaf tensor, None for other tensors, for which PyTorch would emit a warning."""
         has_gradient = _attempt(lambda: self._requires_grad(tensor) and self._is_leaf(tensor))
         return _attempt(lambda: self._grad(tensor)) if has_gradient else None
 
     def base(self, tensor: Any) -> Any | None:
-        """Return the tensor that this one is a view of, and keeps alive."""
+        """Return the base tensor of a view, or None."""
         return _attempt(lambda: self._view_base(tensor))
 
     def grad_fn(self, tensor: Any) -> Any | None:
-        """Return the node of the autograd graph that computed a tensor."""
+        """Return the autograd node that computed a tensor, or None for a leaf."""
         return _attempt(lambda: None if self._is_leaf(tensor) else self._grad_fn(tensor))
 
     def saved(self, node: Any) -> tuple[list[Any], bool]:
-        """Return what a node saved for backward, and whether a part of it cannot be read.
+        """Return a tuple ``(values, incomplete)``: a node's saved values, and whether any of them is unreadable.
 
-        No hook is called: if a hook packed a tensor, its result is returned, with the hook that would unpack it.
+        No hook is called. For a tensor packed by a hook, the packed value and the unpack hook are returned.
         """
         kind = type(node)
         names = self._saved_names.get(id(kind))
@@ -164,12 +164,12 @@ class TorchTypes:
                     parts, complete = self.saved_parts(saved)
                     values += parts
                     incomplete |= not complete
-            except Exception:  # noqa: S112 (freed by a backward pass)
+            except Exception:  # noqa: S112 (freed by the backward pass)
                 continue
         return [value for value in values if value is not None], incomplete
 
     def saved_parts(self, saved: Any) -> tuple[list[Any], bool]:
-        """Return the objects that a saved tensor keeps alive, its data and its hook, and whether these are all."""
+        """Return a tuple ``(objects, complete)``: the data and the unpack hook that a saved tensor references."""
         if not is_saved_tensor(saved):
             return [saved], True
         kind = type(saved)
@@ -182,13 +182,13 @@ class TorchTypes:
 
     @staticmethod
     def next_nodes(node: Any) -> list[Any]:
-        """Return the nodes that follow in the backward pass."""
+        """Return the next nodes in the backward graph."""
         functions = _attempt(lambda: tuple(node.next_functions)) or ()
         return [next_node for next_node, _ in functions if next_node is not None]
 
 
 def _attempt(getter: Callable[[], Any]) -> Any:
-    """Return None for what this tensor or node does not have: PyTorch raises many kinds of errors."""
+    """Call a getter and return None if it fails, because PyTorch raises various errors for missing attributes."""
     try:
         return getter()
     except Exception:

@@ -51,7 +51,7 @@ def test_all_steps(heap, fake_gpu):
     assert lines[1].startswith("cuda:0: nvidia-smi shows ")
     row = next(line for line in lines if line.startswith("  CUDA context"))
     assert re.fullmatch(r"  CUDA context +- 612\.0 MiB +▒+ +derived  exists until this process ends", row)
-    assert "for the names of libraries: %config GPUMem.outside = 'library', for later allocations" in lines
+    assert "to identify libraries in later allocations, set %config GPUMem.outside = 'library'" in lines
     html = result.displays[0]["text/html"]
     assert "<svg" not in html and "<script" not in html and "<style" not in html, "an untrusted notebook removes them"
     assert html.count("<tr") == len(waterfall.steps)

@@ -115,7 +115,7 @@ def test_command(notebook, child):
     assert lines[3].startswith(f"pid {child.pid} child ")
     assert lines[3].endswith("sleep 60")
     assert lines[4].startswith("pid 4194303 unknown 1.0 GiB")
-    assert lines[4].endswith("the process has ended or is hidden by the system")
+    assert lines[4].endswith("the process has ended or the system hides it")
     assert lines[-1].startswith("used (nvidia-smi)")
     assert "pid 4194303" in result.displays[0]["text/html"]
     (device,) = notebook.run("%gpumem processes -o -q").value
@@ -150,7 +150,7 @@ def test_missing_driver_is_one_line(make_notebook, fake_nvml):
     notebook = make_notebook()
     notebook.load()
     result = notebook.run("%gpumem processes")
-    assert str(result.error) == "%gpumem processes: no NVIDIA driver library (libnvidia-ml) on this machine"
+    assert str(result.error) == "%gpumem processes: the NVIDIA driver library (libnvidia-ml) is not installed"
 
 
 def test_nvml_error_is_shown_with_its_device(notebook, fake_gpu):

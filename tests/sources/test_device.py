@@ -64,7 +64,7 @@ def test_another_process_with_own_pid(make_gpu):
     ("regime", "reason"),
     [
         ("B", "NVML reports 0 bytes for this process"),
-        ("wsl", "no memory by process on this system"),
+        ("wsl", "does not report memory usage by process on this system"),
         ("hidden", "NVML lists no process"),
         ("shared", "several entries"),
     ],
@@ -85,7 +85,7 @@ def test_this_process_is_not_listed(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden", drawing={5: 3 * MIB})])
     gpu.nvml_device.processes = lambda: [(9000001, 300 * MIB)]
     _, monitor = start(gpu)
-    assert "this process is not in NVML's list" in read_device(monitor).why
+    assert "this process is not in NVML's process list" in read_device(monitor).why
 
 
 def test_pid_is_used_without_free_memory(make_gpu):
@@ -119,7 +119,7 @@ def test_unchanged_device_is_not_our_entry(make_gpu):
     torch.cuda._get_device_properties = lambda index: _properties("ab"[index])
     _, monitor = start(gpu)
     device = read_device(monitor)
-    assert device.why == "NVML's device with this UUID did not change with a test allocation"
+    assert device.why == "the NVML device with this UUID did not change with a test allocation"
     assert device.source == "cudaMemGetInfo"
     assert device.mode == "device"
 
@@ -162,7 +162,7 @@ def test_entry_smaller_than_pytorch_memory_is_not_used(fake_gpu):
     fake_gpu.nvml_device.own = 99 * MIB
     device = read_device(monitor)
     assert (device.mode, device.process, device.others) == ("device", None, None)
-    assert device.why == "NVML's entry is smaller than what PyTorch has reserved"
+    assert device.why == "NVML's entry is smaller than PyTorch's reserved memory"
 
 
 def test_entry_that_disappears_or_becomes_zero(fake_gpu):
@@ -224,9 +224,9 @@ def test_nvml_errors_later(fake_gpu, functions, code):
 @pytest.mark.parametrize(
     ("present", "code", "reason"),
     [
-        (False, None, "no NVIDIA driver library"),
+        (False, None, "the NVIDIA driver library"),
         (True, pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "driver is not loaded"),
-        (True, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "different versions"),
+        (True, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "versions of the driver and NVML differ"),
     ],
 )
 def test_cuda_is_queried_without_nvml(make_gpu, present, code, reason):

@@ -103,7 +103,7 @@ def test_handles_by_uuid_and_pci_bus_id(fake_nvml):
     assert (nvml.memory(handle).total, parent) == (2 * MIB, False)
     handle, parent = nvml.handle("unheard of", "00000000:3B:00.0")
     assert (nvml.memory(handle).total, parent) == (MIB, False)
-    with pytest.raises(NvmlError, match="does not find the device"):
+    with pytest.raises(NvmlError, match="cannot find the device"):
         nvml.handle("unheard of")
 
 
@@ -124,7 +124,7 @@ def test_whole_gpu_of_mig_instance_is_recognized(fake_nvml):
         (pynvml.NVML_ERROR_NO_PERMISSION, "no permission"),
         (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"),
         (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "driver is too old"),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "different versions"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "versions of the driver and NVML differ"),
         (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error"),
         (4711, "error 4711"),
     ],
@@ -140,7 +140,7 @@ def test_errors_have_readable_reasons(fake_nvml, code, reason):
 
 def test_no_library_and_no_driver(fake_nvml):
     fake_nvml.present = False
-    with pytest.raises(NvmlError, match="no NVIDIA driver library"):
+    with pytest.raises(NvmlError, match="the NVIDIA driver library"):
         Nvml()
     fake_nvml.present = True
     fake_nvml.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)

@@ -204,7 +204,7 @@ def test_ended_process_keeps_its_name(start, outermost):
     assert (process.relation, running) == ("child", False)
     same_process, running = directory.lookup_ended(child.pid, trusted=True)
     assert (same_process.name, same_process.relation, running) == ("", "unknown", False)
-    assert same_process.why == "the process has ended or is hidden by the system"
+    assert same_process.why == "the process has ended or the system hides it"
 
 
 def test_reused_pid_is_another_process(start, outermost):
@@ -234,10 +234,10 @@ def test_number_of_known_processes_is_limited(start, outermost):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (psutil.AccessDenied(), "the system gives no information about this process"),
-        (OSError("no"), "the system gives no information about this process"),
-        (psutil.NoSuchProcess(5), "the process has ended or is hidden by the system"),
-        (psutil.ZombieProcess(5), "the process has ended or is hidden by the system"),
+        (psutil.AccessDenied(), "the system provides no information about this process"),
+        (OSError("no"), "the system provides no information about this process"),
+        (psutil.NoSuchProcess(5), "the process has ended or the system hides it"),
+        (psutil.ZombieProcess(5), "the process has ended or the system hides it"),
     ],
 )
 def test_unreadable_process(start, outermost, monkeypatch, error, reason):

@@ -1,1 +1,1 @@
-"""Versions and capabilities of this machine."""
+"""Software versions and capabilities of this machine."""

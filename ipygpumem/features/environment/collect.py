@@ -1,4 +1,4 @@
-"""The software and hardware of this machine, and how accurate each kind of value is on it."""
+"""Software versions, devices, and the accuracy of measured values on this machine."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-o
 
 @dataclass(frozen=True, slots=True)
 class Environment(PlainData):
-    """Versions, devices and the accuracy of values on this machine; None for what does not apply.
+    """Software versions, devices and the accuracy of measured values; None for values that do not apply.
 
     Attributes:
-        packages: Versions of the packages in use; None for a package that is not installed.
-        torch: Why PyTorch has no GPU memory to report.
-        cuda: CUDA version that PyTorch was built for.
-        allocator: PyTorch's allocator settings from the environment variables.
-        nvml: Why NVML cannot be used.
-        devices: Product name and bytes of each device that NVML shows.
-        mode: How memory of PyTorch's current device is attributed (see `DeviceReading`), and the reason.
-        accuracy: The confidence in each kind of value, and the reason.
+        packages: Versions of packages; None for a package that is not installed.
+        torch: Reason why PyTorch's GPU memory cannot be measured; None if it can.
+        cuda: CUDA version for which PyTorch was built.
+        allocator: PyTorch's allocator settings from the environment variable.
+        nvml: Reason why NVML is unavailable; None if it is available.
+        devices: Product name and total memory in bytes of each device listed by NVML.
+        mode: How the memory usage of the first device in use is attributed (see `DeviceReading`), and the reason.
+        accuracy: Accuracy of each kind of value, and the reason.
     """
 
     python: str
@@ -57,16 +57,17 @@ class Environment(PlainData):
 
 
 def environment(runtime: Runtime | None = None) -> Environment:
-    """Examine this machine.
+    """Return the environment of this machine.
 
-    ``runtime``: use the devices of this runtime as they are. By default CUDA is initialized, which creates a context.
+    Args:
+        runtime: Runtime whose devices are read. By default, CUDA is initialized, which creates a context.
     """
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, devices = _nvml()
     device = None if torch is not None else _device(runtime)
     not_started = "CUDA cannot be initialized" if runtime is None else "CUDA is not initialized yet"
     accuracy = {
-        "reading of snapshots": ("exact", "needs neither torch nor a GPU"),
+        "reading of snapshots": ("exact", "requires neither torch nor a GPU"),
         "recording of snapshots": _accuracy(torch or recording_problem(), "PyTorch's allocation history"),
     }
     if device is None:
@@ -102,7 +103,7 @@ def _version(name: str) -> str | None:
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
-    """Return why NVML cannot be used, the driver's version and the devices."""
+    """Return a tuple ``(problem, driver version, devices)``."""
     try:
         nvml = Nvml()
         devices = tuple((name, nvml.memory(handle).total) for name, handle in nvml.handles())
@@ -116,21 +117,21 @@ def _device(runtime: Runtime | None) -> DeviceReading | None:
     return next((device for device in reading.devices.values() if device.context), None)
 
 
-def environment_lines(facts: Environment) -> list[str]:
-    """Return the facts as text."""
-    installed = [f"{name} {installed}" for name, installed in facts.packages.items() if installed]
-    missing = [name for name, installed in facts.packages.items() if not installed]
-    lines = [f"Python {facts.python}, {facts.system}", f"packages     {', '.join(installed)}"]
+def environment_lines(info: Environment) -> list[str]:
+    """Return lines of text that describe the environment."""
+    installed = [f"{name} {installed}" for name, installed in info.packages.items() if installed]
+    missing = [name for name, installed in info.packages.items() if not installed]
+    lines = [f"Python {info.python}, {info.system}", f"packages     {', '.join(installed)}"]
     if missing:
         lines.append(f"missing      {', '.join(missing)}")
-    lines.append(f"PyTorch      {facts.torch or 'ready'}" + (f", built for CUDA {facts.cuda}" if facts.cuda else ""))
-    if facts.allocator:
-        lines.append(f"allocator    {facts.allocator}")
-    lines.append(f"NVML         {facts.nvml or f'ready, driver {facts.driver}'}")
-    lines += [f"  GPU {index}: {name}, {size(total)}" for index, (name, total) in enumerate(facts.devices)]
-    if facts.mode is not None:
-        lines.append(f"attribution  {_ATTRIBUTION[facts.mode[0]]}: {facts.mode[1]}")
+    lines.append(f"PyTorch      {info.torch or 'ready'}" + (f", built for CUDA {info.cuda}" if info.cuda else ""))
+    if info.allocator:
+        lines.append(f"allocator    {info.allocator}")
+    lines.append(f"NVML         {info.nvml or f'ready, driver {info.driver}'}")
+    lines += [f"  GPU {index}: {name}, {size(total)}" for index, (name, total) in enumerate(info.devices)]
+    if info.mode is not None:
+        lines.append(f"attribution  {_ATTRIBUTION[info.mode[0]]}: {info.mode[1]}")
     lines.append("accuracy")
-    width = max(map(len, facts.accuracy))
-    lines += [f"  {name.ljust(width)}  {trust}: {reason}" for name, (trust, reason) in facts.accuracy.items()]
+    width = max(map(len, info.accuracy))
+    lines += [f"  {name.ljust(width)}  {trust}: {reason}" for name, (trust, reason) in info.accuracy.items()]
     return lines

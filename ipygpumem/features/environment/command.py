@@ -1,4 +1,4 @@
-"""``env``: versions and capabilities of this machine."""
+"""The command ``env``, which shows software versions and capabilities of this machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:  # noqa: AR
 def _shell(arguments: argparse.Namespace) -> int:
     from ipygpumem.features.environment.collect import environment, environment_lines
 
-    facts = environment()
+    info = environment()
     if arguments.json:
-        print_json(facts.to_dict())
+        print_json(info.to_dict())
     else:
-        print_lines(*environment_lines(facts))
+        print_lines(*environment_lines(info))
     return 0
 
 
 ENV = Command(
-    "env", "versions and capabilities of this machine, and how accurate each figure is", (HELP,), _magic, _shell
+    "env", "software versions, devices, and the accuracy of each value on this machine", (HELP,), _magic, _shell
 )

@@ -1,1 +1,1 @@
-"""From the memory that nvidia-smi reports to the memory that PyTorch reports."""
+"""Explanation of the difference between memory usage in nvidia-smi and in PyTorch."""

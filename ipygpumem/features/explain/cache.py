@@ -1,4 +1,4 @@
-"""PyTorch's cached memory, by whether ``torch.cuda.empty_cache()`` frees it."""
+"""Analysis of how much of PyTorch's cached memory ``torch.cuda.empty_cache()`` can release."""
 
 from __future__ import annotations
 
@@ -8,41 +8,42 @@ from typing import Any
 _INACTIVE = "inactive"
 _DEFAULT_POOL = (0, 0)
 _PAGE_SIZES = {"small": 2 << 20, "large": 20 << 20}
-"""Sizes of the pages in which expandable segments are mapped and unmapped."""
+"""Page sizes for mapping and unmapping the memory of expandable segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The free blocks of one device, in bytes.
+    """Cached memory of one device, in bytes.
 
     Attributes:
-        returnable: Freed by ``torch.cuda.empty_cache()``.
-        pinned: Not freed, because a block in the same segment is in use.
-        private: In private pools, of CUDA graphs that may be replayed and of the user's ``MemPool``.
-        pieces: Number of pinned free blocks, which are in ``segments`` with ``blocks`` of ``used`` bytes in use.
+        releasable: Memory that ``torch.cuda.empty_cache()`` releases.
+        fragmented: Memory that cannot be released because other blocks in the same segment are in use.
+        private: Free memory in private pools of CUDA graphs and of ``torch.cuda.MemPool``.
+        free_blocks: Number of free blocks in fragmented segments.
+        segments: Number of fragmented segments, with ``used_blocks`` of ``used`` bytes in use.
         pools: Number of private pools.
-        expandable: Whether there are expandable segments, which are freed page by page.
+        expandable: Whether there are expandable segments, which are released in pages.
     """
 
-    returnable: int = 0
-    pinned: int = 0
+    releasable: int = 0
+    fragmented: int = 0
     private: int = 0
-    pieces: int = 0
+    free_blocks: int = 0
     segments: int = 0
-    blocks: int = 0
+    used_blocks: int = 0
     used: int = 0
     pools: int = 0
     expandable: bool = False
 
     @property
     def total(self) -> int:
-        """All free blocks."""
-        return self.returnable + self.pinned + self.private
+        """Total cached memory in bytes."""
+        return self.releasable + self.fragmented + self.private
 
 
-def cache_of(segments: list[dict[str, Any]], index: int) -> Cache:
-    """Return the cache of a device by its index, from the allocator's list of segments."""
-    returnable = pinned = private = pieces = pinned_segments = blocks = used = 0
+def device_cache(segments: list[dict[str, Any]], index: int) -> Cache:
+    """Return the cache of the device with this index, from the allocator's list of segments."""
+    releasable = fragmented = private = free_count = segment_count = used_count = used = 0
     pools, expandable = set(), False
     for segment in segments:
         if segment["device"] != index:
@@ -55,19 +56,19 @@ def cache_of(segments: list[dict[str, Any]], index: int) -> Cache:
             pools.add(pool)
             private += free
             continue
-        segment_returnable = _returnable(segment, free_blocks, free)
-        returnable += segment_returnable
-        if free > segment_returnable:
-            pinned += free - segment_returnable
-            pieces += len(free_blocks)
-            pinned_segments += 1
-            blocks += len(segment["blocks"]) - len(free_blocks)
+        segment_releasable = _releasable(segment, free_blocks, free)
+        releasable += segment_releasable
+        if free > segment_releasable:
+            fragmented += free - segment_releasable
+            free_count += len(free_blocks)
+            segment_count += 1
+            used_count += len(segment["blocks"]) - len(free_blocks)
             used += segment["total_size"] - free
-    return Cache(returnable, pinned, private, pieces, pinned_segments, blocks, used, len(pools), expandable)
+    return Cache(releasable, fragmented, private, free_count, segment_count, used_count, used, len(pools), expandable)
 
 
-def _returnable(segment: dict[str, Any], free_blocks: list[dict[str, Any]], free: int) -> int:
-    """Return what ``empty_cache`` frees of a segment: all or nothing, or the free pages of an expandable segment."""
+def _releasable(segment: dict[str, Any], free_blocks: list[dict[str, Any]], free: int) -> int:
+    """Return the size that ``empty_cache`` releases: all or none of a segment, or free pages of an expandable one."""
     if not segment.get("is_expandable"):
         return free if len(free_blocks) == len(segment["blocks"]) else 0
     page = _PAGE_SIZES.get(segment.get("segment_type", ""), _PAGE_SIZES["large"])

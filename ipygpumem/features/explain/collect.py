@@ -1,4 +1,4 @@
-"""Explain the difference between the memory that nvidia-smi shows and PyTorch's, now."""
+"""Explanation of the current difference between memory usage in nvidia-smi and in PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import grade
 from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import VISIBLE
-from ipygpumem.features.explain.cache import cache_of
+from ipygpumem.features.explain.cache import device_cache
 from ipygpumem.features.explain.model import Waterfall, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
@@ -43,9 +43,9 @@ _NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes th
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(PlainData):
-    """The waterfalls of all devices that this process uses, or of main memory. Displayed as tables with bars.
+    """Waterfalls of the devices used by this process, or of main memory, displayed as tables with bars.
 
-    ``note``: shown first if there is no GPU or CUDA is not initialized.
+    ``note`` is displayed first and explains why no device is listed.
     """
 
     devices: tuple[Waterfall, ...]
@@ -60,17 +60,17 @@ class Explanation(PlainData):
 
 
 def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
-    """Explain the memory between what nvidia-smi shows and ``torch.cuda.memory_allocated()``, to the byte.
+    """Explain the difference between memory usage in nvidia-smi and ``torch.cuda.memory_allocated()``.
 
-    Each step has its size, its accuracy with the reason, and what can be done about it. Nothing is collected, freed or
-    waited for. Libraries are listed by name if CUPTI records (``GPUMem.outside = "library"``), otherwise only those
-    with counters of their own.
+    Each step contains its size, its accuracy with the reason, and advice on reducing it. No memory is freed, and no
+    stream is synchronized. Libraries are listed by name if CUPTI records allocations (``GPUMem.outside = "library"``);
+    otherwise, only libraries with their own counters are listed.
 
     Args:
-        device: Names of the devices (``"cuda:0"``, 0); None for all that this process uses.
+        device: Names or indices of the devices (``"cuda:0"``, 0), or None for all devices used by this process.
 
     Raises:
-        DeviceError: There is no such device.
+        DeviceError: If a device does not exist.
     """
     runtime = current()
     names = None if device is None else runtime.monitor.parse_devices(str(name) for name in device)
@@ -101,7 +101,7 @@ def _without_cuda(runtime: Runtime) -> Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What was read at nearly the same instant. ``since`` is when CUPTI began to record, None if it does not."""
+    """Values read at nearly the same time. ``since`` is the Unix timestamp when CUPTI began recording, or None."""
 
     processes: dict[str, tuple[OtherProcess, ...]]
     caches: dict[str, Cache]
@@ -113,7 +113,7 @@ class _State:
 
 def _read_state(runtime: Runtime) -> tuple[Reading, _State]:
     reading, caches, cache_problem = _read_caches(runtime)
-    note = "for the names of libraries: %config GPUMem.outside = 'library', for later allocations"
+    note = "to identify libraries in later allocations, set %config GPUMem.outside = 'library'"
     records = None
     try:
         records = outside_records().live_by_owner()
@@ -126,7 +126,7 @@ def _read_state(runtime: Runtime) -> tuple[Reading, _State]:
 
 
 def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, Cache], str]:
-    """Return a reading and the caches that match it, or why these are unknown."""
+    """Return a tuple ``(reading, caches, problem)``; ``problem`` is the reason why the caches are unknown."""
     reading = runtime.reading()
     if allocator.is_recording() and not runtime.active_recording.running:
         return reading, {}, "not examined, because this would add an event to your recording"
@@ -135,11 +135,11 @@ def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, Cache], str]:
         try:
             segments = allocator.segments()
         except Exception:
-            return reading, {}, "this allocator keeps no list of segments"
-        caches = {name: cache_of(segments, _index(name)) for name in reading.devices}
+            return reading, {}, "this allocator backend does not list segments"
+        caches = {name: device_cache(segments, _index(name)) for name in reading.devices}
         if all(device.cached in {None, caches[name].total} for name, device in reading.devices.items()):
             break
-        reading = runtime.reading()  # another thread changed it meanwhile
+        reading = runtime.reading()  # another thread changed the cache
     return reading, caches, ""
 
 
@@ -153,7 +153,7 @@ def _device(runtime: Runtime, state: _State, reading: DeviceReading) -> Waterfal
         reading,
         label=runtime.monitor.devices[index].label if index in runtime.monitor.devices else "",
         baseline=baseline,
-        # if recording began before the first kernels were loaded, their libraries are in the records
+        # if recording began before the first kernels were loaded, the records include their libraries
         kernels=since is None or baseline is None or since >= baseline.reading.time,
         recorded=since is not None,
         processes=state.processes.get(reading.name, ()),
@@ -171,12 +171,12 @@ def _recorded(owners: dict[Owner, int]) -> list[NamedMemory]:
         if owner.library != ALLOCATOR and (managed or owner.memory in DEVICE_MEMORY):
             key = owner.library, managed
             sums[key] = sums.get(key, 0) + nbytes
-    accuracy = grade("exact", "CUPTI's record of every allocation")
+    accuracy = grade("exact", "CUPTI's records of all allocations")
     return [NamedMemory(name, nbytes, accuracy, managed) for (name, managed), nbytes in sums.items()]
 
 
 def _pools(index: int, owners: dict[Owner, int], *, shared: bool) -> list[NamedMemory]:
-    """Return the memory of pools that is not in the records of their libraries."""
+    """Return memory in pools that is not included in the records of their libraries."""
     pools = []
     for pool in pool_readings([index]):
         nbytes = pool.used if pool.held is None else pool.held

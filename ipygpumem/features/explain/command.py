@@ -1,4 +1,4 @@
-"""``%gpumem explain``."""
+"""The command ``%gpumem explain``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _explain(device: list[str] | None) -> Explanation:
 
 EXPLAIN = result_command(
     "explain",
-    "the difference between nvidia-smi and memory_allocated(), and what can be done about it",
+    "the difference between nvidia-smi and memory_allocated(), with advice on reducing it",
     "the explanation",
     _explain,
 )

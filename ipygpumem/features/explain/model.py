@@ -1,7 +1,7 @@
-"""A waterfall: the steps from the memory that nvidia-smi shows to ``torch.cuda.memory_allocated()``.
+"""Waterfall model: the steps from memory usage in nvidia-smi to ``torch.cuda.memory_allocated()``.
 
-It has totals with parts between them, which add up to the difference of the totals, to the byte. Memory that cannot be
-attributed is a separate part, and so is memory counted twice, which is negative.
+The parts between two totals add up exactly to the difference of the totals. Separate parts represent memory that cannot
+be attributed and, as a negative value, memory that is counted twice.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import HostReading
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
-"""The kind of a step's memory, which decides the color of its bar; ``total`` is not a part."""
+"""Kind of memory of a step, which determines the color of its bar. ``total`` denotes a total instead of a part."""
 
 NVIDIA_SMI = "nvidia-smi shows"
 LISTED_TWICE = "listed twice"
-RETURNABLE = "cached, can be freed"
+RELEASABLE = "cached, can be freed"
 _NAMES: dict[Kind, str] = {
     "others": "other processes",
     "unattributed": "unattributed",
@@ -38,7 +38,7 @@ _HOST_NAMES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class WaterfallStep:
-    """One line of a waterfall: ``amount`` bytes, None if unknown, and ``todo``, what can be done about them."""
+    """Step of a waterfall: its size ``amount`` in bytes, None if unknown, and ``todo``, advice on reducing it."""
 
     label: str
     kind: Kind
@@ -50,9 +50,9 @@ class WaterfallStep:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall(PlainData):
-    """One device at one instant, or the main memory of ``host``; ``label`` is the product name.
+    """Memory usage of one device, or of main memory (``host``); ``label`` is the product name.
 
-    The steps are totals from the largest to the smallest, with the parts between them.
+    ``steps`` contains totals in decreasing order, with parts between them.
     """
 
     device: str
@@ -69,12 +69,12 @@ class Waterfall(PlainData):
 
     @property
     def totals(self) -> list[WaterfallStep]:
-        """The totals, from the whole device to the tensors."""
+        """Steps that are totals, from the whole device to the tensors."""
         return [step for step in self.steps if step.kind == "total"]
 
     @property
     def summary(self) -> str:
-        """The waterfall in two sentences."""
+        """Summary of the waterfall in two sentences."""
         end = self.steps[-1]
         start = next((step for step in self.steps if step.label == NVIDIA_SMI), self.steps[0])
         for step in (start, end):
@@ -84,9 +84,9 @@ class Waterfall(PlainData):
         parts = self.steps[self.steps.index(start) + 1 :]
         sums = {kind: sum(_nbytes(step) for step in parts if step.kind == kind) for kind in _NAMES}
         phrases = [self._part(kind, nbytes) for kind, nbytes in sums.items() if abs(nbytes) >= VISIBLE]
-        returnable = next((step for step in parts if step.label == RETURNABLE), None)
-        if returnable is not None and phrases:
-            phrases[-1] += f", of which torch.cuda.empty_cache() frees {size(_nbytes(returnable))}"
+        releasable = next((step for step in parts if step.label == RELEASABLE), None)
+        if releasable is not None and phrases:
+            phrases[-1] += f", of which torch.cuda.empty_cache() frees {size(_nbytes(releasable))}"
         return f"{text} The rest: {'; '.join(phrases)}." if phrases else text
 
     def _part(self, kind: Kind, nbytes: int) -> str:
@@ -102,7 +102,7 @@ def _nbytes(step: WaterfallStep) -> int:
 
 
 def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> Waterfall:
-    """Return the waterfall of main memory, for machines without a GPU; ``tensors``: bytes of CPU tensors."""
+    """Return the waterfall of main memory. ``tensors`` is the total size of CPU tensors in bytes."""
     steps = []
     resident = grade("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:
@@ -111,13 +111,13 @@ def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()
             WaterfallStep("machine used", "total", used, grade("derived", "memory of the machine not available"))
         )
         if reading.rss is not None:
-            accuracy = grade("derived", "the difference; shared pages count in each process")
+            accuracy = grade("derived", "the difference; shared pages count for each process")
             steps.append(WaterfallStep("other processes and the system", "others", used - reading.rss, accuracy))
     accuracy = resident if reading.rss is not None else grade("unknown", "this system does not report it")
     steps.append(WaterfallStep("this process (RSS)", "total", reading.rss, accuracy))
     if reading.rss is not None:
         difference = reading.rss - tensors
-        label = "everything else in it"
+        label = "other memory of this process"
         reason = "the difference: the interpreter, libraries, NumPy arrays, Python objects"
         if difference < 0:
             label, reason = "not resident", "pages of tensors that have not been written yet are not resident"

@@ -1,4 +1,4 @@
-"""The steps of a device's waterfall: their sizes, how accurate they are, and what can be done about them."""
+"""Computation of the steps in a device's waterfall, with their size, accuracy and advice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.units import size
-from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RETURNABLE, Waterfall, WaterfallStep
+from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RELEASABLE, Waterfall, WaterfallStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
-    """Memory outside PyTorch of one library or pool, in bytes. ``managed`` memory moves between device and host."""
+    """Memory outside PyTorch of one library or pool, in bytes. ``managed``: whether it is CUDA managed memory."""
 
     name: str
     amount: int
@@ -43,7 +43,7 @@ class NamedMemory:
 
     @property
     def advice(self) -> str:
-        """What can be done about it."""
+        """Advice on releasing the memory, empty if there is none."""
         return _ADVICE.get(next((prefix for prefix in _PREFIXES if self.name.startswith(prefix)), self.name), "")
 
 
@@ -60,11 +60,11 @@ def device_waterfall(
     cache_problem: str = "",
     notes: Iterable[str] = (),
 ) -> Waterfall:
-    """Return a device's waterfall.
+    """Return the waterfall of a device.
 
-    The baseline is used if it is of this device. ``kernels``: list the first kernels as measured at the baseline;
-    otherwise ``named``, the memory of known libraries and pools, includes them. ``recorded``: CUPTI records the
-    allocations of libraries. ``cache_problem``: why the cache is unknown.
+    ``baseline`` is ignored if it belongs to another device. ``kernels``: whether to list the first kernels as measured
+    for the baseline; otherwise ``named``, the memory of libraries and pools, includes them. ``recorded``: whether CUPTI
+    records library allocations. ``cache_problem`` is the reason why the cache is unknown.
     """
     if baseline is not None and baseline.device != reading.name:
         baseline = None
@@ -122,7 +122,7 @@ def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequen
     remainder = unattributed - on_device
     if remainder and unattributed > 0:
         driver = "" if reading.driver_reserved is not None else "the driver's own memory, "
-        reason = f"not in any process's entry: {driver}page tables, managed memory, hidden processes"
+        reason = f"not attributed to a process: {driver}page tables, managed memory, hidden processes"
         steps.append(WaterfallStep("unattributed", "unattributed", remainder, grade("exact", reason)))
     elif remainder:
         reason = "NVML's entries add up to more than the memory in use"
@@ -134,18 +134,18 @@ def _process_advice(process: OtherProcess) -> str:
     if process.role == "kernel":
         return "shut down this kernel if it is no longer needed"
     if process.role == "DataLoader worker":
-        return "this DataLoader worker uses CUDA: keep its tensors on the CPU"
+        return "DataLoader worker that uses CUDA: keep its tensors on the CPU"
     if process.relation == "child":
         return "freed when this child process ends"
     if process.relation == "own":
-        return f"your process: kill {process.pid} if it is no longer needed"
+        return f"your process: run kill {process.pid} if it is no longer needed"
     return f"belongs to {process.user}" if process.relation == "other" else ""
 
 
 def _outside_steps(
     reading: DeviceReading, baseline: Baseline | None, named: Sequence[NamedMemory], *, kernels: bool, recorded: bool
 ) -> list[WaterfallStep]:
-    """Return the parts between this process (or the whole device, if its entry is unknown) and PyTorch's memory."""
+    """Return the parts between the memory of this process, or of the device if unknown, and PyTorch's memory."""
     if reading.outside is None:
         return []
     steps = []
@@ -168,14 +168,14 @@ def _outside_steps(
             WaterfallStep("this or other processes", "outside", remainder, accuracy, "%gpumem processes lists them"),
         ]
     if remainder < 0:
-        accuracy = grade("unknown", "some memory is included in several parts, or was freed meanwhile")
+        accuracy = grade("unknown", "some memory is included in several parts or was freed during the reading")
         return [*steps, WaterfallStep("counted twice", "outside", remainder, accuracy)]
     names = ["kernel code, stacks, graphs"]
     if not recorded:
         names.insert(0, "libraries")
     if not any(step.label == "CUDA context" for step in steps):
         names.insert(0, "CUDA context")
-    accuracy = grade("derived", "the difference, which belongs to no known library")
+    accuracy = grade("derived", "the difference, which is not attributed to a library")
     todo = "%%gpumem --outside lists a cell's libraries"
     return [*steps, WaterfallStep(", ".join(names), "outside", remainder, accuracy, todo)]
 
@@ -200,20 +200,20 @@ def _pytorch_steps(reading: DeviceReading, cache: Cache | None, cache_problem: s
 def _cache_steps(cached: int, cache: Cache) -> list[WaterfallStep]:
     steps = []
     listed = grade("exact", "the allocator's list of segments")
-    paged = grade("derived", "from the allocator's list of segments, which are freed in whole pages")
+    paged = grade("derived", "from the allocator's list of segments, which are released in whole pages")
     accuracy = paged if cache.expandable else listed
-    if cache.returnable:
+    if cache.releasable:
         todo = "torch.cuda.empty_cache(), or %gpumem free --cache"
-        steps.append(WaterfallStep(RETURNABLE, "cache", cache.returnable, accuracy, todo))
-    if cache.pinned:
-        verb = "is" if cache.blocks == 1 else "are"
+        steps.append(WaterfallStep(RELEASABLE, "cache", cache.releasable, accuracy, todo))
+    if cache.fragmented:
+        verb = "is" if cache.used_blocks == 1 else "are"
         remark = (
-            f"{_plural(cache.pieces, 'free block')} in {_plural(cache.segments, 'segment')}, because "
-            f"{_plural(cache.blocks, 'block')} of {size(cache.used)} in the same segments {verb} in use"
+            f"{_plural(cache.free_blocks, 'free block')} in {_plural(cache.segments, 'segment')}, because "
+            f"{_plural(cache.used_blocks, 'block')} of {size(cache.used)} in the same segments {verb} in use"
         )
         setting = "" if cache.expandable else ", or expandable_segments:True"
         todo = f"free the tensors in these segments (%gpumem who){setting}"
-        steps.append(WaterfallStep("cached, cannot be freed", "cache", cache.pinned, accuracy, todo, remark))
+        steps.append(WaterfallStep("cached, cannot be freed", "cache", cache.fragmented, accuracy, todo, remark))
     if cache.private:
         remark = f"{_plural(cache.pools, 'pool')}, kept for the next replay"
         todo = "delete the graphs (or the MemPool), then empty_cache()"

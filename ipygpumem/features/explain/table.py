@@ -1,6 +1,6 @@
-"""Waterfalls as text and as HTML, in which each bar begins where the one above it ends.
+"""Text and HTML representation of waterfalls, in which each bar starts at the end of the previous bar.
 
-HTML bars are colored blocks instead of SVG, which untrusted notebooks and GitHub remove.
+Bars in HTML are colored elements instead of SVG, because Jupyter removes SVG in untrusted notebooks, as does GitHub.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GRADES = {"bound": "at most", "device": "whole device", "sampled": "at least"}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A step with its bar, from ``start`` to ``end`` as fractions of the largest total; both are 0 for no bar."""
+    """Step with the ``start`` and ``end`` of its bar as fractions of the largest total; both are 0 without a bar."""
 
     step: WaterfallStep
     label: str
@@ -53,21 +53,21 @@ class _Row:
 
     @property
     def percent(self) -> float:
-        """Width of the bar in HTML."""
+        """Width of the bar in HTML, in percent."""
         return max((self.end - self.start) * 100, _MIN_BAR) if self.end > self.start else 0.0
 
 
 def _rows(waterfall: Waterfall) -> Iterator[_Row]:
     maximum = max((step.amount or 0 for step in waterfall.totals), default=0)
-    level: int | None = None
+    remaining: int | None = None
     for step in waterfall.steps:
         ends = (0, 0)
         if step.kind == "total":
-            level = step.amount
-            ends = (0, level or 0)
-        elif level is not None and step.amount is not None:
-            level -= step.amount
-            ends = (level, level + step.amount)
+            remaining = step.amount
+            ends = (0, remaining or 0)
+        elif remaining is not None and step.amount is not None:
+            remaining -= step.amount
+            ends = (remaining, remaining + step.amount)
         start, end = (min(max(nbytes / maximum, 0), 1) if maximum else 0 for nbytes in ends)
         label = step.label if len(step.label) <= _MAX_LABEL else f"{step.label[: _MAX_LABEL - 1]}…"
         text = "unknown" if step.amount is None else _size(step.kind, step.amount)
@@ -83,7 +83,7 @@ def _size(kind: str, nbytes: int) -> str:
 
 
 def text_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
-    """Return each waterfall as a summary and steps with bars, accuracy and advice."""
+    """Return the waterfalls as text, each with a summary and its steps with bars, accuracy and advice."""
     return "\n\n".join([*([note] if note else []), *(_text(waterfall) for waterfall in waterfalls)])
 
 
@@ -139,7 +139,7 @@ title="{{ row.step.label }} {{ row.text }}"></span></td>\
 
 
 def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
-    """Return each waterfall as a table; the reason of an accuracy is its tooltip."""
+    """Return the waterfalls as HTML tables, with the reason for the accuracy as a tooltip."""
     values = [
         (waterfall, list(_rows(waterfall)), [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes])
         for waterfall in waterfalls
@@ -149,7 +149,7 @@ def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
 
 
 def _html_notes(waterfall: Waterfall) -> Iterator[str]:
-    """Yield what must be visible without tooltips."""
+    """Yield notes and accuracy reasons that must be visible without tooltips."""
     for step in waterfall.steps:
         if step.grade.trust in {"unknown", "device"}:
             yield f"{step.label}: {step.grade}"

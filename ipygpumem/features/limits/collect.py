@@ -1,4 +1,4 @@
-"""Exceeded limits, and their exception: the figures, the responsible lines of code and the largest holders."""
+"""Checks of memory limits, and the exception for exceeded limits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.snapshot import Snapshot
 
-_HOLDERS_NAMED = 3
+_MAX_HOLDERS = 3
 
 
 class LimitsCollector(Collector):
-    """Exceeded limits. The measured code ends with the error of the outcome."""
+    """Collector that checks limits. If any is exceeded, it sets the exception of the outcome."""
 
     section = "limits"
     reads_recording = True
@@ -33,11 +33,11 @@ class LimitsCollector(Collector):
         self._recorded = recorded
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
-        """Compare the figures with the limits."""
+        """Compare the measured values with the limits."""
         excesses, notes = self._limits.check(report)
         report = with_notes(replace(report, excesses=excesses), *notes)
         if not report.devices:
-            # if CUDA has not started, no GPU memory was used, and the limits hold
+            # without CUDA initialization no GPU memory was used, so the limits are met
             problem = pytorch.problem(load=True) if pytorch.module() is not None else "torch was not imported"
             report = with_notes(report, *(self._limits.unmeasured(problem) if problem else ()))
         if excesses:
@@ -46,7 +46,7 @@ class LimitsCollector(Collector):
 
 
 def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
-    """The exception, whose message is one line; without a recording, it says how to find the line of code."""
+    """Return the exception, whose message includes the responsible lines of code and the largest holders."""
     cell = "" if report.cell is None else f"In [{report.cell}]: "
     lines = ["" if snapshot is None else _responsible_lines(excess, snapshot) for excess in report.excesses]
     parts = [f"{excess} ({line})" if line else str(excess) for excess, line in zip(report.excesses, lines, strict=True)]
@@ -55,12 +55,12 @@ def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = 
     if holders:
         parts.append(f"largest holders now: {', '.join(holders)}")
     if not recorded and any(excess.kind in {"peak", "held"} for excess in on_gpu):
-        parts.append("run this cell with %%gpumem --limit to see the line")
+        parts.append("run this cell with %%gpumem --limit to find the line")
     return GPUMemLimitExceeded(cell + "; ".join(parts), report.excesses)
 
 
 def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
-    """The lines that reached the peak or allocated most of the memory; empty if they are unknown."""
+    """Return the lines of code that reached the peak or allocated most of the memory, as text; empty if unknown."""
     index = -1 if excess.where == "host" else int(excess.where.rpartition(":")[2])
     if not 0 <= index < len(snapshot.timelines) or not len(snapshot.timelines[index].trace):
         return ""
@@ -71,9 +71,9 @@ def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
         largest = _first_known(lines_at_peak(snapshot, index))
     else:
         return ""
-    texts = [f"reached by {reached_by}"] if reached_by else []
-    texts += [f"most of it allocated by {largest}"] if largest and largest != reached_by else []
-    return "; ".join(texts)
+    phrases = [f"reached by {reached_by}"] if reached_by else []
+    phrases += [f"most of it allocated by {largest}"] if largest and largest != reached_by else []
+    return "; ".join(phrases)
 
 
 def _first_known(lines: Sequence[CodeLine]) -> str:
@@ -81,10 +81,10 @@ def _first_known(lines: Sequence[CodeLine]) -> str:
 
 
 def _largest_holders() -> list[str]:
-    """The largest holders of this process by name; empty if the search fails, so that the limit is still reported."""
+    """Return the largest holders as text; empty if the search fails, so that the limit is still reported."""
     try:
         from ipygpumem.features.holders.collect import holders
 
-        return [str(holder) for holder in holders().largest(_HOLDERS_NAMED)]
+        return [str(holder) for holder in holders().largest(_MAX_HOLDERS)]
     except Exception:
         return []

@@ -1,4 +1,4 @@
-"""Limits on the memory that a measurement may use, and the figures that exceeded them."""
+"""Limits on the memory usage of a measurement."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """A figure that is over its limit.
+    """Limit that a measurement exceeded.
 
     Attributes:
-        where: A device, or ``host``.
+        where: Device name, or ``host``.
         kind: ``peak``, ``held`` or ``outside``.
-        amount: The measured change in bytes.
-        limit: The limit in bytes.
+        amount: Measured change in bytes.
+        limit: Limit in bytes.
     """
 
     where: str
@@ -32,20 +32,20 @@ class ExceededLimit:
     limit: int
 
     def __str__(self) -> str:
-        """Return a phrase like ``"cuda:0 peak +3.1 GiB, over the limit of 2.0 GiB"``."""
+        """Return a phrase such as ``"cuda:0 peak +3.1 GiB, over the limit of 2.0 GiB"``."""
         amount, limit = signed(self.amount), precise_size(self.limit)
         if amount[1:] == limit or self.amount < MIB // 20:  # avoid "+2.0 GiB, over the limit of 2.0 GiB"
             amount, limit = in_bytes(self.amount, "+"), in_bytes(self.limit)
-        figure = "memory outside PyTorch" if self.kind == "outside" else self.kind
-        return f"{self.where} {figure} {amount}, over the limit of {limit}"
+        metric = "memory outside PyTorch" if self.kind == "outside" else self.kind
+        return f"{self.where} {metric} {amount}, over the limit of {limit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The memory that a measurement may use, in bytes; None is no limit.
+    """Limits on changes in memory usage during a measurement, in bytes; None for no limit.
 
-    ``peak``, ``held`` and ``outside`` limit these figures of every device, ``host`` limits the peak resident memory of
-    this process. All are changes relative to the start of the measurement.
+    ``peak``, ``held`` and ``outside`` apply to each device, and ``host`` applies to the peak resident memory of this
+    process. All values are relative to the start of the measurement.
     """
 
     peak: int | None = None
@@ -54,35 +54,35 @@ class Limits:
     host: int | None = None
 
     @classmethod
-    def read(cls, *limits: str | int | None) -> Limits:
-        """Create limits from sizes such as ``"2 GiB"`` or 0; an OptionError says which is invalid."""
+    def parse(cls, *limits: str | int | None) -> Limits:
+        """Create limits from sizes such as ``"2 GiB"`` or 0. Raises OptionError for an invalid size."""
         return cls(*map(_size, limits))
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
 
     def check(self, report: Report) -> tuple[tuple[ExceededLimit, ...], tuple[str, ...]]:
-        """Return the figures that are certainly over their limits, and a note for each limit that was not checked."""
+        """Return a tuple of exceeded limits and of notes for limits that could not be checked."""
         excesses: list[ExceededLimit] = []
         notes: list[str] = []
-        for where, kind, amount, limit, accuracy in self._figures(report):
+        for where, kind, amount, limit, accuracy in self._values(report):
             if accuracy.trust == "exact" and amount is not None:
                 if amount > limit:
                     excesses.append(ExceededLimit(where, kind, amount, limit))
-            elif amount is None or accuracy.trust != "bound" or amount > limit:  # a bound within the limit is fine
-                figure = "outside PyTorch" if kind == "outside" else kind
+            elif amount is None or accuracy.trust != "bound" or amount > limit:  # a sufficient bound
+                metric = "outside PyTorch" if kind == "outside" else kind
                 notes.append(
-                    f"the limit of {precise_size(limit)} ({where}, {figure}) was not checked: {accuracy.reason}"
+                    f"the limit of {precise_size(limit)} ({where}, {metric}) was not checked: {accuracy.reason}"
                 )
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
-        """Return the note that the limits on GPUs were not checked because no GPU was measured."""
+        """Return a note that GPU limits were not checked, or an empty tuple if no GPU limit is set."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
         limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
         return (f"the limit on GPUs ({limits}) was not checked, no GPU was measured: {reason}",) if limits else ()
 
-    def _figures(self, report: Report) -> Iterator[tuple[str, str, int | None, int, Grade]]:
+    def _values(self, report: Report) -> Iterator[tuple[str, str, int | None, int, Grade]]:
         for name, device in report.devices.items():
             for kind, amount, limit in (
                 ("peak", device.peak, self.peak),
@@ -105,9 +105,9 @@ def _size(text: str | int | None) -> int | None:
 
 
 def _accuracy(device: DeviceReport, kind: str) -> Grade:
-    if kind == "outside" and device.started:  # the CUDA context is needed once per process: it breaks no limit
+    if kind == "outside" and device.started:  # the CUDA context is created once per process and does not count
         return grade(
             "unknown",
-            "CUDA was initialized during the measurement; call ipygpumem.preload_pytorch() first to leave that out",
+            "CUDA was initialized during the measurement; call ipygpumem.preload_pytorch() first to exclude this",
         )
     return device.grades[kind]

@@ -1,4 +1,4 @@
-"""Measure memory outside PyTorch by library during a measurement."""
+"""Measurement of memory outside PyTorch by library."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _Pools = dict[tuple[str, int], PoolReading]
 
 
 class OutsideCollector(Collector):
-    """Collects CUPTI's records of one measurement; without CUPTI only the counters of memory pools.
+    """Collector of CUPTI's records for one measurement. Without CUPTI, only counters of memory pools are collected.
 
-    ``every_cell``: it is used for every measurement, so that problems are reported only once.
+    ``every_cell``: whether every cell is measured, so that a problem is reported only once.
     """
 
     section = "libraries"
@@ -51,7 +51,7 @@ class OutsideCollector(Collector):
         self._pid = os.getpid()
 
     def attach(self, measurement: Measurement) -> None:
-        """Start recording before the first reading, so that CUPTI's own memory is not in the measurement."""
+        """Start recording before the first reading, so that the measurement excludes CUPTI's own memory."""
         try:
             outside_records().acquire()
             self._acquired = True
@@ -60,7 +60,7 @@ class OutsideCollector(Collector):
         measurement.observers.append(self)
 
     def start(self) -> None:
-        """Begin the interval with the measurement."""
+        """Open the recording interval of the measurement."""
         self._before = self._pools()
         if self._acquired:
             try:
@@ -69,7 +69,7 @@ class OutsideCollector(Collector):
                 self._problem = str(error)
 
     def stop(self) -> None:
-        """End the interval; also called if the measurement could not begin."""
+        """Close the recording interval. Also called if the measurement could not start."""
         if os.getpid() != self._pid:
             return
         if not self._after:
@@ -90,7 +90,7 @@ class OutsideCollector(Collector):
         return {(pool.name, pool.device): pool for pool in pool_readings(devices)}
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Return the report with the memory of each device, and notes."""
+        """Return the report with the memory outside PyTorch of each device."""
         libraries, notes = [], []
         confidence = self._confidence()
         if confidence.trust != "exact" and self._is_new_problem(confidence):
@@ -103,8 +103,8 @@ class OutsideCollector(Collector):
             missing = self._missing(device, index)
             if confidence.trust == "exact" and missing:
                 notes.append(
-                    f"{device.name}: CUPTI's records and PyTorch's own count differ by {signed(missing)}: another "
-                    "profiler may have received some of the records"
+                    f"{device.name}: CUPTI's records differ from PyTorch's reserved memory by {signed(missing)}: "
+                    "another profiler may have received some of the records"
                 )
         report = replace(_without_redundant_samples(report, libraries), libraries=tuple(libraries))
         return with_notes(report, *notes)
@@ -120,14 +120,14 @@ class OutsideCollector(Collector):
     def _confidence(self) -> Grade:
         interval = self._interval
         if interval is None:
-            return grade("unknown", self._problem or "the measurement did not begin")
+            return grade("unknown", self._problem or "the measurement did not start")
         if interval.problem:
             return grade("sampled", f"recording ended early: {interval.problem}")
         if interval.lost:
-            return grade("sampled", "CUPTI had no buffer for some records, so the values are too low")
+            return grade("sampled", "CUPTI dropped records because no buffer was free, so the values may be too low")
         if interval.seconds > 0:
             return grade("sampled", f"torch.profiler used CUPTI for {duration(interval.seconds)}")
-        return grade("exact", "CUPTI's record of every allocation")
+        return grade("exact", "CUPTI's records of all allocations")
 
     def _device(self, device: DeviceReport, index: int, confidence: Grade) -> OutsideMemory:
         interval = self._interval or RecordingInterval(0)
@@ -156,29 +156,29 @@ class OutsideCollector(Collector):
                 continue
             before = self._before.get((name, device)) or PoolReading(name, device, 0, 0, 0, after.source)
             held, used = difference(before.held, after.held), difference(before.used, after.used)
-            now, level_before = (after.used, before.used) if after.held is None else (after.held, before.held)
+            now, initial = (after.used, before.used) if after.held is None else (after.held, before.held)
             peak = None
             if after.peak is not None and before.peak is not None and after.peak > before.peak:
-                peak = after.peak - (level_before or 0)  # a new peak, so it is of this measurement
+                peak = after.peak - (initial or 0)  # a new peak was reached during this measurement
             if held or used or peak:
                 yield PoolMemory(name, held, used, now, peak, grade("exact", after.source))
 
     def _missing(self, device: DeviceReport, index: int) -> int:
-        """Return the recorded change of PyTorch's segments minus PyTorch's own; 0 if they cannot be compared."""
+        """Return the recorded change of PyTorch's segments minus that of its counter; 0 if not comparable."""
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0
         recorded = self._interval.owners.get(Owner.allocator(index), Totals())
-        return recorded.level - change
+        return recorded.change - change
 
 
 def _library_memory(owner: Owner, totals: Totals) -> LibraryMemory:
-    figures = totals.level, totals.peak, totals.allocated, totals.freed, totals.allocations
-    return LibraryMemory(owner.library, owner.file, owner.memory, *figures, owner.pooled)
+    values = totals.change, totals.peak, totals.allocated, totals.freed, totals.allocations
+    return LibraryMemory(owner.library, owner.file, owner.memory, *values, owner.pooled)
 
 
 def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:
-    """Remove sampled peaks outside PyTorch if exact peaks, of the records or of a pool, are at least as high."""
+    """Remove sampled peaks outside PyTorch if an exact peak from the records or a pool is at least as high."""
     devices = dict(report.devices)
     for outside in memory:
         device = devices.get(outside.device)
@@ -193,18 +193,18 @@ def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) 
 
 
 class OutsideSetting:
-    """The setting ``GPUMem.outside``: records all the time, so that memory keeps its owner from cell to cell."""
+    """Handler of the setting ``GPUMem.outside``, which records allocations continuously, across cells."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._acquired = False
 
     def install(self) -> None:
-        """Follow changes of the setting."""
+        """Observe changes of the setting."""
         self._settings.observe(self.apply, names=["outside"])
 
     def apply(self, _change: Any = None) -> None:
-        """Start or stop recording. If it cannot start, print the reason; cells that need records try again."""
+        """Start or stop recording. If recording cannot start, print the reason; later cells try again."""
         records, enabled = outside_records(), self._settings.outside == "library"
         records.reported_problems.clear()
         if enabled and not self._acquired:

@@ -1,8 +1,8 @@
-"""Records of all device memory allocations outside PyTorch, while a measurement or the user's setting needs them.
+"""Recording of device memory allocations outside PyTorch, for measurements and the setting ``GPUMem.outside``.
 
-CUPTI delivers records in full buffers. A thread reads them a few times a second and keeps only the live allocations
-and, for each open measurement, the totals of each library. Each thread of the program fills its own buffers, so records
-are sorted by time, and the newest ones wait for older ones from other threads.
+A background thread reads CUPTI's completed buffers several times per second and updates the live allocations and the
+totals of each open measurement. Because each thread of the program fills its own buffers, records are sorted by time,
+and the newest records are held until older records from other threads have arrived.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from ipygpumem.features.outside.allocation_totals import Owner
 
 _DELAY_NS = 100_000_000
-"""A record carries the time when its call began, and is written when it ends: few calls take longer."""
+"""Delay before records are processed. A record is written at the end of a call but has the timestamp of its start."""
 _POLL_SECONDS = 0.05
 _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 
 
 class OutsideRecords:
-    """The recorded allocations of this process. There is one per process, because CUPTI's callbacks are global.
+    """Recorder of this process's allocations. There is one per process because CUPTI's callbacks are global.
 
-    ``reported_problems`` are the reasons why nothing can be recorded that the user has already seen.
+    ``reported_problems`` contains the error messages that have already been reported to the user.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class OutsideRecords:
         self._observers: ProfilerObservers | None = None
 
     def problem(self) -> str | None:
-        """Return why nothing can be recorded here, or None as far as that is known without trying."""
+        """Return the reason why recording is impossible, or None if no reason is known before recording is started."""
         try:
             self._prepare()
         except CuptiError as error:
@@ -75,20 +75,20 @@ class OutsideRecords:
 
     def _prepare(self) -> tuple[Cupti, Buffers]:
         if self._forked:
-            raise CuptiError("this process was forked from the one that is being measured")
+            raise CuptiError("this process was forked from the measured process")
         if self._sources is None:
             self._sources = Cupti(), Buffers.pool()
             os.register_at_fork(after_in_child=self._forget)
         return self._sources
 
     def _forget(self) -> None:
-        """In a forked child, drop what belongs to the parent process. One of its threads may have held the lock."""
+        """Reset the state in a forked child, including the lock, which a thread of the parent may have held."""
         self._forked = True
         self._lock = threading.RLock()
         self._users, self._intervals, self._recording, self._thread = 0, [], False, None
 
     def acquire(self) -> None:
-        """Start recording, until `release` has been called as often as `acquire`; may raise CuptiError."""
+        """Start recording until each `acquire` is matched by a call of `release`. Raises CuptiError on failure."""
         with self._lock:
             self._prepare()
             if not self._users:
@@ -110,7 +110,7 @@ class OutsideRecords:
         if self._paused_at is None:
             self._start_cupti()
         atexit.register(self.close)
-        self._stop = threading.Event()  # a new one, as the previous thread may still be ending
+        self._stop = threading.Event()  # a new event, because the previous thread may still be running
         self._thread = threading.Thread(
             target=self._read_buffers, args=(self._stop,), name="ipygpumem-outside", daemon=True
         )
@@ -118,14 +118,14 @@ class OutsideRecords:
 
     def _start_cupti(self) -> None:
         cupti, buffers = self._prepare()
-        self._recording = True  # before starting, so that an interrupt stops it again
+        self._recording = True  # set first, so that recording is stopped after an interrupt
         cupti.start(buffers)
         self._since = time.time()
         for device, address, nbytes in pytorch_segments():
             self._live.add_segment(device, address, nbytes)
 
     def release(self) -> None:
-        """Undo one `acquire`; the last call stops recording."""
+        """Release one `acquire`; the last release stops recording."""
         with self._lock:
             self._users = max(self._users - 1, 0)
             if not self._users and self._thread is not None:
@@ -142,7 +142,7 @@ class OutsideRecords:
         if self._sources is not None:
             self._sources[1].wake()
         if thread is not None and thread is not threading.current_thread():
-            self._lock.release()  # the thread may be waiting for it
+            self._lock.release()  # the thread may be waiting for the lock
             try:
                 thread.join(timeout=2)
             finally:
@@ -161,7 +161,7 @@ class OutsideRecords:
         self._pending = _EMPTY
 
     def close(self) -> None:
-        """Stop recording for all: the extension is unloaded, or the process ends."""
+        """Stop recording for all users, when the extension is unloaded or the process exits."""
         with self._lock:
             if self._users:
                 self._users = 0
@@ -171,7 +171,7 @@ class OutsideRecords:
                 self._end()
 
     def open_interval(self) -> RecordingInterval:
-        """Begin an interval; only between `acquire` and `release`."""
+        """Open an interval. Must be called between `acquire` and `release`."""
         with self._lock:
             cupti, buffers = self._prepare()
             self._collect()
@@ -183,14 +183,14 @@ class OutsideRecords:
         return self._pauses + (0 if self._paused_at is None else time.perf_counter() - self._paused_at)
 
     def close_interval(self, interval: RecordingInterval) -> None:
-        """End an interval, with all records until now. Does nothing the second time."""
+        """Close an interval after processing all records so far. Has no effect if it is already closed."""
         with self._lock:
             if interval not in self._intervals:
                 return
             try:
                 self._collect()
                 if any(owner.outside and totals.allocated for owner, totals in interval.owners.items()):
-                    self._attribute_segments()  # only then, as listing the segments of a large heap is slow
+                    self._attribute_segments()  # otherwise skipped because listing many segments is slow
             except CuptiError as error:
                 interval.problem = str(error)
             interval.seconds += self._paused_seconds()
@@ -202,7 +202,7 @@ class OutsideRecords:
             self._live.move_to_pytorch(device, address, self._intervals)
 
     def live_by_owner(self) -> tuple[float, dict[Owner, int]] | None:
-        """Return the start of recording (seconds since 1970) and the live bytes by owner; None without recording."""
+        """Return a tuple of the start time (Unix timestamp) and live bytes by owner; None if recording is inactive."""
         with self._lock:
             if not self._recording:
                 return None
@@ -211,7 +211,7 @@ class OutsideRecords:
             return self._since, self._live.by_owner()
 
     def pause(self) -> None:
-        """Read all records, and leave CUPTI to a profiler until `resume`."""
+        """Process all records, then release CUPTI for a profiler until `resume` is called."""
         with self._lock:
             if self._paused_at is None and self._users:
                 self._stop_cupti()
@@ -219,7 +219,7 @@ class OutsideRecords:
                 self._paused_at = time.perf_counter()
 
     def resume(self) -> None:
-        """Continue recording."""
+        """Resume recording."""
         with self._lock:
             if self._paused_at is None or not self._users:
                 return
@@ -231,7 +231,7 @@ class OutsideRecords:
                     interval.problem = str(error)
 
     def _read_buffers(self, stop: threading.Event) -> None:
-        """Read full buffers a few times a second, in the thread."""
+        """Read completed buffers several times per second until ``stop`` is set."""
         cupti, buffers = self._prepare()
         poll = select.poll()
         poll.register(buffers.ready, select.POLLIN)
@@ -243,16 +243,16 @@ class OutsideRecords:
             stop.wait(_POLL_SECONDS)
 
     def _collect(self, until: int | None = None) -> None:
-        """Read all records and apply those until a time, or all."""
+        """Read all records and apply those with timestamps up to ``until``, or all if it is None."""
         cupti, buffers = self._prepare()
         cupti.flush()
         tables, problem = [self._pending], None
-        for address, valid in buffers.full():
+        for address, valid in buffers.completed():
             try:
                 tables.append(self._live.table(cupti, address, valid))
             except CuptiError as error:
                 problem = error
-            buffers.give_back(address)
+            buffers.recycle(address)
         table = np.concatenate(tables)
         table = table[np.argsort(table[:, TIME], kind="stable")]
         end = len(table) if until is None else int(np.searchsorted(table[:, TIME], until, side="right"))
@@ -260,11 +260,11 @@ class OutsideRecords:
         if end:
             self._live.apply(table[:end], self._intervals)
         if problem is not None:
-            for interval in self._intervals:  # all have lost these records
+            for interval in self._intervals:  # these records are missing in all intervals
                 interval.problem = interval.problem or str(problem)
             raise problem
 
 
 def outside_records() -> OutsideRecords:
-    """Return the records of this process."""
+    """Return the recorder of this process."""
     return current().state(OutsideRecords)

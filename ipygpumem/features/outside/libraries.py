@@ -1,4 +1,4 @@
-"""Common names of libraries, from the paths of their files."""
+"""Mapping of library paths to common library names."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from ipygpumem.core.from_dict import printable
 _MAX_LENGTH = 80
 
 ALLOCATOR = "PyTorch's allocator"
-"""Memory that PyTorch counts itself, so it is not outside PyTorch."""
+"""Name of the owner of memory that PyTorch's allocator counts."""
 
-_NONE = "(?!)"  # matches nothing
+_NEVER = "(?!)"  # never matches
 _LIBRARIES = (
-    (ALLOCATOR, r"libc10_cuda\.", _NONE),
+    (ALLOCATOR, r"libc10_cuda\.", _NEVER),
     ("JAX/XLA", r"xla_cuda|jax_cuda|libjax", r"jaxlib/|jax_plugins/|jax_cuda"),
     ("TensorFlow", r"libtensorflow", r"tensorflow/"),
-    ("cuBLASLt", r"libcublasLt\.", _NONE),
-    ("cuBLAS", r"libcublas\.", _NONE),
-    ("cuDNN", r"libcudnn", _NONE),
-    ("cuSOLVER", r"libcusolver", _NONE),
-    ("cuSPARSELt", r"libcusparseLt\.", _NONE),
-    ("cuSPARSE", r"libcusparse\.", _NONE),
-    ("cuFFT", r"libcufft", _NONE),
-    ("cuRAND", r"libcurand", _NONE),
-    ("NCCL", r"libnccl", _NONE),
-    ("NVSHMEM", r"lib(nvshmem|torch_nvshmem)", _NONE),
+    ("cuBLASLt", r"libcublasLt\.", _NEVER),
+    ("cuBLAS", r"libcublas\.", _NEVER),
+    ("cuDNN", r"libcudnn", _NEVER),
+    ("cuSOLVER", r"libcusolver", _NEVER),
+    ("cuSPARSELt", r"libcusparseLt\.", _NEVER),
+    ("cuSPARSE", r"libcusparse\.", _NEVER),
+    ("cuFFT", r"libcufft", _NEVER),
+    ("cuRAND", r"libcurand", _NEVER),
+    ("NCCL", r"libnccl", _NEVER),
+    ("NVSHMEM", r"lib(nvshmem|torch_nvshmem)", _NEVER),
     ("RMM", r"librmm", r"rmm/"),
     ("TensorRT", r"libnvinfer", r"tensorrt"),
     ("ONNX Runtime", r"(lib)?onnxruntime", r"onnxruntime/"),
-    ("RAPIDS", r"libcu(df|ml)|lib(raft|cuvs|cugraph)", _NONE),
+    ("RAPIDS", r"libcu(df|ml)|lib(raft|cuvs|cugraph)", _NEVER),
     ("DALI", r"libdali", r"nvidia/dali/"),
     ("FAISS", r"libfaiss", r"faiss/"),
     ("OpenCV", r"libopencv", r"cv2/"),
     ("video codec", r"lib(nvcuvid|nvidia-encode)\.", r"torchcodec/|PyNvVideoCodec/"),
-    ("ctypes", r"libffi[._-]|_ctypes\.", _NONE),
-    ("PyTorch without its allocator", r"lib(torch|c10)", _NONE),
-    ("CuPy", _NONE, r"cupyx?(_backends)?/"),
-    ("Triton", _NONE, r"triton/"),
-    ("numba", _NONE, r"numba(_cuda)?/"),
-    ("PyCUDA", _NONE, r"pycuda/"),
-    ("bitsandbytes", _NONE, r"bitsandbytes/"),
-    ("cuda-bindings", _NONE, r"cuda/(bindings|core)/"),
+    ("ctypes", r"libffi[._-]|_ctypes\.", _NEVER),
+    ("PyTorch without its allocator", r"lib(torch|c10)", _NEVER),
+    ("CuPy", _NEVER, r"cupyx?(_backends)?/"),
+    ("Triton", _NEVER, r"triton/"),
+    ("numba", _NEVER, r"numba(_cuda)?/"),
+    ("PyCUDA", _NEVER, r"pycuda/"),
+    ("bitsandbytes", _NEVER, r"bitsandbytes/"),
+    ("cuda-bindings", _NEVER, r"cuda/(bindings|core)/"),
 )
-"""Names with the beginnings of file names, and of paths below site-packages."""
+"""Library names with patterns for the start of the file name and of the path relative to site-packages."""
 _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 
 @lru_cache(maxsize=1024)
 def library_name(path: str) -> str:
-    """Return ``"cuBLAS"`` for ``/usr/.../libcublas.so.13``; for an unknown library the name of its file."""
+    """Return the name for a library path, such as cuBLAS for ``libcublas.so.13``, or the file name if unknown."""
     path = path.replace("\\", "/")
     file = file_name(path)
     site = _SITE.match(path)
@@ -61,6 +61,6 @@ def library_name(path: str) -> str:
 
 
 def file_name(path: str) -> str:
-    """Return the name of a path's file, printable and shortened."""
+    """Return the base name of a path, with unprintable characters replaced and truncated to 80 characters."""
     name = " ".join(printable(path.replace("\\", "/").rpartition("/")[2]).split())
     return name if len(name) <= _MAX_LENGTH else f"{name[: _MAX_LENGTH - 1]}…"

@@ -1,11 +1,11 @@
-"""Memory outside PyTorch by library.
+"""Memory outside PyTorch, attributed to libraries.
 
 ::
 
     outside PyTorch = libraries (device memory, arrays, static variables) + unused memory in CUDA's pools + rest
 
-The rest was not allocated by a call that CUPTI records: the CUDA context, kernel code, stacks and graphs, and memory
-mapped by cuMemCreate, which the tested versions of CUPTI do not record. Pinned and managed memory are separate.
+The rest is memory that CUPTI does not record: the CUDA context, kernel code, stacks, graphs, and in the tested versions
+of CUPTI also memory created with cuMemCreate. Pinned and managed memory are listed separately.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport
 
 Memory = Literal["device", "array", "static", "managed", "pinned"]
-"""``device``: cudaMalloc and similar; ``array``: textures and surfaces; ``static``: variables of kernels; ``managed``:
-moves between device and host; ``pinned``: page-locked memory of the host."""
+"""``device``: cudaMalloc and similar; ``array``: textures and surfaces; ``static``: ``__device__`` variables;
+``managed``: unified memory, which migrates between device and host; ``pinned``: page-locked host memory."""
 
-EARLIER = "allocated before recording began"
-"""Stands for the library of memory whose allocation was not recorded."""
+BEFORE_RECORDING = "allocated before recording began"
+"""Placeholder for the library that allocated memory before recording began."""
 
 DEVICE_MEMORY = ("device", "array", "static")
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryMemory:
-    """The allocations of one kind of memory by one library during a measurement, in bytes.
+    """Memory of one kind allocated and freed by one library during a measurement, in bytes.
 
-    ``file`` is the name of the library's file without folders, empty if unknown; ``change`` is ``allocated`` minus
-    ``freed``, which includes memory allocated earlier; ``peak`` is the highest change. ``pooled`` memory comes from a
-    CUDA pool (cudaMallocAsync), which may keep it when it is freed.
+    ``file`` is the base name of the library file, empty if unknown; ``change`` is ``allocated`` minus ``freed``, which
+    includes memory allocated before the measurement; ``peak`` is the maximum change. ``pooled`` memory comes
+    from a CUDA memory pool (cudaMallocAsync), which may retain it after it is freed.
     """
 
     library: str
@@ -53,13 +53,13 @@ class LibraryMemory:
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
-    """The counters of a memory pool, in bytes. Its memory is included in that of the libraries.
+    """Statistics of a memory pool, in bytes. Memory recorded by CUPTI is also included in that of the libraries.
 
     Attributes:
-        change: The change of the memory that it holds; None if it counts only what is in use.
-        used: The change of the memory in use.
-        now: The memory that it holds at the end, or that is in use if it counts only that.
-        peak: The highest such value minus the value before; None unless it was reached during this measurement.
+        change: Change of the reserved memory; None if the pool counts only used memory.
+        used: Change of the used memory.
+        now: Reserved memory at the end, or used memory if ``change`` is None.
+        peak: Peak minus the initial value; None unless a new peak was reached during this measurement.
     """
 
     name: str
@@ -75,12 +75,12 @@ class OutsideMemory(PlainData):
     """Memory outside PyTorch on one device during a measurement, in bytes.
 
     Attributes:
-        libraries: The libraries that allocated memory, the largest change first.
-        peak: The highest sum of the libraries' device memory minus its value before; None without records.
-        idle: The change of unused memory in CUDA's default pool and in the memory of CUDA graphs.
-        rest: The change that belongs to no library; None if it cannot be computed.
-        seconds: How long recording was paused, because torch.profiler was using CUPTI.
-        grade: The confidence in the libraries' values.
+        libraries: Memory by library, sorted by decreasing change.
+        peak: Peak of the libraries' total device memory relative to the start; None without records.
+        idle: Change of unused memory in CUDA's default memory pool and in memory reserved for CUDA graphs.
+        rest: Change that is not attributed to a library; None if unknown.
+        seconds: Duration for which recording was paused because torch.profiler was using CUPTI.
+        grade: Accuracy of the values by library.
     """
 
     device: str
@@ -96,7 +96,7 @@ class OutsideMemory(PlainData):
 
     @property
     def named(self) -> int:
-        """The change of the libraries' device memory."""
+        """Total change of the libraries' device memory."""
         return sum(library.change for library in self.libraries if library.memory in DEVICE_MEMORY)
 
 
@@ -111,10 +111,10 @@ def balance(
     seconds: float,
     grade: Grade,
 ) -> OutsideMemory:
-    """Subtract the memory of libraries and pools from the change that NVML reports.
+    """Attribute a device's change outside PyTorch to libraries and pools, with the difference as ``rest``.
 
-    ``reserved`` is the change of the memory that CUDA's default pool holds, and ``graphs`` that of the memory reserved
-    for CUDA graphs; None if unknown. The other arguments are attributes of the result.
+    ``reserved`` is the change of the memory reserved by CUDA's default memory pool, and ``graphs`` the change of the
+    memory reserved for CUDA graphs; None if unknown. The other arguments are attributes of the result.
     """
     ordered = tuple(sorted(libraries, key=lambda library: (-abs(library.change), -library.peak, library.library)))
     on_device = [library for library in ordered if library.memory in DEVICE_MEMORY]

@@ -1,4 +1,4 @@
-"""Memory outside PyTorch by library: a table for each device, and a sentence."""
+"""Tables and one-line summaries of memory outside PyTorch by library."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _KINDS = {
     "managed": ", managed memory",
     "pinned": ", pinned host memory",
 }
-_SEPARATE = {"managed": "managed memory, on the device or in the host", "pinned": "pinned host memory"}
-_REMARK = "CUPTI does not record the memory of context, kernel code and stacks, nor memory mapped by cuMemCreate"
+_SEPARATE = {"managed": "managed memory, on the device or the host", "pinned": "pinned host memory"}
+_NOTE = "CUPTI does not record memory of the CUDA context, kernel code and stacks, or memory created with cuMemCreate"
 _EMPTY = ("", "", "", "", "")
 
 
 def with_outside(tables: list[Table], report: Report) -> list[Table]:
-    """Insert a table of memory outside PyTorch after each device's table of a report."""
+    """Insert a table of memory outside PyTorch after the table of each device."""
     added = {outside.device: outside_table(outside, report.devices[outside.device]) for outside in report.libraries}
     pairs = ((table, added.get(table.title)) for table in tables)
     return [table for pair in pairs for table in pair if table is not None]
 
 
 def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
-    """Return the table of a device: rows that add up to the change outside PyTorch, then those listed separately."""
+    """Return a table of the parts of a device's change outside PyTorch, followed by managed and pinned memory."""
     exact = outside.grade.trust == "exact"
     on_device = [library for library in outside.libraries if library.memory not in _SEPARATE]
     rows = [_library_row(library) for library in on_device if _is_visible(library)]
@@ -55,15 +55,15 @@ def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
             rows += [_library_row(library, kind="") for library in libraries]
     pools = [pool for pool in outside.pools if _has_changed(pool)]
     if pools:
-        rows.append(TableRow("memory pools, by their own counters", _EMPTY, 0))
+        rows.append(TableRow("memory pools, from their own counters", _EMPTY, 0))
         rows += [_pool_row(pool) for pool in pools]
-    remarks = (_REMARK,) if exact and outside.rest is not None and abs(outside.rest) >= VISIBLE else ()
+    notes = (_NOTE,) if exact and outside.rest is not None and abs(outside.rest) >= VISIBLE else ()
     header = ("change", "peak", "allocated", "freed", "allocations")
-    return Table(f"{outside.device} outside PyTorch, by library", header, tuple(rows), remarks)
+    return Table(f"{outside.device} outside PyTorch, by library", header, tuple(rows), notes)
 
 
 def outside_sentence(outside: OutsideMemory) -> str:
-    """Return a line like ``cuda:0 outside PyTorch: NCCL +388.0 MiB in 194 allocations``; empty without changes."""
+    """Return a line such as ``cuda:0 outside PyTorch: NCCL +388.0 MiB in 194 allocations``, empty without changes."""
     parts = [_library_sentence(library) for library in outside.libraries if _is_visible(library)]
     if abs(outside.idle) >= VISIBLE:
         parts.append(f"{_IDLE} {signed(outside.idle)}")
@@ -116,7 +116,7 @@ def _row(label: str, change: int | None, allocations: str = "") -> TableRow:
 def _pool_row(pool: PoolMemory) -> TableRow:
     change = change_text(pool.used if pool.change is None else pool.change)
     peak = "" if pool.peak is None else change_text(pool.peak)
-    remarks = [] if pool.now is None else [f"{size(pool.now)} now"]
+    details = [] if pool.now is None else [f"{size(pool.now)} now"]
     if pool.change is not None and pool.used is not None:
-        remarks.append(f"in use {change_text(pool.used)}")
-    return TableRow(pool.name, (change, peak, "", "", ""), 1, remark=", ".join(remarks))
+        details.append(f"in use {change_text(pool.used)}")
+    return TableRow(pool.name, (change, peak, "", "", ""), 1, remark=", ".join(details))

@@ -1,1 +1,1 @@
-"""Other processes on the devices."""
+"""Processes that use the devices."""

@@ -1,4 +1,4 @@
-"""Other processes on the devices: now, and in a report."""
+"""Queries of the processes on the devices, and collection of their changes during a measurement."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
 _START_TOLERANCE = 1.0
-"""Seconds by which a process may have started before the measurement and still counts as started in it."""
+"""Tolerance in seconds for a process to count as started during the measurement."""
 
 
 class Processes(TableRepr, tuple[DeviceProcesses, ...]):
-    """The processes on every device. Displayed as a table."""
+    """Processes on all devices, displayed as one table per device."""
 
     __slots__ = ()
     __repr__ = TableRepr.__str__
 
     def tables(self) -> list[Table]:
-        """A table for each device."""
+        """Return one table per device."""
         return [processes_table(device) for device in self]
 
 
 def processes(*, device: Iterable[str | int] | None = None) -> Processes:
-    """List the processes on this process's devices: their memory, their users and, for your own, what they run.
+    """List the processes on the devices with their memory usage, user and command line.
 
-    For processes of other users only the program's name is shown. Before this process has initialized CUDA all devices
-    of the machine are listed, and ``device`` counts them as nvidia-smi does.
+    For processes of other users, only the program name is listed. If this process has not initialized CUDA, all devices
+    of the machine are listed, and ``device`` refers to device indices as shown by nvidia-smi.
 
     Args:
-        device: Names of the devices (``"cuda:0"``, 0); None for all.
+        device: Names or indices of the devices (``"cuda:0"``, 0), or None for all devices.
 
     Raises:
-        DeviceError: There is no such device.
-        NvmlError: There is no NVIDIA driver, or it refuses to list processes.
+        DeviceError: If a device does not exist.
+        NvmlError: If the NVIDIA driver is missing or cannot list processes.
     """
     monitor = current().monitor
     names = None if device is None else monitor.parse_devices(str(name) for name in device)
@@ -64,34 +64,34 @@ def processes(*, device: Iterable[str | int] | None = None) -> Processes:
 
 
 def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceReading | None) -> DeviceProcesses:
-    facts = DeviceProcesses(device.name, label=device.label)
+    info = DeviceProcesses(device.name, label=device.label)
     if reading is not None:
         source = reading.source or ""
-        facts = replace(facts, own=reading.process, used=reading.in_use, source="" if "NVML" in source else source)
+        info = replace(info, own=reading.process, used=reading.in_use, source="" if "NVML" in source else source)
     try:
         entries = device.entries()
     except NvmlError as error:
-        return replace(facts, why=str(error))
+        return replace(info, why=str(error))
     pid = device.own_pid
-    if reading is not None and pid is not None and facts.own is not None:
+    if reading is not None and pid is not None and info.own is not None:
         entries.pop(pid, None)
-        # the list of the reading, so that all values are of one instant and add up
+        # use the list from the reading, so that all values add up
         neighbours = monitor.identify(device, reading.listed or entries.items())
-        foreign = f"pids are not of this PID namespace: this process is {pid} there"
+        foreign = f"pids are from another PID namespace, in which this process has pid {pid}"
         why = "" if monitor.has_local_pids(device) else foreign
-        return replace(facts, pid=pid, neighbours=neighbours, unattributed=reading.unattributed, why=why)
+        return replace(info, pid=pid, neighbours=neighbours, unattributed=reading.unattributed, why=why)
     why = "this process does not use this device"
     if reading is not None and reading.context:
-        why = f"it is unknown which entry belongs to this process: {device.reason}"
+        why = f"the entry of this process is unknown: {device.reason}"
     neighbours = tuple(
         OtherProcess(process.pid, process.amount, why="probably this process") if process.pid == own_pid() else process
         for process in monitor.identify(device, entries.items())
     )
-    return replace(facts, neighbours=neighbours, why=why)
+    return replace(info, neighbours=neighbours, why=why)
 
 
 def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Iterator[DeviceProcesses]:
-    """The devices of the machine, of which this process uses none."""
+    """Yield the processes on all devices of the machine, for a process that has not initialized CUDA."""
     nvml = Nvml()
     handles = nvml.handles()
     for name in names or ():
@@ -100,23 +100,23 @@ def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Itera
     for index, (label, handle) in enumerate(handles):
         if names is not None and f"cuda:{index}" not in names:
             continue
-        facts = DeviceProcesses(f"GPU {index}", label=label)
+        info = DeviceProcesses(f"GPU {index}", label=label)
         try:
             entries, memory = nvml.processes(handle, graphics=True), nvml.memory(handle)
         except NvmlError as error:
-            yield replace(facts, why=str(error))
+            yield replace(info, why=str(error))
             continue
         yield replace(
-            facts,
+            info,
             own=0,
             neighbours=monitor.process_directory.lookup_all(entries.items(), trusted=False),
             used=memory.used - (memory.reserved or 0),
-            why="this process has not initialized CUDA: PyTorch may number its devices differently",
+            why="CUDA is not initialized in this process, so PyTorch may number the devices differently",
         )
 
 
 def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess, ...]]:
-    """Return the other processes of a reading for each device."""
+    """Return the other processes in a reading by device."""
     monitor = current().monitor
     return {
         device.name: monitor.identify(device, reading.devices[device.name].listed)
@@ -126,7 +126,7 @@ def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess,
 
 
 class ProcessesCollector(Collector):
-    """Adds the other processes that changed during a measurement; ``unchanged`` adds the others, too."""
+    """Collector of memory changes in other processes; ``unchanged``: whether to include processes without changes."""
 
     section = "names of other processes"
     needs_devices = True
@@ -135,7 +135,7 @@ class ProcessesCollector(Collector):
         self._unchanged = unchanged
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Compare NVML's lists of processes in both readings."""
+        """Compare NVML's process lists in the two readings and add the changes to the report."""
         monitor = current().monitor
         if not self._unchanged and all(
             device.before.listed is device.after.listed and monitor.has_recorded_processes(device.after)
@@ -143,7 +143,7 @@ class ProcessesCollector(Collector):
         ):
             return report
         changes = _changes(report, monitor, unchanged=self._unchanged)
-        devices = {  # without the complete lists, which thousands of reports need not keep
+        devices = {  # drop the complete lists, because thousands of reports may be stored
             name: replace(device, before=replace(device.before, listed=()), after=replace(device.after, listed=()))
             for name, device in report.devices.items()
         }
@@ -165,6 +165,6 @@ def _changes(report: Report, monitor: DeviceMonitor, *, unchanged: bool) -> tupl
             return process, "began" if event and started else event
 
         changes += other_process_changes(report.devices[device.name], identify, unchanged=unchanged)
-    # processes that end later can be named then
+    # recorded so that processes can be named after they have ended
     monitor.record_processes({name: device_report.after for name, device_report in report.devices.items()})
     return tuple(changes)

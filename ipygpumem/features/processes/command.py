@@ -1,4 +1,4 @@
-"""``%gpumem processes``."""
+"""The command ``%gpumem processes``."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def _processes(device: list[str] | None) -> Processes:
 
 
 PROCESSES = result_command(
-    "processes", "all processes on the devices: owner, memory and command line", "the processes", _processes
+    "processes", "processes on the devices: user, memory usage and command line", "the processes", _processes
 )

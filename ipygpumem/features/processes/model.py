@@ -1,4 +1,4 @@
-"""The processes on a device, and which of them changed during a measurement."""
+"""Processes on a device, and the changes of their memory usage during a measurement."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProcesses(PlainData):
-    """All processes on one device at one instant; sizes in bytes.
+    """Processes on one device. Sizes are in bytes.
 
     Attributes:
-        device: PyTorch's name of the device, or nvidia-smi's index if this process has not initialized CUDA.
-        own: The memory of this process; None if its entry is unknown.
-        pid: The id of this process in NVML's list; None as above.
-        neighbours: The other processes, the largest first.
-        used: Memory in use without the driver's reserve, as nvidia-smi shows it if NVML is available.
-        unattributed: The part of ``used`` that belongs to no process in the list; None if unknown.
-        why: What limits the list.
-        label: The device's product name.
-        source: Where ``used`` comes from, if not from NVML.
+        device: Device name in PyTorch, or the index in nvidia-smi if this process has not initialized CUDA.
+        own: Memory usage of this process; None if its entry is unknown.
+        pid: Pid of this process in NVML's list; None if its entry is unknown.
+        neighbours: Other processes, sorted by decreasing memory usage.
+        used: Memory in use excluding the driver's reserved memory, as shown by nvidia-smi.
+        unattributed: Part of ``used`` that is not attributed to any process; None if unknown.
+        why: Reason why the list is incomplete or imprecise; empty if there is none.
+        label: Product name of the device.
+        source: Query that returned ``used``, if not NVML.
     """
 
     device: str
@@ -45,9 +45,9 @@ class DeviceProcesses(PlainData):
 def other_process_changes(
     device: DeviceReport, identify: Callable[[int, Event], tuple[OtherProcess, Event]], *, unchanged: bool = False
 ) -> tuple[OtherProcessChange, ...]:
-    """Return the changed other processes, the largest change first; the changes add up to the device's ``others``.
+    """Return the changes of other processes by decreasing size; their total is the change of ``others``.
 
-    ``identify`` returns the process with a pid, and the event if it ``came`` to or ``left`` the device.
+    ``identify`` looks up a process by pid, and replaces the events ``came`` and ``left`` with more specific events.
     """
     if not device.process_wide or device.before.others is None or device.after.others is None:
         return ()
@@ -64,5 +64,5 @@ def other_process_changes(
 
 @lru_cache(maxsize=256)
 def _for_report(process: OtherProcess) -> OtherProcess:
-    """Remove the command line, because reports are stored and shared. Cached, so that reports share one object."""
+    """Return a process without its command line, for reports that may be shared. Cached to save memory in reports."""
     return replace(process, amount=None, command="")

@@ -1,4 +1,4 @@
-"""Other processes as text: sentences for a cell, rows in a device's table, and a table of all processes."""
+"""Tables and one-line summaries of the processes on a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.processes.model import DeviceProcesses
 
     _Process = tuple[str, tuple[int | None, ...], str]
-    """Label, sizes in bytes, and remark."""
+    """Label, sizes in bytes, and event."""
 
 _ROW_LABEL = "other processes"
 _MAX_ROWS = 5
@@ -26,7 +26,7 @@ _RELATIONS = {"child": "child", "other": "other user", "unknown": "unknown"}
 
 
 def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -> str:
-    """Return a line like ``cuda:0 other processes: pid 7 (python a.py) started, +3.0 GiB``; empty without changes."""
+    """Return a line such as ``cuda:0 other processes: pid 7 (a.py) started, +3.0 GiB``, empty without changes."""
     visible = [change for change in changes if change.device == device and is_visible(change.change)]
     parts = [
         f"{change.neighbour.title}{f' {_EVENTS[change.event]},' if change.event else ''} {signed(change.change)}"
@@ -39,7 +39,7 @@ def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -
 
 
 def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
-    """Add a row for each other process to a report's tables, below the row of all of them."""
+    """Add a row for each other process to the tables of a report, below the row with their total."""
     processes: dict[str, list[_Process]] = {}
     for change in report.neighbours:
         process = (change.neighbour.title, (change.change, change.after), _EVENTS.get(change.event, ""))
@@ -48,18 +48,18 @@ def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
 
 
 def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[OtherProcess, ...]]) -> list[Table]:
-    """Add a row for each other process of a device to the tables of a reading, below the row of all of them."""
-    levels = {
+    """Add a row for each other process to the tables of a reading, below the row with their total."""
+    rows = {
         device: [(process.title, (process.amount,), "") for process in of_device]
         for device, of_device in processes.items()
     }
-    return _with_rows(tables, levels, lambda level: (level_text(level),))
+    return _with_rows(tables, rows, lambda usage: (level_text(usage),))
 
 
 def _with_rows(
     tables: Iterable[Table], processes: Mapping[str, Sequence[_Process]], cells: Callable[..., tuple[str, ...]]
 ) -> list[Table]:
-    """Add rows for the first processes of each device, and one for the sums of all others."""
+    """Add rows for the first processes of each device, and one row with the total of the remaining processes."""
     result = []
     for table in tables:
         of_device = processes.get(table.title.partition(" ")[0], ())
@@ -74,7 +74,7 @@ def _with_rows(
 
 
 def processes_table(device: DeviceProcesses) -> Table:
-    """A table of all processes on a device, this process first."""
+    """Return a table of the processes on a device, starting with this process."""
     total = device.used or sum(process.amount or 0 for process in device.neighbours) + (device.own or 0)
     width = max(len(str(pid)) for pid in (device.pid or 0, *(process.pid for process in device.neighbours)))
     rows = []

@@ -1,11 +1,11 @@
-"""Buffers for CUPTI's records, requested and completed by two native functions that take neither the GIL nor a lock.
+"""Activity buffers for CUPTI, with native callbacks that acquire neither the GIL nor a lock.
 
-CUPTI calls both functions inside the program's CUDA calls. A Python function would wait for the GIL there while
-PyTorch's allocator is locked, and the thread that holds the GIL may be waiting for that lock: a deadlock. So the
-functions are compiled by llvmlite. One pipe holds the addresses of free buffers, another those of full ones; the
-functions only read and write a few bytes. If the full ones are not read, CUPTI drops records and does not wait.
+CUPTI invokes the callbacks within the program's CUDA calls. A Python callback would wait for the GIL while PyTorch's
+allocator is locked, which causes a deadlock if the thread that holds the GIL waits for the allocator. The callbacks are
+therefore compiled with llvmlite. Pipes contain the addresses of free and of completed buffers. If completed buffers are
+not read in time, CUPTI drops records instead of blocking.
 
-Functions cannot be unregistered from CUPTI. So buffers, pipes and code exist until the process ends.
+CUPTI callbacks cannot be unregistered, so the buffers, the pipes and the code exist until the process exits.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _SIZE = 128 << 10
 _COUNT = 256
-"""Each thread that allocates may fill one. All messages fit into a pipe of one page, the minimum for a user with many
-pipes."""
+"""Number of buffers; each allocating thread uses one. The messages of all buffers fit into a pipe of one page, which is
+the pipe capacity for users with many open pipes."""
 _MESSAGE = struct.Struct("=QQ")
 _ADDRESS = struct.Struct("=Q")
 
@@ -67,18 +67,18 @@ done:
   ret void
 }}
 """
-"""Pointers are passed as numbers, which is the same in the calling conventions of x86-64 and arm64."""
+"""LLVM IR of the callbacks. Pointers are passed as integers, which x86-64 and arm64 pass in the same registers."""
 _OPAQUE_FROM = 17
 _OPAQUE = {"word": "ptr", "call": "ptr"}
 _TYPED = {"word": "i64*", "call": "i64 (i32, i64*, i64)*"}
-"""Pointer types in LLVM before 17 (llvmlite up to 0.44)."""
+"""Typed pointers for LLVM versions before 17 (llvmlite up to 0.44)."""
 
 
 class Buffers:
-    """The buffers of this process; CuptiError if llvmlite is not installed or cannot compile on this machine.
+    """Activity buffers of this process. Raises CuptiError if llvmlite is missing or cannot compile the callbacks.
 
-    ``request`` is the address of the function that returns an empty buffer, ``complete`` that of the function that
-    receives a full one. The file descriptor ``ready`` is readable when a buffer is full.
+    ``request`` and ``complete`` are the addresses of the callbacks that provide an empty buffer and receive a completed
+    buffer. The file descriptor ``ready`` becomes readable when a buffer is completed.
     """
 
     _pool: Buffers | None = None
@@ -114,42 +114,42 @@ class Buffers:
 
     @classmethod
     def pool(cls) -> Buffers:
-        """Return the buffers, created by the first call."""
+        """Return the shared instance, which the first call creates."""
         if cls._pool is None:
             cls._pool = pool = cls()
-            # CUPTI may call the functions until the process ends, after Python's own shutdown
+            # CUPTI may invoke the callbacks even after Python has been finalized
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
         return cls._pool
 
     def _detach(self) -> None:
-        """Replace the pipes in a forked child, whose messages must not reach the parent."""
+        """Replace the pipes in a forked child, because its messages must not reach the parent."""
         with contextlib.suppress(OSError):
             null = os.open(os.devnull, os.O_RDWR)
             for descriptor in self._pipes:
                 os.dup2(null, descriptor, inheritable=False)
             os.close(null)
 
-    def full(self) -> list[tuple[int, int]]:
-        """Return address and valid bytes of every buffer completed since the last call, without waiting."""
+    def completed(self) -> list[tuple[int, int]]:
+        """Return (address, valid size in bytes) of each buffer completed since the last call, without blocking."""
         messages: list[tuple[int, int]] = []
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.ready, _MESSAGE.size * _COUNT):
                 messages += _MESSAGE.iter_unpack(data)
-        # while another profiler registers its functions, one of its buffers may arrive here
+        # a buffer of another profiler may arrive while that profiler registers its callbacks
         return [(address, valid) for address, valid in messages if address in self._addresses and valid <= _SIZE]
 
-    def give_back(self, address: int) -> None:
-        """Return a buffer that has been read, to be filled again."""
+    def recycle(self, address: int) -> None:
+        """Make a buffer available to CUPTI again."""
         os.write(self._free, _ADDRESS.pack(address))
 
     def wake(self) -> None:
-        """Wake the thread that waits for `ready`, with a message without a buffer."""
+        """Wake the thread that polls ``ready`` by sending an empty message."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._pipes[3], _MESSAGE.pack(0, 0))
 
     @property
     def lost(self) -> int:
-        """How often CUPTI got no buffer, or could not report a full one: some records are missing then."""
+        """Number of failed buffer requests and completions, which cause missing records."""
         return self._lost.value
 
 
@@ -165,7 +165,7 @@ def _address(function: Any) -> int:
 
 
 def _compiler() -> Callable[..., Any]:
-    """Return a function that compiles the code with its constants; its result keeps the machine code alive."""
+    """Return a function that compiles the callbacks; the execution engine that it returns owns the machine code."""
     try:
         from llvmlite import binding
     except ModuleNotFoundError as error:
@@ -174,7 +174,7 @@ def _compiler() -> Callable[..., Any]:
         raise CuptiError(f"llvmlite cannot be imported: {first_line(error)}") from error
 
     def compile_code(**constants: int) -> Any:
-        with contextlib.suppress(RuntimeError):  # since 0.45 it is done automatically, and the call is an error
+        with contextlib.suppress(RuntimeError):  # raised by llvmlite 0.45 and later, which need no initialization
             binding.initialize()
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()

@@ -1,7 +1,7 @@
-"""CUPTI: records of every allocation of device memory in this process.
+"""Recording of all device memory allocations in this process with CUPTI.
 
-Uses the library that a CUDA build of PyTorch has already loaded; a second copy would be a second profiler. Only the
-activity interface is used, without a subscriber and without callbacks into Python, so that torch.profiler can work.
+The CUPTI library loaded by PyTorch is used, because a second copy would act as a second profiler. Only the Activity API
+is used, without a subscriber and without Python callbacks, so that torch.profiler continues to work.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 ALLOCATION = 1
 KINDS = {2: "pinned", 3: "device", 4: "array", 5: "managed", 6: "static", 7: "managed"}
-"""CUpti_ActivityMemoryKind; pageable and unknown memory is ignored."""
+"""Values of CUpti_ActivityMemoryKind. Pageable and unknown memory is ignored."""
 
 _MEMORY2 = 49
-_FORCED = 1
+_FLUSH_FORCED = 1
 _SUCCESS = 0
 _END = 12
-_NEEDED = (
+_REQUIRED_FUNCTIONS = (
     "cuptiActivityRegisterCallbacks",
     "cuptiActivityEnable",
     "cuptiActivityDisable",
@@ -47,7 +47,7 @@ RECORD = np.dtype(
         "itemsize": 128,
     }
 )
-"""CUpti_ActivityMemory4 of CUPTI 12.8 and later."""
+"""Layout of CUpti_ActivityMemory4 in CUPTI 12.8 and later."""
 
 _REASONS = {
     15: "CUPTI is not initialized",
@@ -56,23 +56,23 @@ _REASONS = {
     35: "no permission: profiling is restricted to administrators (NVreg_RestrictProfilingToAdminUsers)",
     39: "another profiler is using CUPTI (nsys, ncu, compute-sanitizer or a debugger)",
     40: "no permission to profile this virtual device",
-    41: "CUPTI does not work under confidential computing",
+    41: "CUPTI does not support confidential computing",
     43: "CUPTI does not support this MIG device",
-    45: "CUPTI does not work under this WSL",
+    45: "CUPTI does not support this version of WSL",
 }
 
 
 class Cupti:
-    """The loaded library; tests pass another ``library``. All methods raise `CuptiError` if CUPTI fails.
+    """Loaded CUPTI library; tests can replace it with ``library``. Methods raise `CuptiError` on failure.
 
-    So does creating it if no library is loaded, or it is too old to record which library allocates.
+    The constructor raises `CuptiError` if CUPTI is not loaded or too old to record the source of allocations.
     """
 
     def __init__(self, library: Any | None = None) -> None:
         self._library = _loaded() if library is None else library
-        for name in _NEEDED:
+        for name in _REQUIRED_FUNCTIONS:
             if not hasattr(self._library, name):
-                raise CuptiError(f"this CUPTI is too old: it has no {name}, which CUDA 12.8 and later provide")
+                raise CuptiError(f"this version of CUPTI is too old: it has no {name} (CUDA 12.8 or later is required)")
 
     def _call(self, name: str, *arguments: Any) -> int:
         code = int(getattr(self._library, name)(*arguments))
@@ -86,7 +86,7 @@ class Cupti:
         return text.value.decode(errors="replace") if text.value else f"CUPTI error {code}"
 
     def start(self, buffers: Buffers) -> None:
-        """Start recording every allocation and free into these buffers."""
+        """Start recording all allocations and frees into the buffers."""
         functions = ctypes.c_void_p(buffers.request), ctypes.c_void_p(buffers.complete)
         self._call("cuptiActivityRegisterCallbacks", *functions)
         self._call("cuptiActivityEnable", ctypes.c_int(_MEMORY2))
@@ -97,26 +97,26 @@ class Cupti:
             raise
 
     def stop(self) -> None:
-        """Stop recording. Existing records must still be flushed."""
+        """Stop recording. The remaining records must be flushed afterwards."""
         self._call("cuptiActivityDisable", ctypes.c_int(_MEMORY2))
 
     def flush(self) -> None:
-        """Complete the buffers of all threads that contain a record."""
-        self._call("cuptiActivityFlushAll", ctypes.c_uint32(_FORCED))
+        """Flush the records of all threads, including those in partially filled buffers."""
+        self._call("cuptiActivityFlushAll", ctypes.c_uint32(_FLUSH_FORCED))
 
     def now(self) -> int:
-        """Return the time by the clock of the records, in nanoseconds."""
+        """Return the current CUPTI timestamp in nanoseconds."""
         timestamp = ctypes.c_uint64()
         self._call("cuptiGetTimestamp", ctypes.byref(timestamp))
         return timestamp.value
 
     def records(self, address: int, valid: int) -> NDArray[Any]:
-        """Return a copy of a full buffer's records as an array of `RECORD`."""
+        """Return a copy of the records in a completed buffer as an array of `RECORD`."""
         stride = self._stride(address, valid)
         if not stride:
             return np.zeros(0, dtype=RECORD)
-        if stride < RECORD.itemsize:  # fail, as values without these records would look complete
-            raise CuptiError(f"this version of CUPTI writes records of {stride} bytes instead of {RECORD.itemsize}")
+        if stride < RECORD.itemsize:  # fail, because incomplete values would look complete
+            raise CuptiError(f"the records of this version of CUPTI have {stride} bytes instead of {RECORD.itemsize}")
         count = valid // stride
         raw = np.frombuffer(ctypes.string_at(address, count * stride), dtype=np.uint8).reshape(count, stride)
         records: NDArray[Any] = raw[:, : RECORD.itemsize].copy().view(RECORD)[:, 0]
@@ -124,7 +124,7 @@ class Cupti:
         return memory_records
 
     def _stride(self, address: int, valid: int) -> int:
-        """Return the size of a record, which may be larger in a later CUPTI. A buffer contains records of one kind."""
+        """Return the record size in bytes, which depends on the CUPTI version and is constant within a buffer."""
         record = ctypes.c_void_p(None)
         arguments = ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)
         if self._call("cuptiActivityGetNextRecord", *arguments) == _END:
@@ -136,7 +136,7 @@ class Cupti:
 
     @staticmethod
     def text(pointer: int) -> str:
-        """Return the text at an address in a record, now: CUPTI may free it later and use the address for another."""
+        """Return the string at an address in a record. It must be read immediately because CUPTI may free it later."""
         return ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
 
 

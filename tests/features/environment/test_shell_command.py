@@ -12,7 +12,7 @@ def test_env(capsys):
     facts = json.loads(out)
     assert status == 0
     assert facts["packages"]["numpy"]
-    assert facts["accuracy"]["reading of snapshots"] == ["exact", "needs neither torch nor a GPU"]
+    assert facts["accuracy"]["reading of snapshots"] == ["exact", "requires neither torch nor a GPU"]
     assert "reading of snapshots" in run(capsys, "env")[1]
 
 

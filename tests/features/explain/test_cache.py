@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpumem.features.explain.cache import Cache, cache_of
+from ipygpumem.features.explain.cache import Cache, device_cache
 
 MIB = 1 << 20
 
@@ -32,36 +32,36 @@ def test_unused_segments_are_returnable_and_others_pinned():
         segment((7, False)),
         segment((50, True), device=1),
     ]
-    assert cache_of(segments, 0) == Cache(100 * MIB, 32 * MIB, 0, 3, 2, 3, 8 * MIB, 0)
-    assert cache_of(segments, 1) == Cache(50 * MIB)
-    assert cache_of(segments, 2) == Cache()
+    assert device_cache(segments, 0) == Cache(100 * MIB, 32 * MIB, 0, 3, 2, 3, 8 * MIB, 0)
+    assert device_cache(segments, 1) == Cache(50 * MIB)
+    assert device_cache(segments, 2) == Cache()
 
 
 def test_block_waiting_for_stream_pins_segment():
     changed = segment((5, False), (15, True))
     changed["blocks"][0]["state"] = "active_pending_free"
-    assert cache_of([changed], 0).pinned == 15 * MIB
+    assert device_cache([changed], 0).fragmented == 15 * MIB
 
 
 def test_private_pools():
     segments = [segment((20, True), pool=(0, 1)), segment((5, False), (15, True), pool=(0, 2)), segment((4, True))]
-    cache = cache_of(segments, 0)
-    assert (cache.private, cache.pools, cache.returnable, cache.total) == (35 * MIB, 2, 4 * MIB, 39 * MIB)
+    cache = device_cache(segments, 0)
+    assert (cache.private, cache.pools, cache.releasable, cache.total) == (35 * MIB, 2, 4 * MIB, 39 * MIB)
 
 
 def test_torch_without_pool_ids():
     changed = segment((20, True))
     del changed["segment_pool_id"], changed["is_expandable"]
-    assert cache_of([changed], 0).returnable == 20 * MIB
+    assert device_cache([changed], 0).releasable == 20 * MIB
 
 
 def test_whole_pages_of_expandable_segments_are_returnable():
     # pages of 20 MiB from the segment's start: 0-20, 20-40, 40-60, 60-80
     changed = segment((30, True), (5, False), (45, True), expandable=True)
-    cache = cache_of([changed], 0)
-    assert (cache.returnable, cache.pinned, cache.expandable) == (60 * MIB, 15 * MIB, True)
+    cache = device_cache([changed], 0)
+    assert (cache.releasable, cache.fragmented, cache.expandable) == (60 * MIB, 15 * MIB, True)
     small = segment((3, True), (1, False), kind="small", expandable=True)
-    assert cache_of([small], 0).returnable == 2 * MIB
+    assert device_cache([small], 0).releasable == 2 * MIB
 
 
 @given(
@@ -77,9 +77,9 @@ def test_whole_pages_of_expandable_segments_are_returnable():
 def test_every_free_byte_is_counted(descriptions):
     segments = [segment(*blocks, expandable=expandable, pool=pool) for blocks, expandable, pool in descriptions]
     free = sum(size for blocks, _, _ in descriptions for size, is_free in blocks if is_free)
-    cache = cache_of(segments, 0)
+    cache = device_cache(segments, 0)
     assert cache.total == free * MIB
-    assert min(cache.returnable, cache.pinned, cache.private) >= 0
+    assert min(cache.releasable, cache.fragmented, cache.private) >= 0
 
 
 def test_returnable_memory_matches_empty_cache(fake_gpu):
@@ -87,8 +87,8 @@ def test_returnable_memory_matches_empty_cache(fake_gpu):
     for i in (0, 2, 4, 6):
         fake_gpu.free(blocks[i])
     before = torch.cuda.memory_reserved()
-    cache = cache_of(torch.cuda.memory_snapshot(), 0)
+    cache = device_cache(torch.cuda.memory_snapshot(), 0)
     assert cache.total == before - torch.cuda.memory_allocated()
-    assert cache.returnable and cache.pinned
+    assert cache.releasable and cache.fragmented
     torch.cuda.empty_cache()
-    assert before - torch.cuda.memory_reserved() == cache.returnable
+    assert before - torch.cuda.memory_reserved() == cache.releasable

@@ -69,7 +69,7 @@ def test_all_steps():
     )
     todo = {step.label: step.todo for step in waterfall.steps}
     assert todo["NCCL"] == "torch.distributed.destroy_process_group()"
-    assert todo["pid 7 (python a.py)"] == "your process: kill 7 if it is no longer needed"
+    assert todo["pid 7 (python a.py)"] == "your process: run kill 7 if it is no longer needed"
     pinned = next(step for step in waterfall.steps if step.label == "cached, cannot be freed")
     assert pinned.remark == ("3 free blocks in 2 segments, because 4 blocks of 9.0 MiB in the same segments are in use")
 
@@ -123,14 +123,14 @@ def test_driver_that_does_not_report_its_reserve():
 
 
 def test_allocator_without_counters():
-    pluggable = before(allocated=None, reserved=None, active=None, torch_why="this allocator keeps no counters")
+    pluggable = before(allocated=None, reserved=None, active=None, torch_why="no allocator counters")
     waterfall = device_waterfall(pluggable, baseline=baseline())
     assert lines(waterfall)[-3:] == [
         ("this process", 806, "exact"),
         ("PyTorch reserved", None, "unknown"),
         ("allocated (tensors)", None, "unknown"),
     ]
-    assert waterfall.summary == "cuda:0: allocated (tensors): unknown (this allocator keeps no counters)"
+    assert waterfall.summary == "cuda:0: allocated (tensors): unknown (no allocator counters)"
 
 
 def test_memory_counted_twice_is_negative():
@@ -152,7 +152,7 @@ def test_baseline_of_another_device_is_not_used():
         ({"role": "kernel", "relation": "own"}, "shut down this kernel if it is no longer needed"),
         (
             {"relation": "child", "role": "DataLoader worker"},
-            "this DataLoader worker uses CUDA: keep its tensors on the CPU",
+            "DataLoader worker that uses CUDA: keep its tensors on the CPU",
         ),
         ({"relation": "child"}, "freed when this child process ends"),
         ({"relation": "other", "user": "ada"}, "belongs to ada"),
@@ -243,7 +243,7 @@ def test_host_memory():
         ("machine used", 600, "derived"),
         ("other processes and the system", 300, "derived"),
         ("this process (RSS)", 300, "exact"),
-        ("everything else in it", 200, "derived"),
+        ("other memory of this process", 200, "derived"),
         ("tensors in main memory", 100, "bound"),
     ]
     assert waterfall_imbalance(waterfall) == 0

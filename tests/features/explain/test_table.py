@@ -42,7 +42,7 @@ device used                                   1.5 GiB  ████████�
   driver reserved                         - 615.0 MiB                    ▒▒▒▒▒▒▒▒▒▒▒▒  exact    not included in \
 nvidia-smi's value
 nvidia-smi shows                            885.0 MiB  ██████████████████              exact
-  pid 7 (python a.py)                      - 70.0 MiB                  ▒▒              exact    your process: kill \
+  pid 7 (python a.py)                      - 70.0 MiB                  ▒▒              exact    your process: run kill \
 7 if it is no longer needed
   unattributed                              - 9.0 MiB                  ▒               exact
 this process                                806.0 MiB  ████████████████                exact
@@ -67,7 +67,7 @@ cached, cannot be freed: 3 free blocks in 2 segments, because 4 blocks of 9.0 Mi
 unused in private pools of graphs: 1 pool, kept for the next replay
 CUDA context: derived (measured when CUDA was initialized, assumed not to change)
 first kernels: derived (measured when the first kernels were loaded, assumed not to change)
-libraries, kernel code, stacks, graphs: derived (the difference, which belongs to no known library)
+libraries, kernel code, stacks, graphs: derived (the difference, which is not attributed to a library)
 a note"""
 
 

@@ -72,9 +72,9 @@ def test_text():
 
 
 def test_limits_are_sizes():
-    assert Limits.read("2 GiB", 0, "1.5MiB", "3G") == Limits(2 << 30, 0, 3 * MIB // 2, 3 << 30)
-    assert not Limits.read(None, None)
-    assert Limits.read(None, 0)
+    assert Limits.parse("2 GiB", 0, "1.5MiB", "3G") == Limits(2 << 30, 0, 3 * MIB // 2, 3 << 30)
+    assert not Limits.parse(None, None)
+    assert Limits.parse(None, 0)
     for value in ("much", "-1", -1, True, 1.5):
         with pytest.raises(OptionError):
-            Limits.read(value)
+            Limits.parse(value)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from fakes.cupti import CUBLAS, CUPY, NCCL, TORCH
 from ipygpumem.features.outside.allocation_totals import COLUMNS, LiveAllocations, Owner, RecordingInterval, Totals
-from ipygpumem.features.outside.model import EARLIER
+from ipygpumem.features.outside.model import BEFORE_RECORDING
 
 
 def owner(path=NCCL, device=0, memory="device", *, pooled=False):
-    return Owner.of(device, memory, path, pooled=pooled)
+    return Owner.from_path(device, memory, path, pooled=pooled)
 
 
 def table(live, *rows):
@@ -24,7 +24,7 @@ def table(live, *rows):
 
 
 def figures(totals):
-    return totals.level, totals.peak, totals.allocated, totals.freed, totals.allocations
+    return totals.change, totals.peak, totals.allocated, totals.freed, totals.allocations
 
 
 def test_level_and_peak_by_owner():
@@ -41,7 +41,7 @@ def test_level_and_peak_by_owner():
 def test_pytorch_segments_are_not_outside():
     live, interval = LiveAllocations(), RecordingInterval(0)
     live.apply(table(live, (1, 100, 0xA, TORCH), (2, 7, 0xB, NCCL)), [interval])
-    assert interval.owners[Owner.allocator(0)].level == 100
+    assert interval.owners[Owner.allocator(0)].change == 100
     assert figures(interval.devices[0]) == (7, 7, 7, 0, 1)
 
 
@@ -63,15 +63,15 @@ def test_interval_contains_only_later_records():
 def test_free_without_recorded_allocation():
     live, interval = LiveAllocations(), RecordingInterval(0)
     live.apply(table(live, (1, -100, 0xA, "")), [interval])
-    assert interval.owners[owner("")].level == -100
-    assert owner("").library == EARLIER
+    assert interval.owners[owner("")].change == -100
+    assert owner("").library == BEFORE_RECORDING
 
 
 def test_segment_from_before_recording_belongs_to_pytorch():
     live, interval = LiveAllocations(), RecordingInterval(0)
     live.add_segment(0, 0xA, 100)
     live.apply(table(live, (1, -100, 0xA, "")), [interval])
-    assert interval.owners[Owner.allocator(0)].level == -100
+    assert interval.owners[Owner.allocator(0)].change == -100
     assert interval.devices == {}
 
 
@@ -84,7 +84,7 @@ def test_address_reused_before_record_of_its_free():
     live.apply(rows, [interval])
     assert figures(interval.owners[owner()]) == (0, 100, 100, 100, 1)
     assert figures(interval.owners[owner(CUPY)]) == (0, 40, 40, 40, 1)
-    assert interval.owners[owner(CUBLAS)].level == 1
+    assert interval.owners[owner(CUBLAS)].change == 1
     assert owner("") not in interval.owners
 
 
@@ -97,8 +97,8 @@ def test_allocation_record_arriving_after_free_record():
     assert figures(interval.owners[owner()])[::2] == (7, 107, 2)
     assert figures(interval.owners[owner(CUPY)]) == (0, 40, 40, 40, 1)
     assert figures(interval.owners[owner("")])[::2] == (0, 0, 0)
-    assert interval.owners[owner(CUBLAS)].level == 1
-    assert (interval.devices[0].level, interval.devices[0].freed) == (8, 140)
+    assert interval.owners[owner(CUBLAS)].change == 1
+    assert (interval.devices[0].change, interval.devices[0].freed) == (8, 140)
     assert owner() not in later_interval.owners
     assert live.by_owner() == {owner(): 7, owner(CUBLAS): 1}
 
@@ -114,15 +114,15 @@ def test_listed_segments_are_moved_to_pytorch():
     assert figures(interval.devices[0]) == (30, 30, 30, 0, 1)
     assert later_interval.owners == {}
     live.apply(table(live, (11, -100, 0xA, "")), [interval, later_interval])
-    assert interval.owners[owner()].level == 30
-    assert later_interval.owners[Owner.allocator(0)].level == -100
+    assert interval.owners[owner()].change == 30
+    assert later_interval.owners[Owner.allocator(0)].change == -100
 
 
 def test_several_devices():
     live, interval = LiveAllocations(), RecordingInterval(0)
     rows = [(1, 1, 0xA, 8, live.number(owner(device=0))), (2, 1, 0xB, 9, live.number(owner(device=1)))]
     live.apply(np.array(rows, dtype=np.int64), [interval])
-    assert {device: total.level for device, total in interval.devices.items()} == {0: 8, 1: 9}
+    assert {device: total.change for device, total in interval.devices.items()} == {0: 8, 1: 9}
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 100), st.sampled_from([NCCL, CUPY, CUBLAS])), max_size=60))
@@ -142,7 +142,7 @@ def test_random_allocations_and_frees(steps):
             peaks[path] = max(peaks.get(path, 0), levels[path])
     for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
         live.apply(table(live, *half), [interval])
-    assert {key.library: (totals.level, totals.peak) for key, totals in interval.owners.items()} == {
+    assert {key.library: (totals.change, totals.peak) for key, totals in interval.owners.items()} == {
         owner(path).library: (levels[path], peaks[path]) for path in levels
     }
 

@@ -32,7 +32,9 @@ def records(cupti, monkeypatch):
 
 
 def figures(interval):
-    return {owner.library: (totals.level, totals.peak, totals.allocations) for owner, totals in interval.owners.items()}
+    return {
+        owner.library: (totals.change, totals.peak, totals.allocations) for owner, totals in interval.owners.items()
+    }
 
 
 def threads():
@@ -151,7 +153,7 @@ def test_records_without_buffer_are_counted(records, cupti, monkeypatch):
     cupti.alloc(0x9000, 512)
     records.close_interval(second_interval)
     assert second_interval.lost == 0
-    assert second_interval.owners[Owner.of(0, "device", CTYPES, pooled=False)].allocations == 1
+    assert second_interval.owners[Owner.from_path(0, "device", CTYPES, pooled=False)].allocations == 1
 
 
 def test_recording_pauses_for_profiler(records, cupti):
@@ -261,14 +263,14 @@ def test_interrupt_during_start_stops_recording(records, cupti, monkeypatch):
 
 
 def test_unreadable_buffer_is_reported_and_returned(records, cupti, monkeypatch):
-    returned, original = 0, Buffers.give_back
+    returned, original = 0, Buffers.recycle
 
-    def give_back(pool, address):
+    def recycle(pool, address):
         nonlocal returned
         returned += 1
         original(pool, address)
 
-    monkeypatch.setattr(Buffers, "give_back", give_back)
+    monkeypatch.setattr(Buffers, "recycle", recycle)
     monkeypatch.setattr(records, "_read_buffers", lambda *_: None)
     records.acquire()
     interval = records.open_interval()
@@ -320,7 +322,7 @@ def test_records_of_unknown_version_are_reported(records, cupti, monkeypatch, fe
             records._collect()
     records.close_interval(interval)
     records.release()
-    assert interval.problem == "this version of CUPTI writes records of 112 bytes instead of 128"
+    assert interval.problem == "the records of this version of CUPTI have 112 bytes instead of 128"
     assert threads() == []
 
 
@@ -475,5 +477,5 @@ def test_pytorch_segments_are_identified_by_address(fake_gpu, records, cupti):
     assert {name: level for name, (level, _, _) in figures(interval).items() if level} == {
         "PyTorch's allocator": own_segment["total_size"] - segment["total_size"]
     }
-    assert interval.devices[0].level == 0
+    assert interval.devices[0].change == 0
     del block

@@ -48,11 +48,11 @@ cuFFT 0 +11.0 MiB 11.0 MiB 11.0 MiB 6 libcufft.so.12
 unused in CUDA's memory pools +8.0 MiB
 CUDA context, kernel code, stacks +16.0 MiB
 outside PyTorch +256.0 MiB
-managed memory, on the device or in the host
+managed memory, on the device or the host
 libmine.so +512.0 MiB +512.0 MiB 512.0 MiB 0.0 MiB 1
-memory pools, by their own counters
+memory pools, from their own counters
 CuPy's pool +256.0 MiB 300.0 MiB now, in use +200.0 MiB
-CUPTI does not record the memory of context, kernel code and stacks, nor memory mapped by cuMemCreate"""
+CUPTI does not record memory of the CUDA context, kernel code and stacks, or memory created with cuMemCreate"""
 """Without the width of the columns."""
 
 

@@ -43,9 +43,9 @@ def test_buffer_is_requested_completed_and_returned(pool):
     assert address % 8 == 0
     ctypes.memset(address, 7, size)
     complete(pool, address, 640)
-    assert pool.full() == [(address, 640)]
-    assert pool.full() == []
-    pool.give_back(address)
+    assert pool.completed() == [(address, 640)]
+    assert pool.completed() == []
+    pool.recycle(address)
 
 
 def test_requests_without_a_free_buffer_are_counted(pool):
@@ -57,8 +57,8 @@ def test_requests_without_a_free_buffer_are_counted(pool):
     for address in addresses:
         complete(pool, address, 128)
     assert pool.lost == lost_count + 1, "all messages fit into the pipe"
-    for address, _ in pool.full():
-        pool.give_back(address)
+    for address, _ in pool.completed():
+        pool.recycle(address)
     assert request(pool)[0] is not None
 
 
@@ -67,8 +67,8 @@ def test_unknown_buffers_are_ignored(pool):
     pool.wake()
     address, _ = request(pool)
     complete(pool, address, (1 << 17) + 1)
-    assert pool.full() == []
-    pool.give_back(address)
+    assert pool.completed() == []
+    pool.recycle(address)
 
 
 def test_eight_threads(pool):
@@ -87,11 +87,11 @@ def test_eight_threads(pool):
             look()
 
     def look():
-        for address, valid in pool.full():
+        for address, valid in pool.completed():
             assert valid == 8
             assert ctypes.c_uint64.from_address(address).value == address
             read_addresses.append(address)
-            pool.give_back(address)
+            pool.recycle(address)
 
     threads = [threading.Thread(target=use) for _ in range(8)]
     reader = threading.Thread(target=fetch)
@@ -115,8 +115,8 @@ def test_messages_in_forked_child_are_dropped(pool):
         complete(pool, address, 128)
         os._exit(0 if request(pool) == (None, 0) else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert pool.full() == []
-    pool.give_back(address)
+    assert pool.completed() == []
+    pool.recycle(address)
 
 
 def test_without_llvmlite(monkeypatch):

@@ -19,8 +19,8 @@ def filled(library):
     """Return address and size of a buffer with the library's records."""
     pool = Buffers.pool()
     library.cuptiActivityFlushAll(ctypes.c_uint32(1))
-    ((address, valid),) = pool.full()
-    pool.give_back(address)
+    ((address, valid),) = pool.completed()
+    pool.recycle(address)
     return address, valid
 
 
@@ -96,11 +96,11 @@ def test_records_of_unknown_version_raise(count):
     for i in range(count):
         library.write(bytes(112))
         library.clock += i
-    with pytest.raises(CuptiError, match=r"^this version of CUPTI writes records of 112 bytes instead of 128$"):
+    with pytest.raises(CuptiError, match=r"^the records of this version of CUPTI have 112 bytes instead of 128$"):
         session.records(*filled(library))
 
 
-@pytest.mark.parametrize("name", cupti._NEEDED)
+@pytest.mark.parametrize("name", cupti._REQUIRED_FUNCTIONS)
 def test_cupti_without_a_function_is_too_old(library, monkeypatch, name):
     monkeypatch.delattr(FakeCupti, name)
     with pytest.raises(CuptiError, match=f"too old: it has no {name}"):

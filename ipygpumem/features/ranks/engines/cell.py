@@ -50,7 +50,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
     if len(set(paths.values())) < len(paths):
         raise OptionError("the trace, the timeline and the snapshot need different file names")
     check_profile_paths(options.trace, options.timeline, outside=options.outside)
-    Limits.read(options.limit, options.limit_held, options.limit_outside, options.limit_host)
+    Limits.parse(options.limit, options.limit_held, options.limit_outside, options.limit_host)
     device_names(options.device or ())
     if options.collect is not None:
         make_folder(options.collect)
