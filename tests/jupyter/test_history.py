@@ -65,13 +65,13 @@ def test_sorted_and_paged(session):
         ("-n none", "%gpumem history: argument -n/--top: must be a positive integer, got 'none'"),
         ("--page 0", "%gpumem history: argument --page: must be a positive integer, got '0'"),
         ("--page ²", "%gpumem history: argument --page: must be a positive integer, got '²'"),
-        ("a b", "%gpumem history: name one file; %gpumem compare compares two"),
+        ("a b", "%gpumem history: only one file can be shown: use %gpumem compare to compare two"),
         ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
         ("-d xx", "%gpumem history: 'xx' is not a device: write cuda:0, or 0"),
-        ("-d cuda:9", "%gpumem history: no measurements of cuda:9: the devices measured are cuda:0"),
-        ("-d 0,9,host", "%gpumem history: no measurements of cuda:9, host: the devices measured are cuda:0"),
-        ("--plot --by peak", "%gpumem history: --plot draws every cell in the order in which they ran: omit --by"),
-        ("--plot --page 2", "%gpumem history: --plot draws every cell in the order in which they ran: omit --by"),
+        ("-d cuda:9", "%gpumem history: no measurements of cuda:9; measured devices: cuda:0"),
+        ("-d 0,9,host", "%gpumem history: no measurements of cuda:9, host; measured devices: cuda:0"),
+        ("--plot --by peak", "%gpumem history: --plot draws all cells in execution order: omit --by"),
+        ("--plot --page 2", "%gpumem history: --plot draws all cells in execution order: omit --by"),
         ("--fast", "%gpumem history: unrecognized arguments: --fast"),
     ],
 )
@@ -87,7 +87,7 @@ def test_assignment_to_the_name_of_a_command_is_a_statement(gpu_notebook):
     assert gpu_notebook.run("%gpumem compare = 5\ncompare").value == 5
 
 
-def test_history_picture(session):
+def test_history_plot(session):
     (bundle,) = session.run("%gpumem history --plot").displays
     assert set(bundle) == {"text/plain", "image/png"}
     assert bundle["text/plain"].startswith("this session: 3 measurements")
@@ -111,7 +111,7 @@ def test_host_row_before_the_gpu_was_used(session):
     session_reports().append(first)
     text = session.run("%gpumem history --by time").text
     assert "without a GPU" not in text
-    assert text.endswith("rows of host: no GPU was in use yet, held and peak are this process's resident memory")
+    assert text.endswith("host: no GPU was in use yet, so held and peak refer to the resident memory of this process")
 
 
 def test_unused_device(two_gpus, make_notebook):
@@ -191,7 +191,7 @@ def test_log_failure_is_reported_once(gpu_notebook, tmp_path):
     assert first.success and len(first.displays) == 1
     assert first.stderr == (
         f"ipygpumem: cannot write the log {folder}/s.jsonl: No such file or directory. "
-        "Reports are kept and written once it is possible\n"
+        "Reports are kept and written when possible\n"
     )
     assert second.stderr == ""
     folder.mkdir()
@@ -254,7 +254,7 @@ def test_comparison_of_two_runs(session, tmp_path):
     assert "earlier run" not in result.text
     (rerun,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
     logs[1].write_text(f"{logs[1].read_text()}{rerun}\n")
-    note = "b.jsonl: 1 earlier run of repeated cells not compared, only the last"
+    note = "b.jsonl: 1 earlier run of repeated cells not compared, only the last run"
     assert note in session.run(f"%gpumem compare {logs[0]} {logs[1]}").text
     with logs[0].open("a") as file:
         file.write("half")

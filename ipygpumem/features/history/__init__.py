@@ -1,1 +1,1 @@
-"""Reports of a session over time."""
+"""The measurements of a session, a log or a notebook over time."""

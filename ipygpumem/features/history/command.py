@@ -1,4 +1,4 @@
-"""``history``, ``notebook`` and ``compare``: the cells of a session, of a log, or of an executed notebook."""
+"""The ``history``, ``notebook`` and ``compare`` commands for sessions, logs and executed notebooks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMPARED = ("held", "peak", "outside", "seconds")
 def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     page, devices = _page(arguments), device_names(arguments.device or ())
     if len(arguments.files) > 1:
-        raise OptionError("name one file; %gpumem compare compares two")
+        raise OptionError("only one file can be shown: use %gpumem compare to compare two")
     if arguments.files:
         rows = read_rows(notebook.expand(arguments.files[0]))
     else:
@@ -42,9 +42,9 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     selected = select_devices(rows.rows, devices)
     tables = history_tables(selected, page, title=rows.name, dropped=rows.dropped)
     if arguments.plot:
-        from ipygpumem.features.history.plot import history_picture
+        from ipygpumem.features.history.plot import history_plot
 
-        notebook.show_image(history_picture(selected, rows.name), text_tables(tables))
+        notebook.show_image(history_plot(selected, rows.name), text_tables(tables))
     else:
         notebook.show_tables(tables)
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in rows.faults))
@@ -52,7 +52,7 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 def _page(arguments: argparse.Namespace) -> TablePage:
     if arguments.plot and (arguments.by or arguments.page or arguments.top):
-        raise OptionError("--plot draws every cell in the order in which they ran: omit --by, -n and --page")
+        raise OptionError("--plot draws all cells in execution order: omit --by, -n and --page")
     return TablePage(arguments.by or "in", arguments.page or 1, arguments.top or PAGE)
 
 
@@ -60,7 +60,7 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = re
     page, devices = _page(arguments), device_names(arguments.device or ())
     if arguments.plot is not None:
         if len(arguments.files) > 1:
-            raise OptionError("--plot draws one file")
+            raise OptionError("--plot accepts only one file")
         check_path(arguments.plot, "picture", "history.png")
         check_ending(arguments.plot, "picture", ".png")
     status = 0
@@ -74,14 +74,14 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = re
         if arguments.json:
             print_json({"file": name, "rows": plain(selected)})
         elif arguments.plot is not None:
-            from ipygpumem.features.history.plot import history_picture
+            from ipygpumem.features.history.plot import history_plot
             from ipygpumem.viewer.write import write_file
 
-            picture = history_picture(selected, rows.name)
-            write_file(check_path(arguments.plot, "picture", "history.png"), picture.png)
-            print_lines(f"{arguments.plot}: {picture.text}")
+            image = history_plot(selected, rows.name)
+            write_file(check_path(arguments.plot, "picture", "history.png"), image.png)
+            print_lines(f"{arguments.plot}: {image.text}")
         elif not selected and rows.name.endswith(".ipynb"):
-            print_lines(f"{rows.name}: no output contains figures: run it with %load_ext ipygpumem")
+            print_lines(f"{rows.name}: no output contains measurements: run the notebook with %load_ext ipygpumem")
         else:
             print_lines(*([""] if number else []), text_tables(history_tables(selected, page, title=rows.name)))
     return status
@@ -130,8 +130,8 @@ def _pair_to_dict(pair: RowPair) -> dict[str, Any]:
 
 
 def _by(key: str, default: str | None = None) -> Option:
-    text = f"sort by {key}, the largest first (default: in, the order in which the cells ran)"
-    return Option(("--by",), f"{{{','.join(COLUMNS)}}}", text, choices=tuple(COLUMNS), default=default)
+    help_text = f"sort by {key} in descending order (default: in, the execution order)"
+    return Option(("--by",), f"{{{','.join(COLUMNS)}}}", help_text, choices=tuple(COLUMNS), default=default)
 
 
 def _options(file_help: str) -> tuple[Option, ...]:
@@ -139,32 +139,30 @@ def _options(file_help: str) -> tuple[Option, ...]:
         Option(("files",), "FILE", file_help, path=True, many=True, usage="[FILE]"),
         _by("this column"),
         DEVICE,
-        Option(("-n", "--top"), "N", f"rows on a page (default {PAGE})", type=positive),
-        Option(("--page",), "N", "page to show: 1 has the newest or the largest (default)", type=positive),
-        Option(
-            ("--plot",), None, "draw level and peak of each cell, stacked, below the device's capacity", only="magic"
-        ),
-        Option(("--plot",), "OUT.png", "draw level and peak of each cell of one file instead", only="shell"),
+        Option(("-n", "--top"), "N", f"number of rows per page (default: {PAGE})", type=positive),
+        Option(("--page",), "N", "page to show; the default, 1, contains the newest or largest rows", type=positive),
+        Option(("--plot",), None, "plot the memory usage and the peak of each cell", only="magic"),
+        Option(("--plot",), "OUT.png", "plot the memory usage and the peak of each cell of one file", only="shell"),
         HELP,
     )
 
 
 HISTORY = Command(
     "history",
-    "every measured cell: held, peak, outside PyTorch, time",
-    _options("a log (GPUMem.log) or an executed notebook; in a notebook, this session by default"),
+    "list all measured cells: held, peak, outside PyTorch, time",
+    _options("a log (GPUMem.log) or an executed notebook (default in a notebook: this session)"),
     _magic,
     _shell,
 )
 NOTEBOOK = Command(
     "notebook",
-    "the memory of each cell of an executed notebook, without a kernel",
+    "list the memory usage of each cell of an executed notebook, without a kernel",
     _options("a notebook (.ipynb) that was run with %%load_ext ipygpumem"),
     shell=partial(_shell, read=read_notebook),
 )
 COMPARE = Command(
     "compare",
-    "two runs of a notebook, cell by cell",
+    "compare two runs of a notebook, cell by cell",
     (
         Option(("before",), "A", "a log (GPUMem.log) or an executed notebook", path=True),
         Option(("after",), "B", "a log or notebook to compare with A", path=True),

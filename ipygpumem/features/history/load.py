@@ -1,6 +1,6 @@
-"""Read the files that a session leaves: a log (JSON Lines), a JSON list of reports, or an executed notebook.
+"""Read the files that a session writes: logs (JSON Lines), JSON lists of reports and executed notebooks.
 
-The files may be truncated, unrelated or malicious. Neither a kernel nor PyTorch is needed.
+The files may be truncated, unrelated or malicious. Neither a kernel nor PyTorch is required.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _MAX_JSON_BYTES = 1 << 29
-"""Largest file that is read as a single JSON value."""
+"""Maximum size of a file that contains a single JSON value."""
 _MAX_LINE_BYTES = 1 << 26
 _MAX_REPORTS = 1_000_000
 _PEEK_BYTES = 1 << 16
@@ -31,7 +31,7 @@ _NOTEBOOK_FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class ReportRows:
-    """The rows of one session, a message for each skipped part of its file, and the number of discarded reports."""
+    """The rows of one session, with messages about skipped parts of the file and the number of discarded reports."""
 
     name: str
     rows: Sequence[ReportRow]
@@ -40,9 +40,10 @@ class ReportRows:
 
 
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
-    """Read the reports of a file one by one; the message of a `ReportError` starts with its name.
+    """Yield the reports of a file one by one.
 
-    ``faults`` collects a message for each line that is invalid and therefore skipped; if None, such a line raises.
+    Invalid lines are skipped, and a message about each is appended to ``faults``. If ``faults`` is None, they raise
+    `ReportError`. Error messages start with the file name.
     """
     name = printable(os.fsdecode(path))
     with open_regular_file(path) as file:
@@ -80,7 +81,7 @@ def _list_items(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse JSON without NaN and infinity, of at most `_MAX_JSON_BYTES`; a `ReportError` says what is wrong."""
+    """Parse JSON; raise `ReportError` if it is invalid, contains NaN or infinity, or exceeds `_MAX_JSON_BYTES`."""
     if len(text) > _MAX_JSON_BYTES:
         raise ReportError(f"larger than {size(_MAX_JSON_BYTES)}")
     try:
@@ -92,7 +93,7 @@ def parse_json(text: bytes) -> Any:
     except json.JSONDecodeError as error:
         truncated = error.pos >= len(error.doc) > 0 or error.msg.startswith("Unterminated string")
         raise ReportError("incomplete JSON" if truncated else f"invalid JSON: {error.msg}") from None
-    except ValueError as error:  # a number with thousands of digits
+    except ValueError as error:  # a number has thousands of digits
         raise ReportError(f"invalid JSON: {first_line(error)}") from None
 
 
@@ -101,34 +102,34 @@ def _reject_constant(constant: str) -> NoReturn:
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a file for reading, unless it is a pipe or a device; the message of a `ReportError` starts with its name."""
+    """Open a regular file for reading; raise `ReportError` with the file name if that is not possible."""
     text = os.fsdecode(path)
     name = printable(text)
     try:
-        file = open(os.path.expanduser(text), "rb", opener=_open_without_waiting)  # noqa: SIM115, PTH111 (Path raises for an unknown user)
+        file = open(os.path.expanduser(text), "rb", opener=_open_nonblocking)  # noqa: SIM115, PTH111 (Path raises for an unknown user)
     except OSError as error:
         raise ReportError(f"{name}: {error.strerror or 'cannot be read'}") from None
     except ValueError:
         raise ReportError(f"{name}: not a valid file name") from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise ReportError(f"{name}: not a regular file: pipes and devices are not read")
+        raise ReportError(f"{name}: not a regular file; pipes and devices cannot be read")
     return file
 
 
-def _open_without_waiting(path: str, flags: int) -> int:  # for the writer of a pipe
+def _open_nonblocking(path: str, flags: int) -> int:  # opening a pipe would block until it has a writer
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def starts_with_report(path: Path) -> bool:
-    """Whether a file is empty, or its first line looks like a report."""
+    """Return whether a file is empty or its first line looks like a report."""
     with open_regular_file(path) as file:
         line = file.readline(_PEEK_BYTES).lstrip()
     return not line or (line.startswith(b'{"schema": ') and b'"code": ' in line)
 
 
 def read_rows(path: str | os.PathLike[str]) -> ReportRows:
-    """Read a log or an executed notebook. Invalid lines are skipped and listed in ``faults``."""
+    """Read a log or an executed notebook. Invalid lines are skipped and listed in `ReportRows.faults`."""
     if _is_notebook(path):
         return read_notebook(path)
     faults: list[str] = []
@@ -139,7 +140,7 @@ def read_rows(path: str | os.PathLike[str]) -> ReportRows:
 
 
 def _is_notebook(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a notebook, judged by its extension or its first bytes."""
+    """Return whether a file is a notebook, based on its extension or its first bytes."""
     if os.fsdecode(path).lower().endswith(".ipynb"):
         return True
     with open_regular_file(path) as file:
@@ -148,7 +149,7 @@ def _is_notebook(path: str | os.PathLike[str]) -> bool:
 
 
 def read_notebook(path: str | os.PathLike[str]) -> ReportRows:
-    """Read the figures in the output metadata of an executed notebook."""
+    """Read the measurements from the output metadata of an executed notebook."""
     faults: list[str] = []
     name = printable(os.fsdecode(path))
     with open_regular_file(path) as file:
@@ -163,10 +164,10 @@ def read_notebook(path: str | os.PathLike[str]) -> ReportRows:
 def _notebook_rows(data: Any, faults: list[str]) -> Iterator[ReportRow]:
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list) or data.get("nbformat") != _NOTEBOOK_FORMAT:
-        raise ReportError("not a notebook of format 4")
+        raise ReportError("not a notebook in format 4")
     for number, cell in enumerate(cells, 1):
         if not isinstance(cell, dict):
-            faults.append(f"cell {number} is not an object")
+            faults.append(f"cell {number} is not a JSON object")
             continue
         for summary in _summaries(cell):
             try:
@@ -201,6 +202,6 @@ def _file_name(path: str | os.PathLike[str]) -> str:
 
 
 def short_names(first: str, second: str) -> tuple[str, str]:
-    """File names of two paths, or the paths if the names are the same."""
+    """Return the file names of two paths, or the paths themselves if the names are the same."""
     names = _file_name(first), _file_name(second)
     return names if names[0] != names[1] else (printable(first), printable(second))

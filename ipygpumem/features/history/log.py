@@ -1,4 +1,4 @@
-"""Append each report to a file as one line of JSON, so that everything written survives a crash of the process."""
+"""Append each report to a file as one line of JSON, so that the log survives a crash of the process."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
 _MAX_UNWRITTEN = 1000
-"""Reports that are kept while the file cannot be written, for example because the disk is full."""
+"""Maximum number of reports kept while the file cannot be written, for example because the disk is full."""
 
 
 class ReportLog:
-    """A new file, or one that contains reports, to which reports are appended, also by several processes.
+    """A log file to which reports are appended. Several processes can append to the same file.
 
-    Raises `OptionError` if the file cannot be written, or contains something else.
+    Raises `OptionError` if the file cannot be written or contains data other than reports.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Path = check_path(path, "log", "session.jsonl")
         self._unwritten: deque[bytes] = deque(maxlen=_MAX_UNWRITTEN)
         self._dropped = 0
-        self._last_reason = ""
+        self._last_error = ""
         try:
             appendable = not self.path.exists() or starts_with_report(self.path)
         except (OSError, ReportError) as error:
             raise OptionError(f"cannot append to {path}: {error}") from error
         if not appendable:
-            raise OptionError(f"{path} is not a log of reports: the log only appends to a new file or to another log")
+            raise OptionError(f"{path} is not a log: reports can be appended only to a new file or an existing log")
 
     def write(self, report: Report) -> None:
-        """Append a report. Never raises: a failure is printed once, and the report is written with the next one."""
+        """Append a report. Errors are printed once instead of raised, and the report is written with the next one."""
         if len(self._unwritten) == _MAX_UNWRITTEN:
             self._dropped += 1
         self._unwritten.append(f"{report.to_json()}\n".encode())
@@ -47,14 +47,14 @@ class ReportLog:
             _append(self.path, b"".join(self._unwritten))
         except OSError as error:
             reason = error.strerror or str(error)
-            if reason != self._last_reason:
-                self._last_reason = reason
-                _warn(f"cannot write the log {self.path}: {reason}. Reports are kept and written once it is possible")
+            if reason != self._last_error:
+                self._last_error = reason
+                _warn(f"cannot write the log {self.path}: {reason}. Reports are kept and written when possible")
             return
         if self._dropped:
-            _warn(f"the log {self.path} lacks {self._dropped:,} reports: it could not be written for too long")
+            _warn(f"the log {self.path} lacks {self._dropped:,} reports, because it was not writable for too long")
         self._unwritten.clear()
-        self._last_reason, self._dropped = "", 0
+        self._last_error, self._dropped = "", 0
 
 
 def _warn(text: str) -> None:
@@ -63,12 +63,12 @@ def _warn(text: str) -> None:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append complete lines; if that raises `OSError`, nothing is appended."""
+    """Append complete lines; if this raises `OSError`, the file is restored."""
     with path.open("a+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # another process died while writing its line
+            if file.read(1) != b"\n":  # another process ended while it wrote a line
                 data = b"\n" + data
         written = 0
         try:

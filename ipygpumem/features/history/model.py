@@ -1,6 +1,6 @@
-"""A report as one flat row per device: the form that histories, comparisons, pictures and exports use.
+"""Reports as flat rows, one per device, for histories, comparisons, plots and exports.
 
-The rows also go into the metadata of the notebook output that shows a report, in at most 2 kB: core/FORMAT.md.
+The rows are also stored in the metadata of the notebook output of a report, in at most 2 kB (see core/FORMAT.md).
 """
 
 from __future__ import annotations
@@ -23,36 +23,35 @@ if TYPE_CHECKING:
 
 MIME = "application/vnd.ipygpumem+json"
 LIMIT = 2048
-"""Maximum size of the summary as JSON, in bytes of UTF-8."""
+"""Maximum size of the summary as UTF-8 encoded JSON, in bytes."""
 _SCHEMA = 1
-
 
 _REPORT_FIELDS = ("cell", "cell_id", "code", "time", "seconds", "success")
 _CHANGES = ("held", "peak", "cached", "pending", "outside", "others", "unattributed")
 _DEVICE_FIELDS = (*_CHANGES, "ooms", "retries", "started")
 _SUMMARY_REPORT_FIELDS = ("cell", "time", "seconds", "success")
 _SUMMARY_CHANGES = ("held", "peak", "cached", "outside")
-_LEVELS = ("allocated", "cache", "outside_level", "others_level", "capacity")
-_SUMMARY_FIELDS = (*_SUMMARY_CHANGES, *_LEVELS, "ooms", "started")
+_USAGE = ("allocated", "cache", "outside_level", "others_level", "capacity")
+_SUMMARY_FIELDS = (*_SUMMARY_CHANGES, *_USAGE, "ooms", "started")
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """One measurement on one device. Sizes are in bytes; None means unknown.
+    """One measurement on one device. Sizes are in bytes; unknown values are None.
 
     Attributes:
         cell: In number; None for code that does not run in a numbered cell.
-        cell_id: The front end's id of the cell, the same in every run.
-        time: Start of the measurement, in seconds since 1970.
-        device: ``cuda:0``, or ``host``, whose memory is the resident memory of the process.
-        held: Change in allocated memory. The next figures, up to ``unattributed``, are changes, too.
-        peak: Highest level of allocated memory, relative to the start.
-        peak_trust: ``exact``, ``bound`` (at most) or ``unknown``.
-        outside_trust: ``exact``, ``device`` (this process or another) or ``unknown``.
-        allocated: Level at the end, like ``cache`` (with pending blocks), ``outside_level`` and ``others_level`` (with
-            unattributed memory).
-        capacity: Memory of the device that programs can use.
-        retries: Allocations for which PyTorch first had to release its cache.
+        cell_id: Cell id assigned by the front end, which stays the same in every run.
+        time: Start of the measurement, in seconds since the Unix epoch.
+        device: Device name such as ``cuda:0``, or ``host`` for the resident memory of the process.
+        held: Change in allocated memory. The fields up to ``unattributed`` are also changes.
+        peak: Peak of allocated memory, relative to the start.
+        peak_trust: ``exact``, ``bound`` (upper bound) or ``unknown``.
+        outside_trust: ``exact``, ``device`` (may include other processes) or ``unknown``.
+        allocated: Allocated memory at the end. ``cache`` (with pending blocks), ``outside_level`` and ``others_level``
+            (with unattributed memory) are also values at the end.
+        capacity: Memory of the device that is available to programs.
+        retries: Number of allocations for which PyTorch first had to release its cache.
         started: Whether this measurement created the process's CUDA context on the device.
     """
 
@@ -93,7 +92,7 @@ class ReportRow:
 
     @property
     def changed(self) -> bool:
-        """Whether this process changed any figure visibly, or ran out of memory."""
+        """Whether this process visibly changed any value or ran out of memory."""
         return self.ooms > 0 or is_visible(self.held, self.peak, self.cached, self.outside)
 
 
@@ -102,7 +101,7 @@ _READER = DataReader({"Trust": Trust})
 
 
 def report_rows(report: Report) -> list[ReportRow]:
-    """A row for each device that this process uses, or one for the host if it uses none."""
+    """Return a row for each device that this process uses, or one for the host if it uses none."""
     used = [device for device in report.devices.values() if device.before.context or device.after.context]
     common = {name: getattr(report, name) for name in _REPORT_FIELDS}
     host = report.host
@@ -115,11 +114,11 @@ def report_rows(report: Report) -> list[ReportRow]:
 
 
 def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
-    """The rows of the devices that each report changed, or its first row if it changed none."""
+    """Return the rows of the devices that changed in each report, or its first row if none changed."""
     rows = []
     for report in reports:
-        of_report = report_rows(report)
-        rows += [row for row in of_report if row.changed] or of_report[:1]
+        all_rows = report_rows(report)
+        rows += [row for row in all_rows if row.changed] or all_rows[:1]
     return rows
 
 
@@ -140,14 +139,14 @@ def _device_row(device: DeviceReport, common: dict[str, Any]) -> ReportRow:
 
 
 def output_metadata(report: Report) -> dict[str, Any]:
-    """The metadata of the notebook output that shows a report."""
+    """Return the metadata for the notebook output of a report."""
     return {MIME: summary(report)}
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """The figures of a report as plain data. If not all devices fit, those with the largest changes are included."""
+    """Return a report as JSON-compatible data. If not all devices fit, those with the largest changes are included."""
     rows = sorted(report_rows(report), key=_largest_change, reverse=True)
-    devices = {row.device: _figures(row) for row in rows}
+    devices = {row.device: _known_values(row) for row in rows}
     data: dict[str, Any] = {
         "schema": _SCHEMA,
         "cell": report.cell,
@@ -165,21 +164,21 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def _largest_change(row: ReportRow) -> int:
-    figures = [getattr(row, name) for name in _SUMMARY_CHANGES]
-    return max((abs(figure) for figure in figures if figure is not None), default=-1)
+    changes = [getattr(row, name) for name in _SUMMARY_CHANGES]
+    return max((abs(change) for change in changes if change is not None), default=-1)
 
 
-def _figures(row: ReportRow) -> dict[str, Any]:
-    """The known figures of a device; what equals the default is left out to save space."""
-    figures = {name: value for name in _SUMMARY_FIELDS if (value := getattr(row, name)) != getattr(_UNCHANGED, name)}
+def _known_values(row: ReportRow) -> dict[str, Any]:
+    """Return the known values of a device; default values are omitted to save space."""
+    values = {name: value for name in _SUMMARY_FIELDS if (value := getattr(row, name)) != getattr(_UNCHANGED, name)}
     for name, trust in (("peak", "bound"), ("outside", "device")):
         if getattr(row, f"{name}_trust") == trust:
-            figures[f"{name}_trust"] = trust
-    return figures
+            values[f"{name}_trust"] = trust
+    return values
 
 
 def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") -> list[ReportRow]:
-    """Rebuild the rows that `summary` was made from; a `ReportError` says what is invalid."""
+    """Return the rows that `summary` was created from; raise `ReportError` if the data is invalid."""
     check_schema(mapping(data, ""), _SCHEMA)
     devices = mapping(data.get("devices"), "devices")
     if not devices:
@@ -188,12 +187,12 @@ def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") 
     rows = []
     for name, device in devices.items():
         where = f"devices.{printable(name)}"
-        figures = {"peak_trust": "exact", "outside_trust": "exact", **mapping(device, where)}
-        for figure in ("peak", "outside"):
-            if figures.get(figure) is None:
-                figures[f"{figure}_trust"] = "unknown"
+        values = {"peak_trust": "exact", "outside_trust": "exact", **mapping(device, where)}
+        for field in ("peak", "outside"):
+            if values.get(field) is None:
+                values[f"{field}_trust"] = "unknown"
         row = _READER.read(
-            ReportRow, {**figures, **common, "device": name or HOST, "cell_id": cell_id, "code": code}, where
+            ReportRow, {**values, **common, "device": name or HOST, "cell_id": cell_id, "code": code}, where
         )
         check_ranges(row)
         rows.append(row)

@@ -1,4 +1,4 @@
-"""A session as a still picture: for each device the memory after each measurement, the peaks and the capacity."""
+"""Static plot of a session: memory usage after each measurement, peaks and capacity, per device."""
 
 from __future__ import annotations
 
@@ -22,35 +22,34 @@ _TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND = 36, 26, 190, 250, 30
 _MAX_DEVICES = 8
 _HEADROOM, _TICK_LIMIT = 1.1, 0.98
 _CAPACITY_SHARE = 0.35
-"""The capacity is in the picture from this usage on."""
+"""Minimum usage, as a share of the capacity, at which the plot includes the capacity."""
 _MAX_BAR, _MIN_BAR_WITH_GAP, _MAX_LABELS = 34, 6, 12
 _FAILED, _UP_TO_PEAK = "#b91c1c", "#dbeafe"
-_LEVELS = {
+_USAGE = {
     "others_level": ("#9ca3af", "other processes, unattributed"),
     "outside_level": ("#f59e0b", "outside PyTorch"),
     "allocated": ("#3b82f6", "tensors"),
     "cache": ("#93c5fd", "PyTorch's cache"),
 }
-"""Fields of a row from the bottom up: the peak of the tensors then shows how close the device was to its capacity."""
-_HOST_LEVELS = {"allocated": ("#3b82f6", "resident memory of this process")}
+"""Row fields from bottom to top. In this order, the peak of tensors shows how close the device was to its capacity."""
+_HOST_USAGE = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
-class _Panel:
-    """The measurements of one device, in their order."""
+class _DevicePanel:
+    """The measurements of one device in execution order."""
 
     def __init__(self, device: str, rows: Sequence[ReportRow]) -> None:
         self.device, self.rows = device, rows
-        self.colors = _HOST_LEVELS if device == HOST else _LEVELS
+        self.colors = _HOST_USAGE if device == HOST else _USAGE
         self.capacity = max((row.capacity for row in rows if row.capacity is not None), default=None)
-        levels = [[max(getattr(row, name) or 0, 0) for name in self.colors] for row in rows]
-        self.levels = np.array(levels, np.float64)
-        """Bytes, shape (rows, levels); unknown levels count as 0."""
-        # an upper bound of the peak is not drawn
+        self.usage = np.array([[max(getattr(row, name) or 0, 0) for name in self.colors] for row in rows], np.float64)
+        """Memory usage in bytes, shape (rows, fields); unknown values are 0."""
+        # upper bounds of peaks are not drawn
         peaks = [row.peak_level if row.peak_trust == "exact" else None for row in rows]
         below = [(row.outside_level or 0) + (row.others_level or 0) for row in rows]
         self.peaks = np.array([np.nan if peak is None else peak for peak in peaks]) + np.array(below)
-        """Total level at the peak of allocated memory; NaN where the peak is unknown."""
-        self.highest = np.fmax(self.levels.sum(axis=1), self.peaks)
+        """Total usage at the peak of allocated memory; NaN if the peak is unknown."""
+        self.highest = np.fmax(self.usage.sum(axis=1), self.peaks)
         limit = max(float(self.highest.max()), 1.0)
         if self.capacity is not None and limit >= _CAPACITY_SHARE * self.capacity:
             limit = max(limit, self.capacity)
@@ -58,69 +57,68 @@ class _Panel:
         self.failed = np.array([row.ooms > 0 or row.success is False for row in rows])
 
 
-def history_picture(rows: Sequence[ReportRow], title: str) -> PngImage:
-    """Draw a session: a plot for each device, a bar for each measurement; without matplotlib, raise `OptionError`.
+def history_plot(rows: Sequence[ReportRow], title: str) -> PngImage:
+    """Draw a plot for each device with a bar for each measurement; raise `OptionError` without matplotlib.
 
-    Where there are more measurements than pixels, each column of pixels shows the highest of its measurements.
+    If there are more measurements than pixels, each pixel column shows the highest of its measurements.
     """
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
-    panels = [_Panel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]
-    highest = [f"{panel.device}: highest level {size(int(panel.highest.max()))}" for panel in panels]
+    panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]
+    highest = [f"{panel.device}: highest usage {size(int(panel.highest.max()))}" for panel in panels]
     height = _TOP + (_PANEL_HEIGHT * len(panels) + _LEGEND if panels else 30)
-    return render(
-        height, lambda sheet: _draw(sheet, panels, title), "; ".join(highest) or "nothing has been measured yet"
-    )
+    text = "; ".join(highest) or "no measurements yet"
+    return render(height, lambda layout: _draw(layout, panels, title), text)
 
 
-def _draw(sheet: PlotLayout, panels: list[_Panel], title: str) -> None:
+def _draw(layout: PlotLayout, panels: list[_DevicePanel], title: str) -> None:
     measurements = {(row.time, row.cell, row.seconds) for panel in panels for row in panel.rows}
     total = duration(sum(seconds for _, _, seconds in measurements))
-    facts = f"{many(len(measurements), 'measurement')}, {total} in total" if panels else "nothing has been measured yet"
-    sheet.title(RIGHT, 20, clip(title, 48), facts, size=14)
+    info = f"{many(len(measurements), 'measurement')}, {total} in total" if panels else "no measurements yet"
+    layout.title(RIGHT, 20, clip(title, 48), info, size=14)
     for number, panel in enumerate(panels):
-        _draw_panel(sheet, panel, _TOP + _PANEL_HEIGHT * number + _PANEL_TOP)
+        _draw_panel(layout, panel, _TOP + _PANEL_HEIGHT * number + _PANEL_TOP)
     if panels:
         areas = {label: color for panel in panels for color, label in panel.colors.values()}
         items: list[LegendItem] = [(color, label, None) for label, color in areas.items()]
         items.append((INK, "peak" if panels[0].device == HOST else "peak of tensors", "solid"))
         if any(panel.failed.any() for panel in panels):
             items.append((_FAILED, "failed", "solid"))
-        sheet.legend(LEFT, _TOP + _PANEL_HEIGHT * len(panels) + 3, items)
+        layout.legend(LEFT, _TOP + _PANEL_HEIGHT * len(panels) + 3, items)
 
 
-def _draw_panel(sheet: PlotLayout, panel: _Panel, top: float) -> None:
+def _draw_panel(layout: PlotLayout, panel: _DevicePanel, top: float) -> None:
     count = len(panel.rows)
-    edges = np.linspace(0, count, min(count, sheet.columns) + 1)
+    edges = np.linspace(0, count, min(count, layout.columns) + 1)
     parts = itertools.pairwise(edges.astype(np.int64))
     shown = np.array([first + panel.highest[first:end].argmax() for first, end in parts])
     edges -= 0.5
     width = max(count, PLOT_WIDTH / _MAX_BAR)
-    axes = sheet.plot(top, _PLOT_HEIGHT, (-0.5, width - 0.5), panel.limit, _TICK_LIMIT)
+    axes = layout.plot(top, _PLOT_HEIGHT, (-0.5, width - 0.5), panel.limit, _TICK_LIMIT)
     ends = np.append(shown, shown[-1])  # each step continues to the next edge
     colors = [color for color, _ in panel.colors.values()]
     options = {"step": "post", "antialiased": False, "linewidth": 0}
-    axes.stackplot(edges, panel.levels[ends].T, colors=colors, **options)
-    axes.fill_between(edges, panel.levels[ends].sum(axis=1), panel.highest[ends], color=_UP_TO_PEAK, **options)
+    axes.stackplot(edges, panel.usage[ends].T, colors=colors, **options)
+    axes.fill_between(edges, panel.usage[ends].sum(axis=1), panel.highest[ends], color=_UP_TO_PEAK, **options)
     if PLOT_WIDTH / width >= _MIN_BAR_WITH_GAP:
         axes.vlines(edges, 0, panel.highest[ends], color="white", linewidth=POINT)
     axes.hlines(panel.peaks[shown], edges[:-1], edges[1:], color=INK, linewidth=2 * POINT)
     failed = np.where(panel.failed[shown], panel.limit, np.nan)
     axes.hlines(failed, edges[:-1], edges[1:], color=_FAILED, linewidth=8 * POINT)
-    facts = [f"highest {size(int(panel.highest.max()))}"]
+    info = [f"highest usage {size(int(panel.highest.max()))}"]
     if panel.capacity is not None and panel.capacity > panel.limit:
-        facts.append(f"capacity {size(panel.capacity)}, above the picture")
+        info.append(f"capacity {size(panel.capacity)}, above the plot")
     elif panel.capacity is not None:
         axes.axhline(panel.capacity, color=SOFT, linewidth=POINT, linestyle=(0, (4, 3)))
-        facts.append(f"capacity {size(panel.capacity)} (dashed)")
+        info.append(f"capacity {size(panel.capacity)} (dashed)")
     unknown = [
         label
         for label, name in (("outside PyTorch", "outside_level"), ("other processes", "others_level"))
         if panel.device != HOST and any(getattr(row, name) is None for row in panel.rows)
     ]
     if unknown:
-        facts.append(f"{' and '.join(unknown)} not always known")
-    sheet.title(LEFT, top - 12, clip(panel.device, 24), " · ".join(facts))
+        info.append(f"{' and '.join(unknown)} partly unknown")
+    layout.title(LEFT, top - 12, clip(panel.device, 24), " · ".join(info))
     numbers = range(0, count, -(-count // _MAX_LABELS))
     cells = [(number, panel.rows[number].cell) for number in numbers]
-    sheet.label_x(axes, [(number, f"In [{cell}]") for number, cell in cells if cell is not None], fontsize=10 * POINT)
+    layout.label_x(axes, [(number, f"In [{cell}]") for number, cell in cells if cell is not None], fontsize=10 * POINT)
     axes.tick_params(axis="x", length=0, pad=8 * POINT)

@@ -1,4 +1,4 @@
-"""The reports of a session, in the order of the measurements."""
+"""The list of a session's reports, and its conversion to tables and files."""
 
 from __future__ import annotations
 
@@ -26,35 +26,34 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Outcome
 
 MAX_REPORTS = 10_000
-"""Reports that a session keeps, about 30 MB. A log contains all of them."""
+"""Maximum number of reports that a session keeps, about 30 MB. Logs are not limited."""
 _MAX_DETAILED = 100
-"""Reports that keep their lines and modules, which can be a thousand times as large as the rest."""
-
+"""Maximum number of reports that keep their lines and modules, which can be 1000 times as large as the other data."""
 _MAX_REPORTS_PER_RUN = 50
-"""Reports kept for one run of a cell: a cell can measure many statements."""
+"""Maximum number of reports kept for one run of a cell, which can measure many statements."""
 
 _Path = str | os.PathLike[str]
 
 _TYPES = {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(ReportRow)}
 COLUMNS = tuple(_TYPES)
-"""The columns of tables: the fields of `ReportRow`, in bytes and seconds; empty if unknown."""
+"""Table columns, which are the fields of `ReportRow`, in bytes and seconds; empty if unknown."""
 _PANDAS_TYPES = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "object", "Trust": "object"}
 
 
 class Reports(Sequence["Report"]):
     """A list of reports with lookup by cell: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
 
-    A session keeps its newest 10,000 reports (``limit``), and the lines and modules of its newest 100.
+    A session keeps its 10,000 newest reports (``limit``), and the lines and modules of its 100 newest reports.
 
     Attributes:
-        dropped: Number of older reports that are no longer in the list.
-        faults: For a file that was loaded: a message for each line that was skipped.
+        dropped: Number of older reports that have been discarded.
+        faults: Messages about skipped lines, if the reports were loaded from a file.
     """
 
     def __init__(self, reports: Iterable[Report] = (), *, limit: int | None = MAX_REPORTS) -> None:
         self._reports: deque[Report] = deque()
         self._runs: dict[str, tuple[list[Report], list[Report]]] = {}
-        """The reports of the current and of the previous run of each cell, by cell id."""
+        """Reports of the current and the previous run of each cell, by cell id."""
         self._log: ReportLog | None = None
         self._limit = limit
         self.dropped = 0
@@ -86,7 +85,7 @@ class Reports(Sequence["Report"]):
             self._reports[index] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
-        """The reports of the run that a report belongs to, and of the previous run of the cell."""
+        """Return ``(current, previous)``: the reports of a report's run of the cell and of the run before."""
         current, previous = self._runs.get(report.cell_id or "", ([], []))
         return ([], current) if current and current[-1].cell != report.cell else (current, previous)
 
@@ -95,9 +94,9 @@ class Reports(Sequence["Report"]):
             reports[:] = [stored for stored in reports if stored is not report]
 
     def earlier(self, report: Report) -> Report | None:
-        """The report of the same measurement in the previous run of its cell; None without one.
+        """Return the report of the same measurement in the previous run of its cell; None if there is none.
 
-        Call this before `append`: the n-th report of a run corresponds to the n-th report of the previous run.
+        Call this before `append`, because the n-th report of a run corresponds to the n-th of the previous run.
         """
         current, previous = self._runs_of(report)
         return previous[len(current)] if len(current) < len(previous) else None
@@ -107,7 +106,7 @@ class Reports(Sequence["Report"]):
         """File to which each new report is appended as one line of JSON; None for no file.
 
         Raises:
-            OptionError: On assignment: the file cannot be written, or contains something else.
+            OptionError: On assignment, if the file cannot be written or contains data other than reports.
         """
         return None if self._log is None else str(self._log.path)
 
@@ -129,10 +128,10 @@ class Reports(Sequence["Report"]):
         return list(self._reports)[index] if isinstance(index, slice) else self._reports[index]
 
     def cell(self, key: int | str) -> Report:
-        """The newest report of a cell, by In number or by the front end's cell id.
+        """Return the newest report of a cell, by In number or by the front end's cell id.
 
         Raises:
-            KeyError: The cell was not measured.
+            KeyError: There is no report of the cell.
         """
         for report in reversed(self._reports):
             if key is not None and key in (report.cell, report.cell_id):
@@ -140,11 +139,11 @@ class Reports(Sequence["Report"]):
         raise KeyError(f"no report of cell {key!r}")
 
     def rows(self) -> list[ReportRow]:
-        """One row per report and device."""
+        """Return one row per report and device."""
         return [row for report in self for row in report_rows(report)]
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame with one row per report and device: bytes as Int64, unknown values as NA.
+        """Return a pandas DataFrame with one row per report and device: sizes as Int64, unknown values as NA.
 
         Raises:
             OptionError: pandas is not installed.
@@ -152,7 +151,7 @@ class Reports(Sequence["Report"]):
         return data_frame(self.rows())
 
     def to_csv(self, path: _Path | None = None) -> str | None:
-        """Write the rows of `to_pandas` as CSV; without a path, return the text.
+        """Write the rows of `to_pandas` as CSV, or return the CSV text if ``path`` is None.
 
         Raises:
             OptionError: The file cannot be written.
@@ -161,22 +160,22 @@ class Reports(Sequence["Report"]):
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows([getattr(row, name) for name in COLUMNS] for row in self.rows())
-        return _text(text.getvalue(), path, "reports.csv")
+        return _write_or_return(text.getvalue(), path, "reports.csv")
 
     def to_json(self, path: _Path | None = None) -> str | None:
-        """Write all reports as a JSON list, which `load_reports` reads; without a path, return the text.
+        """Write all reports as a JSON list for `load_reports`, or return the JSON text if ``path`` is None.
 
         Raises:
             OptionError: The file cannot be written.
         """
         items = ",".join(f"\n{report.to_json()}" for report in self)
-        return _text(f"[{items}\n]\n", path, "reports.json")
+        return _write_or_return(f"[{items}\n]\n", path, "reports.json")
 
     def to_parquet(self, path: _Path) -> None:
         """Write the rows of `to_pandas` as a Parquet file.
 
         Raises:
-            OptionError: The file cannot be written, or pyarrow is not installed.
+            OptionError: The file cannot be written or pyarrow is not installed.
         """
         arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
         types = {"int": arrow.int64(), "float": arrow.float64(), "bool": arrow.bool_()}
@@ -189,7 +188,7 @@ class Reports(Sequence["Report"]):
 
 
 def data_frame(rows: Iterable[ReportRow]) -> Any:
-    """A pandas DataFrame; ``time`` is a UTC timestamp. Without pandas, raise `OptionError`."""
+    """Return a pandas DataFrame in which ``time`` is a UTC timestamp; raise `OptionError` without pandas."""
     pandas = import_library("pandas", "data frames")
     columns = {
         name: pandas.Series(values, dtype=_PANDAS_TYPES[_TYPES[name]]) for name, values in _columns(rows).items()
@@ -203,7 +202,7 @@ def _columns(rows: Iterable[ReportRow]) -> dict[str, list[Any]]:
     return {name: [getattr(row, name) for row in rows] for name in COLUMNS}
 
 
-def _text(text: str, path: _Path | None, example: str) -> str | None:
+def _write_or_return(text: str, path: _Path | None, example: str) -> str | None:
     if path is None:
         return text
     _write(path, example, lambda file: file.write(text.encode()))
@@ -220,13 +219,13 @@ def _write(path: _Path, example: str, write: Callable[[IO[bytes]], Any]) -> None
 
 
 def load_reports(path: _Path, *, strict: bool = True) -> Reports:
-    """Load a file that ``GPUMem.log`` or `Reports.to_json` wrote.
+    """Load a file written by ``GPUMem.log`` or `Reports.to_json`.
 
-    An invalid line, as a crash can leave one, is an error if ``strict``; otherwise it is skipped and listed in
-    `Reports.faults`.
+    Invalid lines, for example after a crash, raise an error if ``strict`` is true. Otherwise, they are skipped and
+    listed in `Reports.faults`.
 
     Raises:
-        ReportError: The file cannot be read, or a line is not a valid report; the message names the line.
+        ReportError: The file cannot be read or a line is not a valid report. The message contains the line number.
     """
     faults: list[str] = []
     reports = Reports(read_reports(path, None if strict else faults), limit=None)
@@ -235,9 +234,9 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
 
 
 class SessionHistory(Collector):
-    """Adds each report to the session, with a note on the cell's previous run if that differs, or ``always``.
+    """Adds each report to the session, with a note about the cell's previous run if it differs or ``always`` is true.
 
-    ``threshold`` returns the smallest difference that is mentioned, in bytes.
+    ``threshold`` returns the smallest difference to report, in bytes.
     """
 
     section = "history"
@@ -248,7 +247,7 @@ class SessionHistory(Collector):
         self._always = always
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add a report to the session."""
+        """Add a report to the session and return it, with a note about the previous run if necessary."""
         previous = self._reports.earlier(report)
         if previous is not None:
             note = last_run(report, previous, self._threshold(), always=self._always)
@@ -258,5 +257,5 @@ class SessionHistory(Collector):
 
 
 def session_reports() -> Reports:
-    """The reports of this process."""
+    """Return the reports of this process."""
     return current().state(Reports)

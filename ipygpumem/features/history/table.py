@@ -1,4 +1,4 @@
-"""Tables of a session cell by cell, and of two runs compared."""
+"""Tables of the cells of a session, and of the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from ipygpumem.features.history.model import ReportRow
 
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
-"""The columns by which a history can be sorted, with the field of `ReportRow` that each shows."""
+"""Columns by which a history can be sorted, with the `ReportRow` field of each column."""
 PAGE = 30
 _CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
 
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """Selection of rows: page ``number`` of pages with ``size`` rows.
+    """A page of table rows, where ``number`` is the page number and ``size`` the number of rows per page.
 
-    ``by`` is the column to sort by, largest first; ``in`` keeps the order of execution, with the newest page first.
+    ``by`` is the column to sort by in descending order; ``in`` keeps the execution order, and page 1 is the newest.
     """
 
     by: str = "in"
@@ -35,7 +35,7 @@ class TablePage:
     size: int = PAGE
 
     def select(self, rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
-        """The rows on this page."""
+        """Return the rows on this page."""
         first = (self.number - 1) * self.size
         if self.by == "in":
             end = len(rows) - first
@@ -43,43 +43,43 @@ class TablePage:
 
         def order(row: ReportRow) -> tuple[bool, float]:
             value = getattr(row, COLUMNS[self.by])
-            return value is not None, value or 0  # unknown values are last
+            return value is not None, value or 0  # unknown values come last
 
         return sorted(rows, key=order, reverse=True)[first : first + self.size]
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Keep the rows of the named devices, or all rows without names; `OptionError` if a device has none."""
+    """Return the rows of the named devices, or all rows if ``names`` is empty; `OptionError` if there are none."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing = [name for name in names if name not in available]
     if missing and available:
-        raise OptionError(f"no measurements of {', '.join(missing)}: the devices measured are {', '.join(available)}")
+        raise OptionError(f"no measurements of {', '.join(missing)}; measured devices: {', '.join(available)}")
     return [row for row in rows if row.device in names] if names else rows
 
 
 def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """A row for each cell and device. Rows without any change are shown only if sorted by time."""
+    """Return a table with a row for each cell and device. Unchanged rows are included only if sorted by time."""
     listed = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
-    figure = page.by if page.by in {"held", "outside"} else "peak"
-    largest = max((abs(getattr(row, figure) or 0) for row in rows), default=0) or 1
+    bar_field = page.by if page.by in {"held", "outside"} else "peak"
+    largest = max((abs(getattr(row, bar_field) or 0) for row in rows), default=0) or 1
     selected = page.select(listed)
     body = [
-        TableRow("", row_figures(row), 1, bar=max(getattr(row, figure) or 0, 0) / largest, remark=row_outcome(row))
+        TableRow("", row_cells(row), 1, bar=max(getattr(row, bar_field) or 0, 0) / largest, remark=row_outcome(row))
         for row in selected
     ]
     measurements = {(row.time, row.cell, row.seconds) for row in rows}
     count = many(len(measurements), "measurement") if rows else "no measurements yet"
-    remarks = _remarks(listed, len(rows) - len(listed), page, dropped)
+    notes = _notes(listed, len(rows) - len(listed), page, dropped)
     title = f"{title}: {count}{', one row per device that changed' if several else ''}"
-    table = Table(title, ("held", "peak", "outside", "time"), tuple(body), tuple(remarks))
+    table = Table(title, ("held", "peak", "outside", "time"), tuple(body), tuple(notes))
     return [_with_cells(table, selected, _CODE_WIDTH, several=several)]
 
 
 def _with_cells(table: Table, rows: Sequence[ReportRow], code_width: int, *, several: bool) -> Table:
-    """Label the rows of a table with their cells, and with their devices if there are several."""
+    """Label the rows of a table with their cells and, if there are several devices, with their devices."""
     if not rows:
         return replace(table, header=())
     numbers = ["" if row.cell is None else f"In [{row.cell}]" for row in rows]
@@ -92,35 +92,35 @@ def _with_cells(table: Table, rows: Sequence[ReportRow], code_width: int, *, sev
 
 
 def _is_unchanged(row: ReportRow | None) -> bool:
-    """Whether every figure is known to be zero, or too small to show, and the code succeeded."""
+    """Return whether all values are known and too small to show, and the code succeeded."""
     if row is None:
         return False
-    figures = (row.held, row.peak, *(() if row.device == HOST else (row.outside,)))
-    return None not in figures and not is_visible(*figures) and not row.changed and not row_outcome(row)
+    changes = (row.held, row.peak, *(() if row.device == HOST else (row.outside,)))
+    return None not in changes and not is_visible(*changes) and not row.changed and not row_outcome(row)
 
 
-def _remarks(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: int) -> list[str]:
-    remarks = []
+def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: int) -> list[str]:
+    notes = []
     if omitted:
-        remarks.append(f"{many(omitted, 'row')} without a change not shown (--by time shows all)")
+        notes.append(f"{many(omitted, 'unchanged row')} not shown (--by time shows all)")
     hosts = sum(row.device == HOST for row in rows)
     if hosts and hosts == len(rows):
-        remarks.append("without a GPU: held and peak are this process's resident memory")
+        notes.append("no GPU was in use: held and peak refer to the resident memory of this process")
     elif hosts:
-        remarks.append("rows of host: no GPU was in use yet, held and peak are this process's resident memory")
+        notes.append("host: no GPU was in use yet, so held and peak refer to the resident memory of this process")
     pages = max(-(-len(rows) // page.size), 1)
     if page.number > pages:
-        remarks.append(f"page {page.number:,} does not exist: the last page is {pages:,}")
+        notes.append(f"page {page.number:,} does not exist: the last page is {pages:,}")
     elif pages > 1:
-        hint = f": --page {page.number + 1} shows the next" if page.number < pages else ""
-        remarks.append(f"page {page.number:,} of {pages:,}{hint}")
+        hint = f" (next page: --page {page.number + 1})" if page.number < pages else ""
+        notes.append(f"page {page.number:,} of {pages:,}{hint}")
     if dropped:
-        remarks.append(f"{dropped:,} older reports have been discarded: set GPUMem.log to keep all reports in a file")
-    return remarks
+        notes.append(f"{dropped:,} older reports have been discarded: set GPUMem.log to write all reports to a file")
+    return notes
 
 
-def row_figures(row: ReportRow) -> tuple[str, ...]:
-    """Held, peak, memory outside PyTorch and time as text."""
+def row_cells(row: ReportRow) -> tuple[str, ...]:
+    """Return held, peak, memory outside PyTorch and time as text."""
     outside = "" if row.device == HOST else change_text(row.outside)
     if row.outside_trust == "device":
         outside = f"~{outside}"
@@ -131,7 +131,7 @@ def row_figures(row: ReportRow) -> tuple[str, ...]:
 
 
 def row_outcome(row: ReportRow) -> str:
-    """What else happened: out of memory, failed, CUDA started."""
+    """Return notable events of a measurement as text, for example ``"out of memory, CUDA started"``."""
     failure = "out of memory" if row.ooms else "failed" if row.success is False else ""
     return ", ".join(part for part in (failure, "CUDA started" if row.started else "") if part)
 
@@ -139,10 +139,10 @@ def row_outcome(row: ReportRow) -> str:
 def comparison_tables(
     pairs: Sequence[RowPair], by: str, names: tuple[str, str], earlier: tuple[int, int] = (0, 0)
 ) -> list[Table]:
-    """The figures of the second run, each with its change from the first.
+    """Return a table of the second run, with the change of each value from the first run.
 
-    ``by`` is a key of `COLUMNS`: rows are sorted by its change, largest first; ``in`` keeps the order. ``earlier`` is
-    the number of runs left out of each, because the cell ran again.
+    ``by`` is the key in `COLUMNS` whose change the rows are sorted by in descending order; ``in`` keeps the order.
+    ``earlier`` contains the number of cell runs skipped in each input because the cell ran again.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))
@@ -150,21 +150,21 @@ def comparison_tables(
     both = sum(pair.before is not None and pair.after is not None for pair in pairs)
     differing = sum(is_visible(*(pair.change(name) for name in ("held", "peak", "outside"))) for pair in pairs)
     title = f"{names[1]} compared with {names[0]}: {both:,} rows in both, {differing:,} differ"
-    remarks = [
-        f"{name}: {many(count, 'earlier run')} of repeated cells not compared, only the last"
+    notes = [
+        f"{name}: {many(count, 'earlier run')} of repeated cells not compared, only the last run"
         for name, count in zip(names, earlier, strict=True)
         if count
     ]
     if len(listed) < len(pairs):
-        remarks.append(f"{many(len(pairs) - len(listed), 'row')} without memory use in either run not shown")
-    body = tuple(TableRow("", _compared_figures(pair), 1, remark=_pair_remark(pair, names)) for pair in listed)
+        notes.append(f"{many(len(pairs) - len(listed), 'row')} without memory usage in either run not shown")
+    body = tuple(TableRow("", _compared_cells(pair), 1, remark=_pair_note(pair, names)) for pair in listed)
     several = len({pair.row.device for pair in pairs}) > 1
-    table = Table(title, ("held", "change", "peak", "change", "time", "change"), body, tuple(remarks))
+    table = Table(title, ("held", "change", "peak", "change", "time", "change"), body, tuple(notes))
     return [_with_cells(table, [pair.row for pair in listed], _COMPARED_CODE_WIDTH, several=several)]
 
 
-def _compared_figures(pair: RowPair) -> tuple[str, ...]:
-    held, peak, _, time = row_figures(pair.row)
+def _compared_cells(pair: RowPair) -> tuple[str, ...]:
+    held, peak, _, time = row_cells(pair.row)
     seconds = pair.change("seconds")
     time_change = "" if seconds is None else f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}"
     return held, _change_text(pair.change("held")), peak, _change_text(pair.change("peak")), time, time_change
@@ -174,7 +174,7 @@ def _change_text(change: float | None) -> str:
     return "" if change is None else signed(int(change)) if abs(change) >= VISIBLE else "="
 
 
-def _pair_remark(pair: RowPair, names: tuple[str, str]) -> str:
+def _pair_note(pair: RowPair, names: tuple[str, str]) -> str:
     if pair.before is None:
         return f"only in {names[1]}"
     if pair.after is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, duration, level_text, pair, size
-from ipygpumem.features.history.table import row_figures, row_outcome
+from ipygpumem.features.history.table import row_cells, row_outcome
 from ipygpumem.features.ranks.notes import join_names, notes_tables, rank_remarks
 from ipygpumem.features.ranks.skew import FIGURES, compare_ranks, device_usage, rank_rows, spreads
 
@@ -95,7 +95,7 @@ def _cells(result: RankResult, row: ReportRow | None, columns: int) -> Sequence[
         return ("",) * columns
     facts = result.device_facts(row.device)
     device = row.device if facts is None or not facts.uuid else f"{row.device} {_short_uuid(facts.uuid)}"
-    held, peak, outside, time = row_figures(row)
+    held, peak, outside, time = row_cells(row)
     if columns == len(_HOST_HEADER):
         return (device, held, peak, level_text(row.allocated), time)
     cached = "" if row.device == HOST else level_text(row.cache)

@@ -75,7 +75,7 @@ def test_full_disk_is_reported_once_and_no_report_is_lost(tmp_path):
     path = tmp_path / "s.jsonl"
     result = script(FULL, path)
     assert result.returncode == 0, result.stderr
-    reason = "File too large. Reports are kept and written once it is possible"
+    reason = "File too large. Reports are kept and written when possible"
     assert result.stderr == f"ipygpumem: cannot write the log {path}: {reason}\n"
     assert [report.cell for report in load_reports(path)] == [0, 1, 2, 3, 4]
 
@@ -93,7 +93,8 @@ def test_unwritten_reports_are_limited(tmp_path, monkeypatch, capsys):
     path.parent.mkdir()
     log.write(cell(5000))
     assert (
-        capsys.readouterr().err == f"ipygpumem: the log {path} lacks 4 reports: it could not be written for too long\n"
+        capsys.readouterr().err
+        == f"ipygpumem: the log {path} lacks 4 reports, because it was not writable for too long\n"
     )
     assert [report.cell for report in load_reports(path)] == [*range(4, 1003), 5000]
     assert module._MAX_UNWRITTEN == 1000
@@ -124,7 +125,7 @@ def test_two_processes_write_one_log(tmp_path):
 def test_other_files_are_not_appended_to(tmp_path, text):
     path = tmp_path / "train.py"
     path.write_text(text)
-    with pytest.raises(OptionError, match="is not a log of reports: the log only appends to"):
+    with pytest.raises(OptionError, match="is not a log: reports can be appended only to"):
         Reports().log = path
     assert path.read_text() == text
 

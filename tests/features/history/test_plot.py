@@ -15,7 +15,7 @@ from fakes.sessions import MIB, cell, session
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import plot as module
 from ipygpumem.features.history.model import changed_rows
-from ipygpumem.features.history.plot import history_picture
+from ipygpumem.features.history.plot import history_plot
 from ipygpumem.viewer.axes import INK, LEFT, MAX_BYTES, PLOT_WIDTH, RIGHT, WIDTH, PlotLayout, style
 
 SCALE = 4
@@ -23,7 +23,7 @@ HEIGHT = module._PLOT_HEIGHT * SCALE
 
 
 def render(reports):
-    return history_picture(changed_rows(reports), "this session")
+    return history_plot(changed_rows(reports), "this session")
 
 
 class Plot:
@@ -31,7 +31,7 @@ class Plot:
 
     def __init__(self, reports):
         rows = changed_rows(reports)
-        self.panel = module._Panel(rows[0].device, rows)
+        self.panel = module._DevicePanel(rows[0].device, rows)
         with style():
             sheet = PlotLayout(400, SCALE)
             module._draw_panel(sheet, self.panel, 100)
@@ -92,15 +92,15 @@ def test_file_is_small_for_any_session(count):
     assert len(picture.png) <= MAX_BYTES
     assert picture.width == WIDTH
     assert Image.open(io.BytesIO(picture.png)).size[0] >= WIDTH
-    assert ("cuda:0: highest level" in picture.text) is bool(count)
+    assert ("cuda:0: highest usage" in picture.text) is bool(count)
 
 
 def test_each_device_and_the_host_have_a_plot():
     host = dataclasses.replace(cell(3), devices={})
     one_device, two_devices = render([cell(1)]), render([cell(1), cell(2, name="cuda:1")])
     assert two_devices.height > one_device.height
-    assert two_devices.text.count("highest level") == 2
-    assert render([host]).text.startswith("host: highest level 200.0 MiB")
+    assert two_devices.text.count("highest usage") == 2
+    assert render([host]).text.startswith("host: highest usage 200.0 MiB")
 
 
 def test_unknown_levels_are_not_drawn():

@@ -69,11 +69,11 @@ def test_log_and_unrelated_file(tmp_path):
     [
         ("", "invalid JSON: Expecting value"),
         ('{"cells": [', "incomplete JSON"),
-        ("[]", "not a notebook of format 4"),
-        ("5", "not a notebook of format 4"),
-        ('{"nbformat": 3, "worksheets": []}', "not a notebook of format 4"),
-        ('{"nbformat": 4, "cells": {}}', "not a notebook of format 4"),
-        ('{"nbformat": "4", "cells": []}', "not a notebook of format 4"),
+        ("[]", "not a notebook in format 4"),
+        ("5", "not a notebook in format 4"),
+        ('{"nbformat": 3, "worksheets": []}', "not a notebook in format 4"),
+        ('{"nbformat": 4, "cells": {}}', "not a notebook in format 4"),
+        ('{"nbformat": "4", "cells": []}', "not a notebook in format 4"),
         ("[" * 200_000, "JSON nested too deeply"),
     ],
 )
@@ -94,7 +94,7 @@ def test_invalid_outputs_are_skipped(path):
     result = read_notebook(path)
     assert [(row.cell, row.code) for row in result.rows] == [(1, "step(1)"), (2, "step(2)"), (9, "")]
     assert result.faults == (
-        f"{path}: cell 2 is not an object",
+        f"{path}: cell 2 is not a JSON object",
         f"{path}: cell 4: devices.cuda:0?[2J.held does not fit in 64 bits",
         f"{path}: cell 5: the report is null, not an object",
     )

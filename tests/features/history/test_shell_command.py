@@ -49,7 +49,7 @@ def test_history(capsys, log):
     assert (status, err) == (0, "")
     assert lines[0] == "s.jsonl: 40 measurements"
     assert lines[2].startswith("  In [11]  step(11)")
-    assert lines[-1] == "page 1 of 2: --page 2 shows the next"
+    assert lines[-1] == "page 1 of 2 (next page: --page 2)"
     worst = run(capsys, "history", path, "--by", "peak", "--top", "1")[1].splitlines()
     assert worst[2].startswith("  In [30]  step(30)")
     assert run(capsys, "history", path, "--page", "2")[1].splitlines()[2].startswith("  In [1]   step(1)")
@@ -71,14 +71,14 @@ def test_history_of_one_device(capsys, log):
         ] == [2]
 
 
-def test_history_picture(capsys, log, tmp_path, monkeypatch):
+def test_history_plot(capsys, log, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = log("s.jsonl", session(5))
     status, out, err = run(capsys, "history", path, "--plot", "o.png")
     assert (status, err) == (0, "")
-    assert out.startswith("o.png: cuda:0: highest level ")
+    assert out.startswith("o.png: cuda:0: highest usage ")
     assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
-    assert run(capsys, "history", path, path, "--plot", "p.png") == (2, "", "ipygpumem: --plot draws one file\n")
+    assert run(capsys, "history", path, path, "--plot", "p.png") == (2, "", "ipygpumem: --plot accepts only one file\n")
     assert "does not exist" in run(capsys, "history", path, "--plot", "no/p.png")[2]
     assert sorted(item.name for item in tmp_path.iterdir()) == ["o.png", "s.jsonl"]
 
@@ -106,7 +106,7 @@ def test_notebooks(capsys, notebook, tmp_path):
     status, out, _ = run(capsys, "notebook", tmp_path / "bare.ipynb", path)
     assert status == 0
     assert out.splitlines()[:3] == [
-        "bare.ipynb: no output contains figures: run it with %load_ext ipygpumem",
+        "bare.ipynb: no output contains measurements: run the notebook with %load_ext ipygpumem",
         "",
         "run.ipynb: 3 measurements",
     ]

@@ -67,7 +67,7 @@ def test_unknown_figures_are_sorted_last():
 def test_rows_without_a_change_are_shown_only_by_time():
     reports = [cell(1, held=5), cell(2, seconds=9), cell(3, success=False), cell(4, outside=-3)]
     assert column(reports, TablePage()) == ["[1]", "[3]", "[4]"]
-    assert text(reports).endswith("1 row without a change not shown (--by time shows all)")
+    assert text(reports).endswith("1 unchanged row not shown (--by time shows all)")
     assert column(reports, TablePage("time"))[0] == "[2]"
 
 
@@ -76,7 +76,7 @@ def test_pages():
     assert column(reports, TablePage("in", 1, 30)) == [f"[{number}]" for number in range(41, 71)]
     assert column(reports, TablePage("in", 3, 30)) == [f"[{number}]" for number in range(1, 11)]
     assert column(reports, TablePage("in", 4, 30)) == []
-    assert text(reports).endswith("page 1 of 3: --page 2 shows the next")
+    assert text(reports).endswith("page 1 of 3 (next page: --page 2)")
     assert text(reports, TablePage("in", 3)).endswith("page 3 of 3")
     labels = [label for number in (1, 2, 3) for label in column(reports, TablePage("peak", number, 30))]
     assert sorted(labels) == sorted(f"[{number}]" for number in range(1, 71)), "each row is on one page"
@@ -86,7 +86,7 @@ def test_pages():
 def test_page_of_ten_thousand_rows():
     (table,) = history_tables(changed_rows(session(10_000)), TablePage())
     assert len(table.rows) == 30
-    assert table.remarks == ("page 1 of 334: --page 2 shows the next",)
+    assert table.remarks == ("page 1 of 334 (next page: --page 2)",)
 
 
 def test_one_row_per_device():
@@ -100,7 +100,7 @@ def test_one_row_per_device():
 def test_host_rows_and_empty_session():
     table_text = text([dataclasses.replace(cell(3), devices={})])
     assert "at most +100.0 MiB" in table_text
-    assert table_text.endswith("without a GPU: held and peak are this process's resident memory")
+    assert table_text.endswith("no GPU was in use: held and peak refer to the resident memory of this process")
     assert text([]) == "this session: no measurements yet"
 
 
@@ -110,7 +110,7 @@ def test_figures_of_the_whole_device_are_marked():
 
 
 def test_discarded_reports_are_mentioned():
-    note = "1,234 older reports have been discarded: set GPUMem.log to keep all reports in a file"
+    note = "1,234 older reports have been discarded: set GPUMem.log to write all reports to a file"
     assert text(REPORTS, dropped=1234).endswith(note)
 
 
@@ -146,7 +146,7 @@ def test_comparison_of_two_runs():
 def test_rows_without_memory_use_in_either_run_are_left_out():
     lines = compared([cell(1), cell(2, held=5)], [cell(1), cell(2)])
     assert [line.split()[1] for line in lines[2:3]] == ["[2]"]
-    assert lines[3:] == ["1 row without memory use in either run not shown"]
+    assert lines[3:] == ["1 row without memory usage in either run not shown"]
 
 
 def test_sorted_comparison():
