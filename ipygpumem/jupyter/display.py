@@ -83,11 +83,11 @@ class Display:
 
     def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileFacts) -> None:
         """Display a plot of memory by category, with a table for front ends that do not show images."""
-        from ipygpumem.features.profile.timeline_plot import profile_picture
+        from ipygpumem.features.profile.timeline_plot import profile_plot
 
         name, text = Path(profile.timeline or "").name, text_tables(category_tables(profile.peaks))
         try:
-            self.show_image(profile_picture(timelines, name), text)
+            self.show_image(profile_plot(timelines, name), text)
         except Exception as error:
             self.print(f"ipygpumem: no picture of {name}: {first_line(error)}")
             self.publish({"text/plain": text})

@@ -217,7 +217,7 @@ def test_exports(opened):
     assert rows[0] == ["change", "ns", *CATEGORIES, "allocated", "reserved"]
     assert len(rows) == len(CUDA) + 2
     row = CUDA.peak[0]
-    assert [int(value) for value in rows[row + 1][:10]] == [row, CUDA.when(row), *CUDA.levels[row].tolist()]
+    assert [int(value) for value in rows[row + 1][:10]] == [row, CUDA.elapsed(row), *CUDA.usage[row].tolist()]
     assert int(rows[row + 1][10]) == CUDA.allocated[row - 1]
 
 

@@ -40,7 +40,7 @@ def test_categories_match_torch_export(torch, example, tmp_path):
         our_times = np.array([int(int(time) / 1000) for time in timelines[device].time])
         rows = np.searchsorted(our_times, times, side="right")
         rows[: int(times[0] == times[1])] = 0  # if there is an initial state
-        levels, expected = timelines[device].levels[rows], np.array(sizes)[:, 1:]
+        levels, expected = timelines[device].usage[rows], np.array(sizes)[:, 1:]
         different = np.flatnonzero((levels != expected).any(axis=1))
         assert not len(different), (
             device,

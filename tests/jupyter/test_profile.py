@@ -10,8 +10,8 @@ import pytest
 from IPython.core.error import UsageError
 
 CUPTI = (
-    "a profile cannot be combined with memory outside PyTorch by library: both need CUPTI, which has one user at a "
-    "time. Measure them one after the other"
+    "a profile cannot be combined with memory outside PyTorch by library, because both need CUPTI, which "
+    "supports one user at a time. Measure them one after the other"
 )
 BODY = "y = torch.ones(1000, 200).mul(2)\n"
 NO_TIMELINE = "the timeline was not written: nothing was allocated or freed"

@@ -1,1 +1,1 @@
-"""Memory by category over time, from torch.profiler."""
+"""Memory usage by category over time, from torch.profiler."""

@@ -1,8 +1,7 @@
-"""The category of each tensor (parameter, gradient, activation ...), derived from the operators that use it.
+"""Determine the category of each tensor (parameter, gradient, activation, ...) from the operators that use it.
 
-The rules are those of torch's own, deprecated memory timeline (``torch/profiler/_memory_profiler.py``), so that both
-give the same result. This implementation needs one pass over the operators where torch's needs many, and accepts
-programs that torch's rejects.
+The rules and results are those of PyTorch's deprecated memory timeline (``torch/profiler/_memory_profiler.py``). This
+implementation requires fewer passes over the operators and supports programs that PyTorch's implementation rejects.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CATEGORIES = (
     "autograd detail",
     "unknown",
 )
-"""In the order in which torch stacks them."""
+"""The categories, in the order in which PyTorch stacks them."""
 PARAMETER, STATE, INPUT, TEMPORARY, ACTIVATION, GRADIENT, AUTOGRAD, UNKNOWN = range(len(CATEGORIES))
 
 _ACTIVATION_SOURCES = frozenset({INPUT, ACTIVATION})
@@ -33,8 +32,8 @@ _LEARNED = frozenset({PARAMETER, GRADIENT})
 _Version = tuple[int, int]
 
 
-class Categories:
-    """Categories of the versions of all tensors.
+class TensorCategories:
+    """The categories of all tensor versions.
 
     Attributes:
         assigned: Tensors whose category applies to all of their versions, including version 0.
@@ -48,37 +47,37 @@ class Categories:
         self.assigned: set[int] = set()
 
     def category_of(self, tensor: int, version: int) -> int:
-        """Return an index into `CATEGORIES`."""
+        """Return the category of a tensor version as an index into `CATEGORIES`."""
         category = self._by_identity.get(self._identities[tensor])
         if category is not None:
             return category
         return TEMPORARY if tensor in self._temporary else self._by_version.get((tensor, version), UNKNOWN)
 
     def assign(self, tensors: set[int], category: int) -> None:
-        """Set the category of tensors and of all tensors with the same identities."""
+        """Set the category of tensors and of all other tensors with the same identities."""
         self.assigned |= tensors
         self._by_identity.update((self._identities[tensor], category) for tensor in tensors)
 
     def assign_default(self, versions: Iterable[_Version], category: int) -> None:
-        """Set the category of versions that have none yet."""
+        """Set the category of the versions that have none yet."""
         for version in versions:
             self._by_version.setdefault(version, category)
 
     def any_in(self, versions: Iterable[_Version], categories: frozenset[int]) -> bool:
-        """Return whether a version has one of the categories."""
+        """Return whether any of the versions belongs to one of the categories."""
         return any(self.category_of(*version) in categories for version in versions)
 
 
-def classify(flow: DataFlow) -> Categories:
-    """Determine the categories of all tensors of a program."""
-    categories = Categories(flow)
+def classify(flow: DataFlow) -> TensorCategories:
+    """Determine the categories of all tensors in a program."""
+    categories = TensorCategories(flow)
     categories.assign(flow.gradients, GRADIENT)
     categories.assign(flow.parameters, PARAMETER)
     learned = _depending_on_learned(flow, categories)
     required = _required_for_learned(flow, categories)
     categories.assign_default({version for version in required if flow.identities[version[0]] not in learned}, INPUT)
     categories.assign(_inferred_parameters(flow, categories, learned), PARAMETER)
-    _spread_activations(flow, categories)
+    _assign_activations(flow, categories)
     categories.assign(flow.states, STATE)
     for node in flow.nodes:
         if node.backward:
@@ -91,7 +90,7 @@ def classify(flow: DataFlow) -> Categories:
     return categories
 
 
-def all_versions(flow: DataFlow, categories: Categories) -> set[_Version]:
+def all_versions(flow: DataFlow, categories: TensorCategories) -> set[_Version]:
     """Return all versions of all tensors that an operator uses or that have an assigned category."""
     versions: set[_Version] = {(tensor, 0) for tensor in categories.assigned}
     for node in flow.nodes:
@@ -100,8 +99,8 @@ def all_versions(flow: DataFlow, categories: Categories) -> set[_Version]:
     return versions
 
 
-def _depending_on_learned(flow: DataFlow, categories: Categories) -> set[int]:
-    """Return the identities of tensors of which some version depends on a gradient or a parameter."""
+def _depending_on_learned(flow: DataFlow, categories: TensorCategories) -> set[int]:
+    """Return the identities of tensors with a version that depends on a gradient or parameter."""
     identities = flow.identities
     dependent: set[int] = set()
     while True:
@@ -119,8 +118,8 @@ def _depending_on_learned(flow: DataFlow, categories: Categories) -> set[int]:
             return dependent
 
 
-def _required_for_learned(flow: DataFlow, categories: Categories) -> set[_Version]:
-    """Return the versions from which a gradient or parameter is computed, except those from a backward pass."""
+def _required_for_learned(flow: DataFlow, categories: TensorCategories) -> set[_Version]:
+    """Return the versions from which gradients or parameters are computed, excluding outputs of backward passes."""
     required: set[_Version] = set()
     for node in reversed(flow.nodes):
         versions = [*node.inputs, *node.outputs]
@@ -132,8 +131,8 @@ def _required_for_learned(flow: DataFlow, categories: Categories) -> set[_Versio
     return required
 
 
-def _inferred_parameters(flow: DataFlow, categories: Categories, learned: set[int]) -> set[int]:
-    """Return tensors that the forward pass uses, of which a gradient is computed and which depend on a gradient."""
+def _inferred_parameters(flow: DataFlow, categories: TensorCategories, learned: set[int]) -> set[int]:
+    """Return tensors in ``learned`` that the forward pass uses and from which a gradient is computed."""
     versions = all_versions(flow, categories)
     gradient = frozenset({GRADIENT})
     forward = {version for version in versions if categories.category_of(*version) == INPUT}
@@ -153,8 +152,8 @@ def _inferred_parameters(flow: DataFlow, categories: Categories, learned: set[in
     return {tensor for tensor, _ in versions if flow.identities[tensor] in identities}
 
 
-def _spread_activations(flow: DataFlow, categories: Categories) -> None:
-    """Mark results computed in the forward pass from inputs and activations, alone or with parameters."""
+def _assign_activations(flow: DataFlow, categories: TensorCategories) -> None:
+    """Assign the activation category to forward outputs computed from inputs or activations."""
     for node in flow.nodes:
         if not node.backward and node.outputs:
             operands = {categories.category_of(*version) for version in node.inputs}

@@ -1,4 +1,4 @@
-"""Collecting a profile: a trace, and a timeline of memory by category."""
+"""Collect a profile, which consists of a trace and a timeline of memory usage by category."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Outcome
 
-_ENDINGS = {"trace": (".json", ".json.gz"), "timeline": (".html", ".htm")}
+_EXTENSIONS = {"trace": (".json", ".json.gz"), "timeline": (".html", ".htm")}
 _EXAMPLES = {"trace": "trace.json.gz", "timeline": "timeline.html"}
 
 
@@ -34,12 +34,12 @@ def profile_collector(
     outside: bool = False,
     snapshot: Path | None = None,
 ) -> ProfileCollector | None:
-    """Return the collector for a trace, a timeline or both; None if neither is requested.
+    """Return a collector for a trace, a timeline or both; None if neither is requested.
 
     Raises:
-        OptionError: A path cannot be written, has another ending or is used twice, or memory outside PyTorch is
-            requested for the same code.
-        RecordingError: Profiling is not possible here.
+        OptionError: A path cannot be written, has an unsupported extension or is used twice, or memory outside PyTorch
+            is also requested.
+        RecordingError: Profiling is not possible.
     """
     if trace is None and timeline is None:
         return None
@@ -57,25 +57,25 @@ def profile_collector(
 def check_profile_paths(
     trace: str | os.PathLike[str] | None, timeline: str | os.PathLike[str] | None, *, outside: bool = False
 ) -> None:
-    """Check what does not depend on this machine: the files may be written on another one.
+    """Check file extensions and option conflicts, but not the file system: another machine may write the files.
 
-    An `OptionError` says that a name has another ending, or that memory outside PyTorch is requested for the same code.
+    Raises `OptionError` if an extension is not supported or memory outside PyTorch is also requested.
     """
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
-            "a profile cannot be combined with memory outside PyTorch by library: both need CUPTI, which has one user "
-            "at a time. Measure them one after the other"
+            "a profile cannot be combined with memory outside PyTorch by library, because both need CUPTI, which "
+            "supports one user at a time. Measure them one after the other"
         )
     for kind, path in (("trace", trace), ("timeline", timeline)):
         if path is not None:
-            check_ending(path, kind, *_ENDINGS[kind])
+            check_ending(path, kind, *_EXTENSIONS[kind])
 
 
 class ProfileCollector(Collector):
-    """A trace, and memory by category over time, from torch.profiler.
+    """Collects a trace and the memory usage by category over time with torch.profiler.
 
-    ``timelines`` is the memory by category of each device; empty before it is read. Creating a collector raises
-    `RecordingError` if profiling is not possible here.
+    ``timelines`` contains the timeline of each device after `write`. Creating a collector raises `RecordingError` if
+    profiling is not possible.
     """
 
     section = "profile"
@@ -83,51 +83,51 @@ class ProfileCollector(Collector):
     def __init__(self, trace: Path | None, timeline: Path | None) -> None:
         self.timelines: tuple[CategoryTimeline, ...] = ()
         self._trace, self._timeline = trace, timeline
-        self._capture = ProfilerSession()
+        self._session = ProfilerSession()
 
     def attach(self, measurement: Measurement) -> None:
         """Add the profiler to a measurement before it begins."""
-        measurement.observers.append(self._capture)
+        measurement.observers.append(self._session)
 
     def stop(self) -> None:
-        """Stop the profiler as soon as the code has ended, before the measurement does."""
-        self._capture.stop()
+        """Stop the profiler when the code ends, before the measurement stops."""
+        self._session.stop()
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Write the files and add the section to the report."""
+        """Write the files and return the report with the profile."""
         return replace(report, profile=self.write(), host=replace(report.host, profiled=True))
 
     def write(self) -> ProfileFacts:
-        """Write the files. Failures are reported in the result."""
+        """Write the files and return the results, including error messages."""
         began = time.perf_counter()
-        capture, errors = self._capture, []
-        facts: dict[str, Any] = {"aside": capture.aside}
+        session, errors = self._session, []
+        results: dict[str, Any] = {"aside": session.aside}
         for path, write in ((self._trace, self._write_trace), (self._timeline, self._write_timeline)):
             if path is None:
                 continue
             try:
-                facts |= write(path)
+                results |= write(path)
             except IpyGpuMemError as error:
                 errors.append(str(error))
             except Exception as error:
                 errors.append(f"{path} was not written: {type(error).__name__}: {first_line(error)}")
-        seconds = capture.cost + time.perf_counter() - began
-        capture.release()
-        return ProfileFacts(**facts, seconds=seconds, errors=tuple(dict.fromkeys(errors)))
+        seconds = session.cost + time.perf_counter() - began
+        session.release()
+        return ProfileFacts(**results, seconds=seconds, errors=tuple(dict.fromkeys(errors)))
 
     def _write_trace(self, path: Path) -> dict[str, Any]:
-        return {"trace_size": self._capture.write(path), "trace": str(path)}
+        return {"trace_size": self._session.write(path), "trace": str(path)}
 
     def _write_timeline(self, path: Path) -> dict[str, Any]:
         with collector_paused():
             timelines, unknown_reason = self._read_timelines()
         if not timelines:
-            when = "by the profiled thread" if self._capture.aside is None else "before the code started its profiler"
+            when = "by the profiled thread" if self._session.aside is None else "before the code started its profiler"
             raise OptionError(f"the timeline was not written: nothing was allocated or freed {when}")
         from ipygpumem.features.profile.page import timeline_page
 
         notes = [unknown_reason] if unknown_reason else []
-        if self._capture.aside is not None:
+        if self._session.aside is not None:
             notes.append("The code started its own profiler, and this profile ended there.")
         page = timeline_page(timelines, path.name, notes).encode("utf-8")
         try:
@@ -145,10 +145,10 @@ class ProfileCollector(Collector):
         }
 
     def _read_timelines(self) -> tuple[tuple[CategoryTimeline, ...], str]:
-        """Memory by category, and why all of it is ``unknown`` if the operators cannot be read."""
-        result = self._capture.result
+        """Return ``(timelines, reason)``. ``reason`` is not empty if the operators cannot be read."""
+        result = self._session.result
         if result is None:
-            raise OptionError(self._capture.error or "nothing was profiled")
+            raise OptionError(self._session.error or "nothing was profiled")
         from ipygpumem.features.profile.event_tree import read_allocations, read_flow
         from ipygpumem.features.profile.timeline import build_timelines
 
@@ -163,6 +163,6 @@ class ProfileCollector(Collector):
 
 
 def _category_peak(timeline: CategoryTimeline) -> CategoryPeak:
-    row, level = timeline.peak
-    levels = dict(zip(CATEGORIES, timeline.levels[row].tolist(), strict=True))
-    return CategoryPeak(timeline.device, level, timeline.when(row) / 1e9, tuple(levels.items()))
+    row, nbytes = timeline.peak
+    categories = tuple(zip(CATEGORIES, timeline.usage[row].tolist(), strict=True))
+    return CategoryPeak(timeline.device, nbytes, timeline.elapsed(row) / 1e9, categories)

@@ -1,6 +1,6 @@
-"""The tensors of a profiled program, and the operators that allocated, modified and freed them.
+"""The tensors of a profiled program and the operators that allocated, modified and freed them.
 
-A tensor here is one storage, identified by a number. An operator that writes to a tensor creates its next version;
+A tensor in this module is a storage, identified by a number. Writing to a tensor creates its next version;
 version 0 is the state after the allocation or at the start of the profile.
 """
 
@@ -21,16 +21,16 @@ class UnmatchedEvent(NamedTuple):
 
 @dataclass(slots=True)
 class Node:
-    """An operator called by the program, including the operators inside it; or an allocation or free outside of any.
+    """An outermost operator, including the operators that it calls, or an allocation or free outside operators.
 
     Attributes:
-        time: Start in nanoseconds since 1970.
-        backward: Whether it belongs to a backward pass.
-        inputs: Tensors that it reads or frees, with their versions before it.
-        outputs: Tensors that it allocates or writes to, with their versions after it.
-        allocated: Tensors that it allocates.
-        freed: Tensors that it frees.
-        written: Tensors that it writes to but neither allocates nor frees, with their versions before it.
+        time: Start in nanoseconds since the Unix epoch.
+        backward: Whether the operator belongs to a backward pass.
+        inputs: Tensors that are read or freed, with their versions before the operator.
+        outputs: Tensors that are allocated or written, with their versions after the operator.
+        allocated: Tensors that are allocated.
+        freed: Tensors that are freed.
+        written: Tensors that are written but neither allocated nor freed, with their versions before the operator.
     """
 
     time: int
@@ -47,19 +47,19 @@ class DataFlow:
     """The memory events of a profile.
 
     Attributes:
-        identities: For each tensor torch's id; storages that exist at different times may share one.
-        sizes: For each tensor its bytes; None if unknown.
-        devices: For each tensor its device, such as ``cpu`` or ``cuda:0``.
-        nodes: Operators, by time.
-        allocation_times: Time of each allocation that was profiled, by tensor.
-        free_times: Time of each free that was profiled, by tensor.
+        identities: PyTorch's id of each tensor. Storages that exist at different times may have the same id.
+        sizes: Size of each tensor in bytes; None if unknown.
+        devices: Device of each tensor, such as ``cpu`` or ``cuda:0``.
+        nodes: Operators, sorted by time.
+        allocation_times: Timestamp of each profiled allocation, by tensor.
+        free_times: Timestamp of each profiled free, by tensor.
         gradients: Tensors known to be gradients of parameters.
         parameters: Tensors known to be parameters of a module or an optimizer.
         states: Tensors known to be optimizer states.
         unmatched: Memory events that belong to no tensor.
-        allocator_levels: For each device its allocator's counters after each event: nanoseconds since 1970, allocated
-            bytes, reserved bytes.
-        span: First and last nanosecond of the profile.
+        counters: The allocator's counters after each event, by device, as (nanoseconds since the Unix epoch, allocated
+            bytes, reserved bytes).
+        span: First and last timestamp of the profile in nanoseconds.
     """
 
     identities: list[int] = field(default_factory=list)
@@ -72,5 +72,5 @@ class DataFlow:
     parameters: set[int] = field(default_factory=set)
     states: set[int] = field(default_factory=set)
     unmatched: list[UnmatchedEvent] = field(default_factory=list)
-    allocator_levels: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+    counters: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     span: tuple[int, int] = (0, 0)

@@ -1,7 +1,7 @@
-"""Reading the result of torch.profiler: the only module that knows its private event tree.
+"""Read the private event tree of torch.profiler, which no other module depends on.
 
-The tree has events for operators, allocations, frees and Python calls. A node of the data flow is an outermost operator
-with a schema, or a function of a backward pass; everything inside belongs to it.
+The tree contains events for operators, allocations, frees and Python calls. A data flow node is an outermost operator
+with a schema or a function of a backward pass, including all events inside.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ipygpumem.features.profile.data_flow import DataFlow, Node, UnmatchedEvent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    _Event = tuple[int, Any, str, Any, int]  # time, event, kind, fields, index of the enclosing event
-    _Writes = dict[int, set[bool | None]]  # for each tensor whether operators write it (None: unknown)
+    _Event = tuple[int, Any, str, Any, int]  # timestamp, event, kind, fields, index of the enclosing event
+    _Writes = dict[int, set[bool | None]]  # whether operators write to a tensor (None: unknown), by tensor
 
 _OPERATOR, _ALLOCATION, _CALL = "TorchOp", "Allocation", "PyCall"
 _BACKWARD = "BACKWARD_FUNCTION"
@@ -28,15 +28,15 @@ _SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: 
 
 
 def read_flow(result: Any) -> DataFlow:
-    """Read the operators and memory events of a ``torch.profiler.profile().profiler.kineto_results``.
+    """Read the operators and memory events from ``torch.profiler.profile().profiler.kineto_results``.
 
-    If this version of PyTorch has another tree, any exception is raised; `read_allocations` may still work.
+    Any exception may be raised if this version of PyTorch has a different tree. `read_allocations` may still work.
     """
-    return _TreeReader().read(result.experimental_event_tree())
+    return _EventTreeReader().read(result.experimental_event_tree())
 
 
 def read_allocations(result: Any) -> DataFlow:
-    """Read allocations and frees only, of a result whose tree cannot be read; may raise any exception, too."""
+    """Read only allocations and frees, if the tree cannot be read. May also raise any exception."""
     events: list[UnmatchedEvent] = []
     for event in result.events():
         if event.name() == "[memory]":
@@ -44,7 +44,7 @@ def read_allocations(result: Any) -> DataFlow:
             index = event.device_index()
             device = kind if kind == "cpu" or index < 0 else f"{kind}:{index}"
             events.append(UnmatchedEvent(event.start_ns(), device, len(events), event.nbytes()))
-    # there are no addresses: each free is matched with the latest allocation of its size, which keeps the sums right
+    # without addresses, match each free with the latest allocation of the same size, which keeps the totals correct
     open_addresses: dict[tuple[str, int], list[int]] = {}
     flow = DataFlow()
     for event in sorted(events, key=lambda event: event.time):
@@ -56,7 +56,7 @@ def read_allocations(result: Any) -> DataFlow:
     return flow
 
 
-class _TreeReader:
+class _EventTreeReader:
     def __init__(self) -> None:
         torch: Any = sys.modules["torch"]
         self._tensor_metadata: type = torch._C._profiler._TensorMetadata
@@ -82,9 +82,9 @@ class _TreeReader:
         return flow
 
     def _outermost_operators(self, events: list[_Event]) -> list[tuple[Node, _Writes]]:
-        """The outermost operators and the tensors that they use, with the memory events outside of any operator."""
+        """Return the outermost operators with the tensors that they use, and the memory events outside operators."""
         operators: dict[int, tuple[Node, _Writes]] = {}
-        operator_of: list[int] = []  # for each event the index of the outermost operator that contains it, or -1
+        operator_of: list[int] = []  # index of the outermost operator that contains each event, or -1
         for index, (time, event, kind, fields, parent) in enumerate(events):
             outermost = operator_of[parent] if parent >= 0 else -1
             backward = False
@@ -111,7 +111,7 @@ class _TreeReader:
         return list(operators.values())
 
     def _number(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
-        """The number of a tensor's storage; None if the profiler did not identify it."""
+        """Return the number of a tensor's storage; None if the profiler did not identify the storage."""
         if identity is None or allocation is None or address is None:
             return None
         key = identity, allocation, device
@@ -130,8 +130,8 @@ class _TreeReader:
     def _add_memory_event(self, time: int, fields: Any) -> None:
         flow, size = self._flow, fields.alloc_size
         tensor, device = self._memory_number(fields), _device_name(fields.device)
-        levels = flow.allocator_levels.setdefault(device, [])
-        levels.append((time, fields.total_allocated, fields.total_reserved))
+        counters = flow.counters.setdefault(device, [])
+        counters.append((time, fields.total_allocated, fields.total_reserved))
         if tensor is None:
             flow.unmatched.append(UnmatchedEvent(time, device, fields.ptr, size))
             return
@@ -140,7 +140,7 @@ class _TreeReader:
             flow.sizes[tensor] = abs(size)
 
     def _tensor_arguments(self, fields: Any) -> tuple[bool, list[tuple[int, bool | None]]]:
-        """Whether an operator has a schema, and the tensors among its arguments."""
+        """Return ``(has_schema, uses)``, where ``uses`` contains the tensor arguments and whether they are written."""
         signature: list[Any] = []
         tensors: list[tuple[int, int]] = []
         for position, argument in enumerate(fields.inputs):
@@ -159,7 +159,7 @@ class _TreeReader:
         return written is not None, uses
 
     def _add_tensor(self, tensor: Any) -> int | None:
-        """The number of a tensor. Its storage has the allocated size or, if unknown, what its tensors span."""
+        """Return the number of a tensor. If its storage size is unknown, it is computed from sizes and strides."""
         number = self._number(tensor.id, tensor.allocation_id, tensor.device, tensor.storage_data_ptr)
         if number is None:
             return None
@@ -170,7 +170,7 @@ class _TreeReader:
         return number
 
     def _add_accumulated_gradient(self, event: Any, fields: Any) -> None:
-        """Add the gradient that a parameter accumulates: the first argument of the function's first operator."""
+        """Add the gradient that is accumulated, which is the first argument of the function's first operator."""
         children = event.children if fields.name == _ACCUMULATE else ()
         if not children or children[0].name not in _ACCUMULATED_BY:
             return
@@ -181,7 +181,7 @@ class _TreeReader:
                 self._flow.gradients.add(number)
 
     def _add_call(self, fields: Any) -> None:
-        """Add the tensors of a called module or of an optimizer that made a step."""
+        """Add the tensors of a called module or of an optimizer after a step."""
         flow = self._flow
         tensors: list[tuple[set[int], Any]] = []
         if fields.module is not None:
@@ -197,7 +197,7 @@ class _TreeReader:
                 numbers.add(number)
 
     def _add_versions(self, node: Node, writes: _Writes) -> None:
-        """Add the versions of tensors that an operator reads and creates."""
+        """Add the tensor versions that an operator reads and creates."""
         for tensor in {*writes, *node.allocated, *node.freed}:
             version = self._versions[tensor]
             if tensor in node.allocated:
@@ -205,7 +205,7 @@ class _TreeReader:
                     node.outputs.append((tensor, 0))
                 continue
             node.inputs.append((tensor, version))
-            # written if a schema says so, or if no schema is known
+            # written according to a schema, or no schema is known
             written = writes.get(tensor, set())
             if tensor not in node.freed and (True in written or written == {None}):
                 node.written.append((tensor, version))
@@ -218,7 +218,7 @@ def _device_name(device: Any) -> str:
 
 
 def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
-    """Operators, memory events, and calls of modules and optimizers, each before the events inside it."""
+    """Yield operators, memory events and calls to modules and optimizers, each before the events inside it."""
     kind_names: dict[Any, str] = {}
     pending = [(root, -1) for root in reversed(roots)]
     index = 0
@@ -227,7 +227,7 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
         try:
             tag, fields = event.typed
             kind = kind_names.get(tag) or kind_names.setdefault(tag, tag.name)
-        except (RuntimeError, TypeError, ValueError):  # a kind without a Python type, such as out of memory
+        except (RuntimeError, TypeError, ValueError):  # the kind has no Python type, for example out of memory
             kind, fields = "", None
         if kind in {_OPERATOR, _ALLOCATION} or (
             kind == _CALL and (fields.module is not None or fields.optimizer is not None)
@@ -240,11 +240,11 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=4096)
 def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """Return for each argument whether a matching overload of the operator writes to it; None if none matches.
+    """Return whether a matching overload of the operator writes to each argument; None if no overload matches.
 
-    ``signature`` has for each argument `_TENSOR`, a value of `_SCALARS` or `_OTHER`; a set of these for a list.
+    ``signature`` contains `_TENSOR`, a value of `_SCALARS` or `_OTHER` for each argument, and a set of these for lists.
     """
-    if "::" not in name:  # not an operator: PyTorch would raise an error
+    if "::" not in name:  # not an operator, so PyTorch would raise an error
         return None
     torch: Any = sys.modules["torch"]
     try:
@@ -264,7 +264,7 @@ def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...
 
 
 def _matches(c_module: Any, kind: Any, expected: Any) -> bool:
-    """Whether an argument can have a schema's type. Arguments that the profiler does not record appear as None."""
+    """Return whether an argument matches a schema type. Arguments that the profiler does not record are None."""
     if isinstance(expected, c_module.OptionalType):
         return kind == "none" or _matches(c_module, kind, expected.getElementType())
     if isinstance(expected, c_module.AnyType):

@@ -1,4 +1,4 @@
-"""The profile of a measurement: its trace, its timeline by category, and what they cost."""
+"""Results of profiling a measurement: the trace, the timeline by category, and the overhead."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ipygpumem.core.units import duration, precise_size
 
 @dataclass(frozen=True, slots=True)
 class CategoryPeak:
-    """The peak of a device as the profile recorded it.
+    """The memory usage at the peak of a device, as recorded by the profiler.
 
     Attributes:
-        device: Name, as in ``"cuda:0"`` or ``"cpu"``.
-        bytes: Memory in use at the peak.
-        seconds: Time of the peak, from the beginning of the profile.
-        categories: (category, bytes) at the peak. Memory that no profiled operator used is in no category.
+        device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
+        bytes: Memory usage at the peak in bytes.
+        seconds: Time from the start of the profile to the peak.
+        categories: (category, bytes) pairs at the peak. Memory that no profiled operator used has no category.
     """
 
     device: str
@@ -26,16 +26,16 @@ class CategoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFacts:
-    """The results of a measurement's profile.
+    """The results of profiling a measurement.
 
     Attributes:
-        trace: Path of the trace; None if none was requested, or it was not written (see ``errors``).
+        trace: Path of the trace; None if it was not requested or could not be written (see ``errors``).
         trace_size: Size of the trace in bytes.
-        timeline: Path of the timeline page; None as for ``trace``.
+        timeline: Path of the timeline page; None if it was not requested or could not be written.
         timeline_size: Size of the page in bytes.
-        changes: Number of allocations, frees and changes of category in the timeline, for all devices.
+        changes: Number of allocations, frees and category changes in the timeline, for all devices.
         peaks: The peak of each device, the highest first.
-        seconds: Time that profiling took in addition to the code: starting, stopping, reading and writing.
+        seconds: Time spent on starting and stopping the profiler and on reading and writing the results.
         aside: Seconds after which the profile ended because the code started its own profiler; None if it did not.
         why: Reason why categories are unknown; empty if they are known.
         errors: Messages about files that were not written.
@@ -53,7 +53,7 @@ class ProfileFacts:
     errors: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
-        """Return the notes that a report shows below its figures."""
+        """Return the notes that a report shows below its tables."""
         notes = []
         if self.aside is not None:
             notes.append(f"the code started its own profiler: the profile ended after {duration(self.aside)}")

@@ -1,4 +1,4 @@
-"""A profile's memory by category as one HTML file that works offline and without Python."""
+"""Write the memory usage by category of a profile to a standalone HTML file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
-    """Encode all timelines as `ipygpumem.snapshot.export.encode` does, with columns named ``0/time``, ``0/size``...
+    """Encode timelines in the format of `ipygpumem.snapshot.export.encode`, with columns such as ``0/time``.
 
-    Times are nanoseconds since the earliest start; ``source`` and ``target`` are -1 where there is none.
+    Timestamps are nanoseconds since the earliest start. ``source`` and ``target`` are -1 if there is no category.
     """
     origin = min((timeline.start for timeline in timelines), default=0)
     devices = [
@@ -43,6 +43,6 @@ def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str]
 
 
 def timeline_page(timelines: Sequence[CategoryTimeline], name: str, notes: Sequence[str] = ()) -> str:
-    """Return the HTML of a page that shows the memory of at least one device, with sentences above the chart."""
+    """Return an HTML page that shows the timeline of at least one device, with notes above the chart."""
     data = PageData(name, encode_timelines(timelines, notes))
     return document("categories.js", "memory by category", [data], "auto")

@@ -1,4 +1,4 @@
-"""Running torch.profiler during a measurement, until it ends or the code starts its own profiler."""
+"""Run torch.profiler during a measurement, until the measurement ends or the code starts its own profiler."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ _OTHER_THREAD = (
     "a profiler cannot start in this thread, because %%gpumem --trace or --timeline is profiling the code and PyTorch "
     "aborts the process when two threads profile"
 )
-_BUSY = "a profiler is running already and PyTorch supports one at a time: stop it first"
+_BUSY = "a profiler is already running and PyTorch supports only one at a time: stop it first"
 _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 _INCOMPLETE = "the file is incomplete; is the disk full?"
 _TAIL = 1 << 14
 _TRACE_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
-"""The name of the file that Kineto wrote, which it stores in the file without escapes."""
+"""The file name that Kineto stores in a trace without escaping special characters."""
 
 
 class _ActiveSession:
-    """The innermost capture of this process that is running."""
+    """Holds the innermost running profiler session of this process."""
 
-    capture: ProfilerSession | None = None
+    session: ProfilerSession | None = None
 
 
 class ProfilerSession:
     """A run of torch.profiler with memory, shapes and stacks; an observer of a measurement.
 
-    It ends early if the code starts a profiler, including another `ProfilerSession`, because PyTorch would discard the
-    result of that profiler. Creating it raises `RecordingError` if profiling is impossible or a profiler is running.
+    A session ends early if the code starts a profiler (including another `ProfilerSession`), because PyTorch would
+    discard the result of that profiler. Creating a session raises `RecordingError` if profiling is not possible.
 
     Attributes:
-        result: The profiler's result; None before the end, or if there is none.
-        aside: Seconds after which it ended for a profiler of the code; None if it did not.
-        error: Why there is no result.
-        cost: Seconds that starting and stopping took.
+        result: The profiler's result; None if the profiler has not stopped or has no result.
+        aside: Seconds after which the code started its own profiler; None if it did not.
+        error: Reason why there is no result; empty if there is one.
+        cost: Seconds spent on starting and stopping the profiler.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class ProfilerSession:
 
     @staticmethod
     def problem() -> str | None:
-        """Return why profiling is not possible now; None if it is. Imports torch."""
+        """Return the reason why profiling is not possible, or None if it is. Imports torch."""
         if not pytorch.importable():
             return "profiles need torch, which is not installed"
         problem = pytorch.problem(load=True)
@@ -81,13 +81,13 @@ class ProfilerSession:
             return f"profiles need torch: {problem}"
         if not torch.autograd.kineto_available():
             return f"torch {torch.__version__} is built without its profiler (Kineto)"
-        running = current().state(_ActiveSession).capture
+        running = current().state(_ActiveSession).session
         if running is not None:
             return None if running._thread == threading.get_ident() else _BUSY
         return _BUSY if profiling() or _is_warming_up(torch) else None
 
     def start(self) -> None:
-        """Start the profiler; a `RecordingError` says why it does not start."""
+        """Start the profiler; raise `RecordingError` if it cannot be started."""
         began = time.perf_counter()
         problem = self.problem()
         if problem:
@@ -105,27 +105,27 @@ class ProfilerSession:
                 profile = profiler.profile(activities=activities, **options)
                 profile.start()
         except Exception as error:
-            raise RecordingError(f"torch.profiler does not start: {first_line(error)}") from error
+            raise RecordingError(f"torch.profiler failed to start: {first_line(error)}") from error
         # converting all events to Python objects at the end would take ten times as long as stopping
         profile.acc_events = profile.profiler.acc_events = False
         self._profile, self._pid, self._thread = profile, os.getpid(), threading.get_ident()
         current().state(ProfilerObservers).add(self._before_other_profiler, lambda: None)
-        current().state(_ActiveSession).capture = self
+        current().state(_ActiveSession).session = self
         self._began = time.perf_counter()
         self.cost += self._began - began
 
     def stop(self) -> None:
         """Stop the profiler. Further calls do nothing."""
-        if os.getpid() != self._pid:  # a forked child has neither the profiler's threads nor its results
+        if os.getpid() != self._pid:  # forked processes have neither the threads nor the results of the profiler
             return
         current().state(ProfilerObservers).remove(self._before_other_profiler)
         active = current().state(_ActiveSession)
-        if active.capture is self:
-            active.capture = None
+        if active.session is self:
+            active.session = None
         if self._profile is None or self.result is not None or self.error:
             return
         if threading.get_ident() != self._thread:
-            self.error = "there is no profile: the measurement ended in another thread than it began in"
+            self.error = "there is no profile, because the measurement ended in a different thread than it started in"
             return
         began = time.perf_counter()
         try:
@@ -141,7 +141,7 @@ class ProfilerSession:
         self.cost += time.perf_counter() - began
 
     def _before_other_profiler(self) -> None:
-        """Stop before another profiler starts; raise if that is in another thread, from which this cannot stop."""
+        """Stop before another profiler starts; raise `RecordingError` if that profiler is in a different thread."""
         if os.getpid() != self._pid:
             return
         if threading.get_ident() != self._thread:
@@ -154,9 +154,9 @@ class ProfilerSession:
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
-        """Write the trace for Perfetto and chrome://tracing, compressed if the name ends in ``.gz``; return its size.
+        """Write a trace for Perfetto and chrome://tracing, compressed if the name ends in ``.gz``, and return its size.
 
-        A `RecordingError` says that there is no result, or why the file cannot be written.
+        Raises `RecordingError` if there is no result or the file cannot be written.
         """
         if self._profile is None or self.result is None:
             raise RecordingError(self.error or "nothing was profiled")
@@ -168,7 +168,7 @@ class ProfilerSession:
 
 
 def _is_warming_up(torch: Any) -> bool:
-    """Whether a profiler with a schedule is in its warm-up: it is prepared, but PyTorch does not report it."""
+    """Return whether a profiler with a schedule is warming up, which PyTorch does not report."""
     profile_class, warmup = torch.profiler.profile, torch.profiler.ProfilerAction.WARMUP
     for value in gc.get_objects():
         if type(value) is profile_class and getattr(value, "current_action", None) is warmup:
@@ -180,7 +180,7 @@ def _is_warming_up(torch: Any) -> bool:
 
 @contextlib.contextmanager
 def _kineto_silenced() -> Iterator[None]:
-    """Keep Kineto from printing two lines per profile. It reads its log level when it is first used."""
+    """Prevent Kineto from printing two lines per profile. Kineto reads the log level when it is first used."""
     if _KINETO_LOG_LEVEL in os.environ:  # the user's choice
         yield
         return
@@ -192,7 +192,7 @@ def _kineto_silenced() -> Iterator[None]:
 
 
 def _write_trace(profiler: Any, path: Path) -> int:
-    """Write a trace completely or not at all, and return its size in bytes."""
+    """Write a trace atomically and return its size in bytes."""
     with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
         trace, target = Path(folder, "trace.json"), Path(folder, "target")
         profiler.export_chrome_trace(str(trace))

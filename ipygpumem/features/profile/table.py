@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
-    """Return a table per device: its categories in use at the peak, the largest first."""
+    """Return a table for each device with the categories in use at the peak, the largest first."""
     tables = []
     for peak in peaks:
         rows = [
@@ -25,6 +25,6 @@ def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
             if nbytes
         ]
         rows.append(TableRow("all categories", (precise_size(peak.bytes), ""), 0))
-        title = f"{peak.device} at its peak, by category ({duration(peak.seconds)} after the profile began)"
+        title = f"{peak.device} at its peak, by category ({duration(peak.seconds)} after the start of the profile)"
         tables.append(Table(title, ("bytes", "share"), tuple(rows)))
     return tables

@@ -1,4 +1,4 @@
-"""Bytes of each category over time: an exact row for each change, per device."""
+"""Memory usage by category over time, with a row for each change on a device."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from ipygpumem.features.profile.data_flow import DataFlow, UnmatchedEvent
 
 _ALLOCATED, _WRITTEN, _FREED = range(3)
-"""Order of changes at the same time."""
+"""Order of changes with the same timestamp."""
 _NONE = -1
 _HOST = "cpu"
 
 
 @dataclass(frozen=True)
 class CategoryTimeline:
-    """The memory of one device.
+    """The memory usage of one device by category over time.
 
     Attributes:
         device: ``cpu`` or ``cuda:0``.
-        base: int64, shape (categories,): bytes before the first change, as far as the profiled operators used them.
-        time: int64, shape (changes,): nanoseconds since 1970.
-        source: int8: category that loses ``size`` bytes; -1 for new memory.
-        target: int8: category that gains them; -1 for freed memory.
-        size: int64, bytes.
-        allocated: int64: the allocator's counter after each change, including memory from before the profile; -1 where
-            it is unknown. None on the host, whose allocator counts only while it is profiled.
+        base: int64, shape (categories,): initial size in bytes of the memory that profiled operators used.
+        time: int64, shape (changes,): nanoseconds since the Unix epoch.
+        source: int8: category that shrinks by ``size`` bytes; -1 for allocated memory.
+        target: int8: category that grows by ``size`` bytes; -1 for freed memory.
+        size: int64: size of the change in bytes.
+        allocated: int64: the allocator's counter after each change, including memory from before the profile; -1 if
+            unknown. None on the host, whose allocator counts only during profiling.
         reserved: As ``allocated``.
-        start, end: Limits of the time axis, in nanoseconds since 1970.
+        start, end: Limits of the time axis, in nanoseconds since the Unix epoch.
     """
 
     device: str
@@ -55,8 +55,8 @@ class CategoryTimeline:
         return len(self.time)
 
     @cached_property
-    def levels(self) -> NDArray[np.int64]:
-        """Bytes of each category, shape (changes + 1, categories): row 0 is the state before the first change."""
+    def usage(self) -> NDArray[np.int64]:
+        """Size of each category in bytes, shape (changes + 1, categories): row 0 is the initial state."""
         rows = np.zeros((len(self) + 1, len(CATEGORIES)), np.int64)
         rows[0] = self.base
         numbers = np.arange(1, len(self) + 1)
@@ -67,22 +67,22 @@ class CategoryTimeline:
 
     @cached_property
     def total(self) -> NDArray[np.int64]:
-        """Bytes of all categories, shape (changes + 1,)."""
-        return np.asarray(self.levels.sum(axis=1))
+        """Total size of all categories in bytes, shape (changes + 1,)."""
+        return np.asarray(self.usage.sum(axis=1))
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The first row of `levels` with the most bytes, and these bytes."""
+        """First row of `usage` with the highest total, and that total in bytes."""
         row = int(self.total.argmax())
         return row, int(self.total[row])
 
-    def when(self, row: int) -> int:
-        """Return the nanoseconds from the start to a row of `levels`."""
+    def elapsed(self, row: int) -> int:
+        """Return the nanoseconds from the start to a row of `usage`."""
         return 0 if row == 0 else max(int(self.time[row - 1]) - self.start, 0)
 
 
-class _Changes:
-    """Changes of one device: rows of (time, order, source, target, bytes), and bytes of each category before them."""
+class _DeviceChanges:
+    """Changes on a device as (time, order, source, target, bytes), with the size of each category before them."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int, int]] = []
@@ -90,8 +90,8 @@ class _Changes:
 
 
 def build_timelines(flow: DataFlow) -> tuple[CategoryTimeline, ...]:
-    """Build a timeline for each device: GPUs before the host, then the highest peak first."""
-    devices: defaultdict[str, _Changes] = defaultdict(_Changes)
+    """Build a timeline for each device. GPUs precede the host and are sorted by peak in descending order."""
+    devices: defaultdict[str, _DeviceChanges] = defaultdict(_DeviceChanges)
     _add_unmatched(flow.unmatched, devices)
     _add_tensors(flow, devices)
     timelines = [_timeline(device, changes, flow) for device, changes in devices.items()]
@@ -99,8 +99,8 @@ def build_timelines(flow: DataFlow) -> tuple[CategoryTimeline, ...]:
     return tuple(timelines)
 
 
-def _add_unmatched(events: list[UnmatchedEvent], devices: defaultdict[str, _Changes]) -> None:
-    """Add memory of unknown category; two allocations at one address without a free in between count once."""
+def _add_unmatched(events: list[UnmatchedEvent], devices: defaultdict[str, _DeviceChanges]) -> None:
+    """Add memory of unknown category, ignoring repeated allocations at an address without a free in between."""
     live: set[tuple[str, int]] = set()
     for time, device, address, size in events:
         block = device, address
@@ -114,7 +114,7 @@ def _add_unmatched(events: list[UnmatchedEvent], devices: defaultdict[str, _Chan
             devices[device].rows.append((time, _ALLOCATED, _NONE, UNKNOWN, size))
 
 
-def _add_tensors(flow: DataFlow, devices: defaultdict[str, _Changes]) -> None:
+def _add_tensors(flow: DataFlow, devices: defaultdict[str, _DeviceChanges]) -> None:
     categories = classify(flow)
     category_of = categories.category_of
     versions = all_versions(flow, categories)
@@ -139,15 +139,15 @@ def _add_tensors(flow: DataFlow, devices: defaultdict[str, _Changes]) -> None:
             add(tensor, flow.free_times[tensor], _FREED, category_of(tensor, last_version.get(tensor, 0)), _NONE)
 
 
-def _timeline(device: str, changes: _Changes, flow: DataFlow) -> CategoryTimeline:
+def _timeline(device: str, changes: _DeviceChanges, flow: DataFlow) -> CategoryTimeline:
     table = np.array(sorted(changes.rows, key=lambda row: row[:2]), np.int64).reshape(-1, 5)
     time = np.ascontiguousarray(table[:, 0])
-    moments = [*filter(None, flow.span), *time[:1].tolist(), *time[-1:].tolist()]
+    timestamps = [*filter(None, flow.span), *time[:1].tolist(), *time[-1:].tolist()]
     allocated = reserved = None
-    if device != _HOST and flow.allocator_levels.get(device):
-        levels = np.array(sorted(flow.allocator_levels[device], key=lambda level: level[0]), np.int64)
-        latest = np.searchsorted(levels[:, 0], time, side="right") - 1
-        allocated, reserved = (np.where(latest >= 0, levels[np.maximum(latest, 0), column], -1) for column in (1, 2))
+    if device != _HOST and flow.counters.get(device):
+        counters = np.array(sorted(flow.counters[device], key=lambda entry: entry[0]), np.int64)
+        latest = np.searchsorted(counters[:, 0], time, side="right") - 1
+        allocated, reserved = (np.where(latest >= 0, counters[np.maximum(latest, 0), column], -1) for column in (1, 2))
     return CategoryTimeline(
         device,
         changes.base,
@@ -157,6 +157,6 @@ def _timeline(device: str, changes: _Changes, flow: DataFlow) -> CategoryTimelin
         np.ascontiguousarray(table[:, 4]),
         allocated,
         reserved,
-        min(moments, default=0),
-        max(moments, default=0),
+        min(timestamps, default=0),
+        max(timestamps, default=0),
     )

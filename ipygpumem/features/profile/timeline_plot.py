@@ -1,4 +1,4 @@
-"""The still picture of a profile: the memory of each device by category over time."""
+"""Static plot of a profile with the memory usage of each device by category over time."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ _TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND_ROW = 36, 26, 230, 310, 2
 _LEGEND_COLUMNS = 4
 _RESERVED = "#c2410c"
 _ORDER = (0, 1, 5, 2, 4, 6, 3, 7)
-"""Categories from the bottom up, as in the page: long-lived memory first."""
+"""Categories from bottom to top, as in the page, with long-lived memory first."""
 _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#99ddff", "#b4bfcc")
 
 
-def profile_picture(timelines: Sequence[CategoryTimeline], name: str) -> PngImage:
-    """Draw a profile; without matplotlib, raise `OptionError`."""
+def profile_plot(timelines: Sequence[CategoryTimeline], name: str) -> PngImage:
+    """Draw the plot of a profile; raise `OptionError` without matplotlib."""
     shown = timelines[:_MAX_DEVICES]
     tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * _legend_rows(timeline) for timeline in shown)]).tolist()
-    facts = f"memory by category, {many(sum(map(len, timelines)), 'change')}"
+    info = f"memory by category, {many(sum(map(len, timelines)), 'change')}"
     if len(timelines) > len(shown):
-        facts += f"; {many(len(timelines) - len(shown), 'other device')} in the page"
+        info += f"; {many(len(timelines) - len(shown), 'other device')} in the page"
 
-    def draw(sheet: PlotLayout) -> None:
-        sheet.title(RIGHT, 20, clip(name, 60), facts, size=14)
+    def draw(layout: PlotLayout) -> None:
+        layout.title(RIGHT, 20, clip(name, 60), info, size=14)
         for timeline, top in zip(shown, tops[:-1], strict=True):
-            _draw_panel(sheet, timeline, top + _PANEL_TOP)
+            _draw_panel(layout, timeline, top + _PANEL_TOP)
 
     return render(tops[-1], draw, "; ".join(f"{timeline.device}: {_peak_label(timeline)}" for timeline in shown))
 
 
 def _peak_label(timeline: CategoryTimeline) -> str:
-    row, level = timeline.peak
-    return f"peak {size(level)} after {duration(timeline.when(row) / 1e9)}"
+    row, nbytes = timeline.peak
+    return f"peak {size(nbytes)} after {duration(timeline.elapsed(row) / 1e9)}"
 
 
 def _legend_categories(timeline: CategoryTimeline) -> list[int]:
-    """Return the categories that the device ever had memory of."""
-    used = np.any(timeline.levels > 0, axis=0).tolist()
+    """Return the categories that contain memory at any time."""
+    used = np.any(timeline.usage > 0, axis=0).tolist()
     return [category for category in _ORDER if used[category]]
 
 
@@ -60,35 +60,35 @@ def _legend_rows(timeline: CategoryTimeline) -> int:
     return -(-len(_legend_categories(timeline)) // _LEGEND_COLUMNS)
 
 
-def _draw_panel(sheet: PlotLayout, timeline: CategoryTimeline, top: float) -> None:
+def _draw_panel(layout: PlotLayout, timeline: CategoryTimeline, top: float) -> None:
     limit = max(float(timeline.total.max()), 1.0) * _HEADROOM
     seconds = max(timeline.end - timeline.start, 1) / 1e9
-    axes = sheet.plot(top, _PLOT_HEIGHT, (0, seconds), limit, _TICK_LIMIT)
-    sheet.label_x(axes, time_ticks(0, seconds))
-    rows = _highest_rows(timeline, sheet.columns)
-    levels = np.maximum(timeline.levels[np.append(rows, rows[-1])], 0)[:, _ORDER]
+    axes = layout.plot(top, _PLOT_HEIGHT, (0, seconds), limit, _TICK_LIMIT)
+    layout.label_x(axes, time_ticks(0, seconds))
+    rows = _highest_rows(timeline, layout.columns)
+    usage = np.maximum(timeline.usage[np.append(rows, rows[-1])], 0)[:, _ORDER]
     colors = [_COLORS[category] for category in _ORDER]
-    edges = np.linspace(0, seconds, len(levels))
-    axes.stackplot(edges, levels.T, step="post", colors=colors, antialiased=False, linewidth=0)
-    facts = [f"{many(len(timeline), 'change')} in {duration((timeline.end - timeline.start) / 1e9)}"]
+    edges = np.linspace(0, seconds, len(usage))
+    axes.stackplot(edges, usage.T, step="post", colors=colors, antialiased=False, linewidth=0)
+    info = [f"{many(len(timeline), 'change')} in {duration((timeline.end - timeline.start) / 1e9)}"]
     if timeline.reserved is not None and (has_counter := timeline.reserved >= 0).any():
-        facts.append(f"reserved at most {size(int(timeline.reserved.max()))}")
+        info.append(f"reserved at most {size(int(timeline.reserved.max()))}")
         reserved = np.where(has_counter, timeline.reserved, np.nan)
         times = (timeline.time - timeline.start) / 1e9
         axes.plot(times, reserved, color=_RESERVED, linewidth=1.2 * POINT, drawstyle="steps-post")
-    sheet.title(LEFT, top - 12, timeline.device, " · ".join(facts))
-    row, level = timeline.peak
-    mark_peak(axes, timeline.when(row) / 1e9, level, _peak_label(timeline))
-    levels_at_peak = timeline.levels[row].tolist()
+    layout.title(LEFT, top - 12, timeline.device, " · ".join(info))
+    row, nbytes = timeline.peak
+    mark_peak(axes, timeline.elapsed(row) / 1e9, nbytes, _peak_label(timeline))
+    usage_at_peak = timeline.usage[row].tolist()
     items: list[LegendItem] = [
-        (_COLORS[category], f"{CATEGORIES[category]}  {precise_size(levels_at_peak[category])}", None)
+        (_COLORS[category], f"{CATEGORIES[category]}  {precise_size(usage_at_peak[category])}", None)
         for category in _legend_categories(timeline)
     ]
-    sheet.legend(LEFT, top + _PLOT_HEIGHT + 25, items, _LEGEND_COLUMNS, title="at the peak", labelcolor=INK)
+    layout.legend(LEFT, top + _PLOT_HEIGHT + 25, items, _LEGEND_COLUMNS, title="at the peak", labelcolor=INK)
 
 
 def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]:
-    """The row of `CategoryTimeline.levels` with the most bytes in each of ``columns`` equal parts of the time."""
+    """Return the row of `CategoryTimeline.usage` with the highest total in each of ``columns`` equal time intervals."""
     edges = np.linspace(0, max(timeline.end - timeline.start, 1), columns + 1)
     time = timeline.time - timeline.start
     first = np.searchsorted(time, edges[:-1], side="right")

@@ -48,7 +48,7 @@ def check(capture, path):
         own_times = np.array([int(int(time) / 1000) for time in timeline.time])
         rows = np.searchsorted(own_times, times, side="right")
         rows[: int(times[0] == times[1])] = 0  # if there is an initial state
-        levels = timeline.levels[rows]
+        levels = timeline.usage[rows]
         assert (levels == sizes).all(), np.argwhere(levels != sizes)[:5]
         assert sizes.sum(axis=1).max() <= timeline.peak[1], "torch's resolution of a microsecond can hide a peak"
     return timelines
@@ -59,19 +59,19 @@ def test_every_category_at_every_instant(name, tmp_path):
     torch.manual_seed(1)
     timelines = check(captured(PROGRAMS[name]()), tmp_path / "theirs.json")
     assert timelines[-1].device == "cpu"
-    assert (timelines[-1].levels >= 0).all()
+    assert (timelines[-1].usage >= 0).all()
 
 
 def test_documentation_example(tmp_path):
     timeline = check(captured(example()), tmp_path / "theirs.json")[0]
     row, peak = timeline.peak
-    levels = dict(zip(CATEGORIES, timeline.levels[row].tolist(), strict=True))
+    levels = dict(zip(CATEGORIES, timeline.usage[row].tolist(), strict=True))
     parameters = 25_557_032 * 4
     # oneDNN may convert a weight to another layout, which PyTorch also counts as a parameter
     assert parameters <= levels["parameter"] < parameters * 1.01
     assert levels["optimizer state"] == parameters
     assert peak == sum(levels.values())
-    assert all((timeline.levels[:, index] > 0).any() for index, name in enumerate(CATEGORIES) if name != "temporary")
+    assert all((timeline.usage[:, index] > 0).any() for index, name in enumerate(CATEGORIES) if name != "temporary")
 
 
 class UnknownEvent:
@@ -96,7 +96,7 @@ def test_event_of_unknown_type():
         def experimental_event_tree():
             return [UnknownEvent([]), UnknownEvent(capture.result.experimental_event_tree())]
 
-    assert (build_timelines(read_flow(Result))[0].levels == full_timeline.levels).all()
+    assert (build_timelines(read_flow(Result))[0].usage == full_timeline.usage).all()
 
 
 def test_total_is_the_same_without_operators(tmp_path):
@@ -104,8 +104,8 @@ def test_total_is_the_same_without_operators(tmp_path):
     without_operators = build_timelines(read_allocations(capture.result))
     full_timeline = build_timelines(read_flow(capture.result))
     (own_times,), (full,) = without_operators, full_timeline
-    assert not own_times.levels[:, :UNKNOWN].any()
-    assert full.levels[:, :UNKNOWN].any()
+    assert not own_times.usage[:, :UNKNOWN].any()
+    assert full.usage[:, :UNKNOWN].any()
     # apart from memory that was allocated before and stays allocated, the totals are equal
     created = own_times.total - own_times.total[0]
     assert created.max() == (full.total - full.total[0]).max()

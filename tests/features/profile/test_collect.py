@@ -87,7 +87,7 @@ def test_code_with_its_own_profiler_keeps_its_profile(tmp_path):
         ({"timeline": "."}, ". is a folder: name a file in it, such as timeline.html"),
         ({"trace": "nowhere/x.json"}, "the folder .*nowhere does not exist"),
         ({"timeline": "/dev/null"}, "/dev/null is not a regular file"),
-        ({"trace": "a.json", "outside": True}, "both need CUPTI, which has one user at a time"),
+        ({"trace": "a.json", "outside": True}, "both need CUPTI, which supports one user at a time"),
     ],
 )
 def test_invalid_options(options, message, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_files_need_different_names(tmp_path):
 
 
 def test_another_profiler_is_running(tmp_path):
-    with torch.profiler.profile(), pytest.raises(RecordingError, match="a profiler is running already"):
+    with torch.profiler.profile(), pytest.raises(RecordingError, match="a profiler is already running"):
         ipygpumem.measure(trace=tmp_path / "a.json")
 
 
@@ -186,11 +186,11 @@ def test_profiler_without_result(tmp_path, monkeypatch):
 
 def test_result_is_released(tmp_path):
     collector = profile_collector(tmp_path / "a.json", None)
-    collector._capture.start()
+    collector._session.start()
     torch.ones(4)
     collector.stop()
     assert collector.write().errors == ()
-    assert collector._capture.result is collector._capture._profile is None
+    assert collector._session.result is collector._session._profile is None
 
 
 def test_sentences():

@@ -105,11 +105,11 @@ def test_profiler_with_delayed_schedule(capture):
 
 
 def test_running_or_warming_profiler_is_not_disturbed():
-    with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler is running already"):
+    with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler is already running"):
         ProfilerSession()
     warming = profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1), acc_events=True)
     warming.start()
-    with pytest.raises(RecordingError, match="a profiler is running already"):
+    with pytest.raises(RecordingError, match="a profiler is already running"):
         ProfilerSession()
     warming.stop()
     assert ProfilerSession.problem() is None
@@ -135,7 +135,7 @@ def test_capture_in_another_thread(capture):
     thread = threading.Thread(target=lambda: problems.append(ProfilerSession.problem()))
     thread.start()
     thread.join()
-    assert problems == ["a profiler is running already and PyTorch supports one at a time: stop it first"]
+    assert problems == ["a profiler is already running and PyTorch supports only one at a time: stop it first"]
 
 
 def test_profiler_in_another_thread_raises(capture):
@@ -199,7 +199,7 @@ def test_start_and_stop_failures(monkeypatch, tmp_path):
 
     with monkeypatch.context() as patch:
         patch.setattr(profile, "start", fail)
-        with pytest.raises(RecordingError, match=r"^torch\.profiler does not start: no$"):
+        with pytest.raises(RecordingError, match=r"^torch\.profiler failed to start: no$"):
             ProfilerSession().start()
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
     capture = ProfilerSession()

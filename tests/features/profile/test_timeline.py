@@ -38,7 +38,7 @@ def step():
         free_times={5: 120, 4: 400, 2: 600},
         gradients={3},
         parameters={1},
-        allocator_levels={"cuda:0": [(110, 1000, 2000), (400, 900, 2000)]},
+        counters={"cuda:0": [(110, 1000, 2000), (400, 900, 2000)]},
         span=(90, 700),
     )
 
@@ -61,10 +61,10 @@ def test_training_step():
     assert (timeline.base == base).all()
     assert timeline.total.tolist() == [30, 37, 77, 70, 150, 170, 90, 50]
     assert timeline.peak == (5, 170)
-    assert timeline.when(5) == 310 - 90
-    assert timeline.when(0) == 0
+    assert timeline.elapsed(5) == 310 - 90
+    assert timeline.elapsed(0) == 0
     assert (timeline.start, timeline.end) == (90, 700)
-    assert timeline.levels[:, :UNKNOWN].any()
+    assert timeline.usage[:, :UNKNOWN].any()
 
 
 def test_allocator_counters_follow_changes():
@@ -86,7 +86,7 @@ def test_memory_without_tensor_is_unknown():
     assert gpu.total.tolist() == [0, 5]
     assert host.base[UNKNOWN] == 7
     assert host.total.tolist() == [7, 107, 7, 0]
-    assert not host.levels[:, :UNKNOWN].any()
+    assert not host.usage[:, :UNKNOWN].any()
     assert host.allocated is None
 
 
@@ -99,8 +99,8 @@ def test_category_change_moves_bytes():
     flow = step()
     flow.states = {2}  # the category applies to all versions
     (timeline,) = build_timelines(flow)
-    assert timeline.levels[:, ACTIVATION].tolist() == [0] * 8
-    assert timeline.levels[2, NAMES("optimizer state")] == 40
+    assert timeline.usage[:, ACTIVATION].tolist() == [0] * 8
+    assert timeline.usage[2, NAMES("optimizer state")] == 40
     # a write in the backward pass does not change the total
     flow = step()
     flow.nodes.insert(3, Node(350, backward=True, inputs=[(4, 0)], outputs=[(4, 1)], written=[(4, 0)]))
@@ -114,7 +114,7 @@ def test_activation_overwritten_in_backward_becomes_unknown():
     assert (350, ACTIVATION, UNKNOWN, 40) in zip(
         timeline.time, timeline.source, timeline.target, timeline.size, strict=True
     )
-    assert timeline.levels[-1].tolist() == timeline.levels[-1].clip(0).tolist()
+    assert timeline.usage[-1].tolist() == timeline.usage[-1].clip(0).tolist()
 
 
 def test_first_of_equal_peaks_is_used():

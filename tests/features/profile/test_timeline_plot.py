@@ -12,7 +12,7 @@ from fakes.timelines import random_timeline
 from ipygpumem.features.profile import timeline_plot as module
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.timeline import CategoryTimeline
-from ipygpumem.features.profile.timeline_plot import profile_picture
+from ipygpumem.features.profile.timeline_plot import profile_plot
 from ipygpumem.viewer.axes import LEFT, MAX_BYTES, WIDTH, PlotLayout, style
 from ipygpumem.viewer.page import script
 
@@ -47,11 +47,11 @@ def test_each_layer_has_the_height_of_its_bytes():
         for category, color in enumerate(module._COLORS):
             height = (pixels == [int(color[at : at + 2], 16) for at in (1, 3, 5)]).all(axis=1).sum() * unit
             # the axis covers one pixel of the lowest layer
-            assert height == pytest.approx(timeline.levels[rows[column], category], abs=scale * unit)
+            assert height == pytest.approx(timeline.usage[rows[column], category], abs=scale * unit)
 
 
 def test_picture():
-    picture = profile_picture((random_timeline(5000), random_timeline(20, "cpu", 2, reserved=False)), "my $name$.html")
+    picture = profile_plot((random_timeline(5000), random_timeline(20, "cpu", 2, reserved=False)), "my $name$.html")
     assert len(picture.png) <= MAX_BYTES
     image = Image.open(io.BytesIO(picture.png))
     assert picture.width == WIDTH
@@ -62,7 +62,7 @@ def test_picture():
 
 def test_many_devices():
     timelines = tuple(random_timeline(50, f"cuda:{number}", number) for number in range(6))
-    assert len(profile_picture(timelines, "x").text.split("; ")) == 4
+    assert len(profile_plot(timelines, "x").text.split("; ")) == 4
 
 
 def test_single_change():
@@ -70,4 +70,4 @@ def test_single_change():
     timeline = CategoryTimeline(
         "cpu", base, np.array([7]), np.array([-1], np.int8), np.array([7], np.int8), np.array([3]), start=7, end=7
     )
-    assert profile_picture((timeline,), "x").text == "cpu: peak 0.0 MiB after 0.0 ms"
+    assert profile_plot((timeline,), "x").text == "cpu: peak 0.0 MiB after 0.0 ms"
