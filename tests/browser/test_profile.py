@@ -69,7 +69,7 @@ def test_initial_view(opened):
     for place_, name in enumerate(CATEGORIES):
         row_cells = cells(opened, name)[0]
         assert float(row_cells.split()[0]) == pytest.approx(
-            CUDA.levels[row, place_] / (1 << (30 if "Gi" in row_cells else 20)), abs=0.06
+            CUDA.usage[row, place_] / (1 << (30 if "Gi" in row_cells else 20)), abs=0.06
         )
     assert cells(opened, "counted by PyTorch")[0] == size(int(CUDA.allocated[row - 1]))
 
@@ -94,7 +94,7 @@ def test_tooltip(opened):
 def test_hidden_categories_are_not_counted(opened):
     opened.locator(".chip", has_text="parameter").click()
     settled(opened)
-    visible = CUDA.total - CUDA.levels[:, 0]
+    visible = CUDA.total - CUDA.usage[:, 0]
     assert opened.evaluate("ipygpumem.state.device.peak.bytes") == visible.max()
     assert opened.evaluate("ipygpumem.state.device.overallPeak.bytes") == CUDA.peak[1], (
         "the table shows the peak of all categories"
@@ -102,7 +102,7 @@ def test_hidden_categories_are_not_counted(opened):
     assert opened.locator(".chip", has_text="parameter").get_attribute("aria-pressed") == "false"
     assert opened.evaluate("document.activeElement.innerText").startswith("parameter"), "the focus is kept"
     opened.locator(".chip", has_text="gradient").click(modifiers=["Shift"])
-    assert opened.evaluate("ipygpumem.state.device.peak.bytes") == CUDA.levels[:, 5].max()
+    assert opened.evaluate("ipygpumem.state.device.peak.bytes") == CUDA.usage[:, 5].max()
     opened.locator(".chip", has_text="gradient").click(modifiers=["Shift"])
     assert opened.evaluate("ipygpumem.state.device.peak.bytes") == CUDA.peak[1]
 
