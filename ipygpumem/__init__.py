@@ -1,10 +1,10 @@
-"""GPU memory reports for Jupyter notebooks that use PyTorch.
+"""GPU memory reports for Jupyter notebooks and PyTorch programs.
 
-After ``%load_ext ipygpumem``, each cell that changes GPU memory is followed by one line that shows where the memory
-went: PyTorch tensors, PyTorch's cache, libraries outside PyTorch, other processes. Without IPython, use
+After ``%load_ext ipygpumem``, each cell that changes GPU memory is followed by a one-line report that splits the change
+into PyTorch tensors, PyTorch's cache, libraries outside PyTorch and other processes. Without IPython, use
 ``with ipygpumem.measure() as m: ...`` and then ``m.report``.
 
-Importing this package imports neither PyTorch nor IPython. Each name below is loaded when it is first used.
+Importing this package imports neither PyTorch nor IPython. Public names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name; ``last`` and ``reports`` are evaluated on each access."""
+    """Load a public name on first use. ``last`` and ``reports`` are evaluated on each access."""
     if name in {"last", "reports"}:
         from ipygpumem.features.history.reports import session_reports
 
@@ -115,12 +115,12 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """Return the public names."""
     return sorted(__all__)
 
 
 def reading() -> Reading:
-    """Read all counters of this process and its devices, in bytes: ``reading().devices["cuda:0"].outside``."""
+    """Return the current counters of this process and its devices: ``reading().devices["cuda:0"].outside``."""
     from ipygpumem.measurement.runtime import current
 
     return current().reading()
@@ -129,8 +129,8 @@ def reading() -> Reading:
 def preload_pytorch() -> Baseline:
     """Start CUDA on PyTorch's current device, run the first kernels there and take the baseline.
 
-    The memory that every program needs for this is then not attributed to later measurements. Without a GPU the
-    baseline contains only host memory, and its ``note`` has the reason.
+    Later measurements then exclude the memory that every CUDA program uses. Without a GPU, the baseline contains only
+    host memory, and its ``note`` contains the reason.
     """
     from ipygpumem.measurement.runtime import current
 
@@ -138,14 +138,14 @@ def preload_pytorch() -> Baseline:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext ipygpumem``."""
+    """Load the extension, as ``%load_ext ipygpumem`` does."""
     from ipygpumem.jupyter.extension import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """``%unload_ext ipygpumem``."""
+    """Unload the extension, as ``%unload_ext ipygpumem`` does."""
     from ipygpumem.jupyter.extension import unload
 
     unload(shell)

@@ -1,4 +1,4 @@
-"""``python -m ipygpumem``."""
+"""Entry point of ``python -m ipygpumem``."""
 
 from __future__ import annotations
 

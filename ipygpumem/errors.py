@@ -1,4 +1,4 @@
-"""The exceptions of this package."""
+"""Exceptions raised by this package."""
 
 from ipygpumem.core.errors import *  # noqa: F403
 from ipygpumem.core.errors import __all__  # noqa: F401

@@ -1,4 +1,4 @@
-"""Measure a block of code without IPython: ``with ipygpumem.measure() as m: ...``, then ``m.report``."""
+"""Measurement of a block of code without IPython: ``with ipygpumem.measure() as m: ...``, then ``m.report``."""
 
 from __future__ import annotations
 
@@ -41,41 +41,41 @@ if TYPE_CHECKING:
 
 
 class measure:  # noqa: N801 (a context manager is used like a function)
-    """Measure a block of code.
+    """Context manager that measures the memory usage of a block of code.
 
     Args:
-        snapshot: Where to write the allocation history of the block, also if the block fails; None records nothing.
-        stacks: Stacks to record: ``python``, ``all`` (C++ too: slow to save) or ``none``.
+        snapshot: File for the block's allocation history, which is also written if the block fails; None disables it.
+        stacks: Stacks to record: ``python``, ``all`` (Python and C++, slow to save) or ``none``.
         max_entries: Maximum number of events per device.
-        history: Further arguments of torch's ``_record_memory_history``.
-        devices: Name or names (``"cuda:0"``, ``0``) of the devices to report on; None for all.
-        peaks: ``exact`` resets PyTorch's peak counters; ``untouched`` does not, and peaks may be upper bounds.
-        host_peak: ``bound``, or ``reset`` for an exact peak of host memory, which lowers ``ru_maxrss``.
-        synchronize: Wait for the current stream of each device at both ends.
-        lines: True reports memory by source line, of the block and of the functions of the notebook that ran; functions
-            and methods report theirs, too. Takes a recording, which ``snapshot`` may save.
-        modules: A ``torch.nn.Module`` whose memory is reported by module and by phase; the block is one or more steps
-            of training or inference. Takes a recording.
-        trace: Where to write torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and
-            chrome://tracing), also if the block fails.
-        timeline: Where to write memory by category over time, as an HTML page.
-        outside: Report memory outside PyTorch by library (needs ``ipygpumem[outside]``).
-        limit: Highest peak allowed on any GPU: ``"2 GiB"``, or bytes. The block ends with GPUMemLimitExceeded above it.
-        limit_held: Highest amount of memory still held at the end.
-        limit_outside: Highest growth of memory outside PyTorch.
-        limit_host: Highest peak of this process's resident memory (implies ``host_peak="reset"``).
-        rank_reports: Folder that gets a report and a snapshot of this process, one of several that run the same block
-            (torchrun, accelerate, torch.multiprocessing). Earlier files of this rank are replaced.
+        history: Additional arguments for ``torch.cuda.memory._record_memory_history``.
+        devices: Names (``"cuda:0"``) or indices of the devices to report on; None selects all devices.
+        peaks: ``exact`` resets PyTorch's peak counters. With ``untouched``, peaks may be upper bounds.
+        host_peak: ``bound``, or ``reset`` for an exact peak of host memory. ``reset`` lowers ``ru_maxrss``.
+        synchronize: Whether to wait for the current stream of each device before and after the block.
+        lines: If True, report memory by source line for the block and the notebook functions that it calls. Functions
+            and methods can also be passed. Requires a recording, which ``snapshot`` can save.
+        modules: A ``torch.nn.Module`` whose memory is reported by module and by phase. The block should run one or more
+            steps of training or inference. Requires a recording.
+        trace: File for torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and
+            chrome://tracing), which is also written if the block fails.
+        timeline: File for an HTML page that shows memory by category over time.
+        outside: Whether to report memory outside PyTorch by library (requires ``ipygpumem[outside]``).
+        limit: Highest peak allowed on any GPU, such as ``"2 GiB"`` or a number of bytes.
+        limit_held: Highest amount of memory allowed to be held at the end.
+        limit_outside: Highest growth allowed for memory outside PyTorch.
+        limit_host: Highest peak allowed for this process's resident memory (implies ``host_peak="reset"``).
+        rank_reports: Folder for a report and a snapshot of this process, which is one of several that run the same
+            block (torchrun, accelerate, torch.multiprocessing). Existing files of this rank are replaced.
             ``ipygpumem ranks FOLDER`` shows all ranks side by side. ``snapshot=False`` omits the snapshot.
-        rank: Rank of this process; by default that of torch.distributed or of the environment.
+        rank: Rank of this process. Defaults to the rank in torch.distributed or the environment.
 
     Attributes:
-        report: The report, available when the block has ended, also if it failed.
+        report: The report, available after the block has ended, including with an error.
 
     Raises:
-        OptionError: An invalid option, before the block runs.
-        RecordingError: Allocation history is needed and cannot be recorded, before the block runs.
-        GPUMemLimitExceeded: A limit is exceeded, after the block has ended without an error.
+        OptionError: An option is invalid. Raised before the block runs.
+        RecordingError: Allocation history is required but cannot be recorded. Raised before the block runs.
+        GPUMemLimitExceeded: A limit is exceeded. Raised after the block has ended without an error.
 
     Example:
         >>> with measure() as m:
@@ -124,9 +124,9 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if self._ranks is not None:
             path = self._ranks.snapshot
         elif rank is not None:
-            raise OptionError("rank needs rank_reports=FOLDER")
+            raise OptionError("rank requires rank_reports=FOLDER")
         elif path is None and history and lines is False and modules is None:
-            raise OptionError("history are options of a recording: add snapshot=PATH")
+            raise OptionError("history requires a recording: add snapshot=PATH")
         self._plan = make_plan(
             runtime,
             devices=None if devices is None else runtime.monitor.parse_devices(split_devices(devices, "devices")),
@@ -150,7 +150,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             raise OptionError("this measure() is already open: create another one for a nested block")
         caller = sys._getframe(1)
         code = caller.f_code
-        function = "<module>" if code.co_name.startswith("<cell line") else code.co_name  # IPython 7.34 names cells so
+        function = "<module>" if code.co_name.startswith("<cell line") else code.co_name  # the name in IPython 7.34
         self._position = code.co_filename, caller.f_lineno, function
         if self._lists_lines:
             self._block = with_statement_region(
@@ -174,11 +174,11 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             finished = self._plan.finish(
                 measurement, MeasurementLabel(self._label()), success=kind is None, code=self._code
             )
-        except Exception as problem:  # must not replace the outcome of the block
+        except Exception as problem:  # must not replace the block's result or error
             measurement.abandon()
             warning = f"this block has no report: {first_line(problem)}"
         else:
-            if finished is None:  # forked inside the block: the parent process reports
+            if finished is None:  # forked inside the block, where the parent process reports
                 return
             self.report = report = finished.report
             warning = self._missing_files(report)
@@ -186,7 +186,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if warning:
             try:
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:  # warnings are errors in this program, but the block's own error comes first
+            except RuntimeWarning:  # the program turns warnings into errors, but the block's error has priority
                 if kind is None:
                     raise
         if kind is None and limit_error is not None:
@@ -206,7 +206,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
     def _label(self) -> str:
         try:
             return naming().label(*self._position).removesuffix(" <module>")
-        except Exception:  # a label is no reason to lose the report
+        except Exception:  # keep the report if its label fails
             return ""
 
 

@@ -1,7 +1,7 @@
 """Engines of an ipyparallel cluster: ``enable(client)`` reports on each ``%%px`` cell.
 
-It does the same as ``%gpumem engines CLIENT`` and needs ipyparallel (``pip install ipygpumem[parallel]``). The engines
-only need ipygpumem itself.
+``enable`` is equivalent to ``%gpumem engines CLIENT`` and requires ipyparallel (``pip install ipygpumem[parallel]``).
+The engines require only ipygpumem.
 """
 
 from ipygpumem.features.ranks.engines.collect import Engines

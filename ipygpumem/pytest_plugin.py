@@ -1,19 +1,19 @@
-"""A pytest plugin: limits on the memory that a test uses, and a table of every test's memory.
+"""Pytest plugin that checks memory limits of tests, and prints a table of the memory usage of all tests.
 
 ::
 
-    @pytest.mark.gpumem_limit("2 GiB")                      # the highest peak on any GPU
+    @pytest.mark.gpumem_limit("2 GiB")                      # highest peak on any GPU
     @pytest.mark.gpumem_limit("2 GiB", held=0, outside="50 MiB", host="1 GiB")
     def test_training_step(): ...
 
-    pytest --gpumem                                         # the memory of each test, largest first
+    pytest --gpumem                                         # memory usage of each test, largest first
 
-Marks of a module, a class, a test and a parameter set (``pytest.param(..., marks=...)``) are combined limit by limit;
-the most specific one wins. Without a GPU, limits on GPU memory pass with a warning.
+Marks of modules, classes, tests and parameter sets (``pytest.param(..., marks=...)``) are combined. For each limit, the
+most specific mark takes precedence. Without a GPU, limits on GPU memory pass with a warning.
 
-The test itself is measured without its fixtures, as changes relative to its start, like a cell in a notebook. The
-kernel's high-water mark of the process's resident memory is reset for each measured test. If neither the marker nor
-the option is used, nothing else of this package, and not PyTorch, is imported.
+Like notebook cells, tests are measured as changes relative to their start. Fixtures are excluded. The kernel's record
+of peak resident memory is reset for each measured test. If neither the marker nor the option is used, the plugin does not
+import PyTorch or other modules of this package.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _HEADER = ("GPU peak", "GPU held", "outside PyTorch", "host peak")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--gpumem``."""
+    """Add the option ``--gpumem``."""
     group = parser.getgroup("ipygpumem", "GPU memory")
-    group.addoption("--gpumem", action="store_true", help="report the GPU and host memory of every test")
+    group.addoption("--gpumem", action="store_true", help="report the GPU and host memory usage of every test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check all marks before any test runs; the message of a UsageError names the test whose mark is invalid."""
+    """Check all marks before any test runs; raise `pytest.UsageError` for a test whose mark is invalid."""
     for item in items:
         try:
             _limits(item)
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _limits(item: pytest.Item) -> dict[str, Any]:
-    """The limits of a test as options of `ipygpumem.measure`; empty without a mark."""
+    """Return the limits of a test as arguments for `ipygpumem.measure`; an empty dict without a mark."""
     limits: dict[str, Any] = {}
     # pytest lists the marks of a parameter set after those of the function, although they are more specific
     parameter_marks = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name == _MARK]
@@ -72,7 +72,7 @@ def _limits(item: pytest.Item) -> dict[str, Any]:
 
 
 def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, host: Any = None) -> dict[str, Any]:
-    """The limits of one mark as options of `ipygpumem.measure`; TypeError or ValueError for invalid arguments."""
+    """Return the limits of a mark as arguments for `ipygpumem.measure`; raise `ValueError` for invalid limits."""
     from ipygpumem.features.limits.model import Limits
 
     sizes = (peak, held, outside, host)
@@ -84,7 +84,7 @@ def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, hos
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Measure the test if it has a limit, or with ``--gpumem``."""
+    """Measure the test if it has a limit or ``--gpumem`` is set."""
     limits = _limits(item)
     if not limits and not item.config.getoption("gpumem"):
         yield
@@ -105,12 +105,12 @@ def _start_measurement(limits: dict[str, Any]) -> measure:
     from ipygpumem.measurement.runtime import current
 
     if current().baseline is None and "torch" in sys.modules:
-        ipygpumem.preload_pytorch()  # otherwise the first test would be charged for CUDA's context
+        ipygpumem.preload_pytorch()  # otherwise the report of the first test would include the CUDA context
     return ipygpumem.measure(host_peak="reset", **limits).__enter__()
 
 
 def _end_measurement(block: measure, outcome: Any) -> Exception | None:
-    """End a measurement, and return the error of an exceeded limit."""
+    """End a measurement and return the error if a limit is exceeded."""
     from ipygpumem import GPUMemLimitExceeded
 
     try:
@@ -121,7 +121,7 @@ def _end_measurement(block: measure, outcome: Any) -> Exception | None:
 
 
 def _warn_unchecked(item: pytest.Item, report: Report) -> Warning | None:
-    """Warn of limits that were not checked; returns the warning if warnings are errors."""
+    """Warn about limits that were not checked; return the warning if warnings are errors."""
     try:
         for note in report.notes:
             if "was not checked" in note:
@@ -132,7 +132,7 @@ def _warn_unchecked(item: pytest.Item, report: Report) -> Warning | None:
 
 
 def _user_properties(report: Report) -> list[tuple[str, object]]:
-    """The largest figure of all devices, in bytes; unknown figures are left out."""
+    """Return the largest value over all devices for each property, in bytes. Unknown values are omitted."""
     devices = report.devices.values()
     peaks = [device.peak for device in devices if device.high is None or device.high.exact]
     outside = [device.outside for device in devices if device.process_wide]
@@ -148,7 +148,7 @@ def _largest(values: list[int | None]) -> int | None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the table of ``--gpumem``."""
+    """Print the table requested with ``--gpumem``."""
     if not config.getoption("gpumem"):
         return
     from ipygpumem.core.units import VISIBLE, signed

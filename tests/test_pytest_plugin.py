@@ -283,7 +283,7 @@ def test_unused_plugin_imports_nothing(pytester, run):
 
 def test_markers_and_help(run):
     run("--markers").stdout.fnmatch_lines(["@pytest.mark.gpumem_limit(peak=None, *"])
-    run("--help").stdout.fnmatch_lines(["*--gpumem*report the GPU and host memory of every test*"])
+    run("--help").stdout.fnmatch_lines(["*--gpumem*report the GPU and host memory usage of every test*"])
 
 
 def test_mark_is_unknown_without_the_plugin(pytester, run):

@@ -191,7 +191,7 @@ def test_code_of_named_objects_is_not_run(nb):
 def test_without_gpu(cpu_notebook):
     result = cpu_notebook.run("%%gpumem --lines\nran = True")
     assert isinstance(result.error, UsageError)
-    assert "GPU memory only" in str(result.error)
+    assert "only for GPU memory" in str(result.error)
 
 
 def test_labels_of_lines_at_peak(gpu_notebook, tmp_path):

@@ -323,7 +323,7 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
         ({"snapshot": "x.pickle"}, "omit snapshot"),
         ({"rank_reports": ""}, "is empty: give the path of a folder"),
         ({"rank_reports": "/dev/null/x"}, "cannot create the folder"),
-        ({"rank_reports": None, "rank": 0}, "rank needs rank_reports=FOLDER"),
+        ({"rank_reports": None, "rank": 0}, "rank requires rank_reports=FOLDER"),
     ],
 )
 def test_invalid_options(tmp_path, options, message):
