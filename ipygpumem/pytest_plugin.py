@@ -12,8 +12,8 @@ Marks of modules, classes, tests and parameter sets (``pytest.param(..., marks=.
 most specific mark takes precedence. Without a GPU, limits on GPU memory pass with a warning.
 
 Like notebook cells, tests are measured as changes relative to their start. Fixtures are excluded. The kernel's record
-of peak resident memory is reset for each measured test. If neither the marker nor the option is used, the plugin does not
-import PyTorch or other modules of this package.
+of peak resident memory is reset for each measured test. If neither the marker nor the option is used, the plugin does
+not import PyTorch or other modules of this package.
 """
 
 from __future__ import annotations
