@@ -1,4 +1,4 @@
-"""The command line, one module for each group of commands."""
+"""The shell command ``ipygpumem``, with a module for each group of subcommands."""
 
 from ipygpumem.cli.parser import main
 

@@ -1,4 +1,4 @@
-"""``html`` and ``view``: the viewer of snapshots as a file, and in the browser."""
+"""``html`` and ``view``: the snapshot viewer as an HTML file and in a browser."""
 
 from __future__ import annotations
 
@@ -58,18 +58,23 @@ def _view(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"page": str(path), "opened": opened})
     else:
-        print_lines(*([] if opened else ["no browser could be opened: open this file in a browser"]), str(path))
+        print_lines(*([] if opened else ["no browser is available: open this file in a browser"]), str(path))
     return 0
 
 
 _OPTIONS = (
-    Option(("files",), "FILE", "a snapshot (pickle or JSON, also .gz or .xz); up to eight side by side", many=True),
+    Option(
+        ("files",),
+        "FILE",
+        "a snapshot (pickle or JSON, optionally .gz or .xz); up to eight are shown side by side",
+        many=True,
+    ),
     Option(("--no-source",), None, "omit the source code of recorded cells"),
-    Option(("--strip-paths",), None, "omit the folders of files"),
+    Option(("--strip-paths",), None, "omit folders from file paths"),
     Option(
         ("--theme",),
         "THEME",
-        "auto (the system's, default), light or dark",
+        "auto (the system's theme, default), light or dark",
         choices=("auto", "light", "dark"),
         default="auto",
     ),
@@ -77,9 +82,14 @@ _OPTIONS = (
 COMMANDS = (
     Command(
         "html",
-        "write the viewer as one HTML file, which opens without a network",
-        (*_OPTIONS, Option(("-o", "--output"), "OUT", "file to write (default: named after FILE, in this folder)")),
+        "write the viewer to a single HTML file that works offline",
+        (
+            *_OPTIONS,
+            Option(
+                ("-o", "--output"), "OUT", "output file (default: the name of FILE with .html, in the current folder)"
+            ),
+        ),
         shell=_html,
     ),
-    Command("view", "open the viewer in the browser, as a page in a temporary folder", _OPTIONS, shell=_view),
+    Command("view", "open the viewer in a browser, as a page in a temporary folder", _OPTIONS, shell=_view),
 )

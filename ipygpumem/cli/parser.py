@@ -1,7 +1,7 @@
 """The shell command: ``ipygpumem summary FILE``, ``peak``, ``diff``, ``html``, ``view``, ``history`` and more.
 
-Commands on snapshots need only numpy, so that a file can be read on a computer without PyTorch and GPU. The exit status
-is 0, or 1 if a file cannot be read, or 2 if the arguments are invalid.
+Commands for snapshots require only numpy, so they also run on machines without PyTorch or a GPU. The exit status is 0
+on success, 1 if a file cannot be read, and 2 if the arguments are invalid.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ COMMANDS = (
     *snapshots.COMMANDS,
     *pages.COMMANDS,
     *(command for command in registry.COMMANDS if command.shell is not None),
-    Command("demo", "run some commands on a small real snapshot", shell=_demo),
+    Command("demo", "run example commands on a small snapshot", shell=_demo),
 )
-"""The shell commands in the order of the help."""
+"""Shell commands in the order of the help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, by default that of the command line, and return its exit status."""
+    """Run a command, by default with the arguments from the command line, and return its exit status."""
     parsed = parser().parse_args(arguments)
     if sys.stdout is None:
         print_error(OptionError("the standard output is closed"))
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(error)
         return BAD_ARGUMENTS if isinstance(error, OptionError) else BAD_FILE
     except BrokenPipeError:
-        _discard_output()  # the reader, such as head, has read enough
+        _discard_output()  # the reader, such as head, has closed the pipe
         return 0
     except OSError as error:
         print_error(OptionError(f"{error.filename or 'the output'}: {error.strerror or first_line(error)}"))
@@ -77,15 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Discard what Python would still write at exit."""
+    """Discard the buffered output that Python would otherwise write at exit."""
     with contextlib.suppress(OSError):  # the output is not a file, as in tests
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser for all commands."""
     result = argparse.ArgumentParser(
-        prog="ipygpumem", description="Analyze PyTorch's memory: snapshots, and the cells of sessions."
+        prog="ipygpumem", description="Analyze PyTorch's memory usage: memory snapshots and reports from notebooks."
     )
     subparsers = result.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

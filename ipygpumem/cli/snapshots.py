@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
 
 _TOP = 20
-"""Number of groups that are shown by default."""
+"""Default number of groups to show."""
 _KEYS = tuple(sorted(KEYS))
 _EVENT = re.compile(r"-?[0-9]{1,18}")
 
 
 def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
-    """Show each file, and print an error for those that cannot be shown; the OptionError of a single file is raised."""
+    """Show each file, and print errors. Return the exit status. Raise `OptionError` only if there is a single file."""
     status = 0
     for name in arguments.files:
         try:
@@ -48,7 +48,7 @@ def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, 
 
 
 def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
-    """The timeline of one device, or those of all devices that were used."""
+    """Return the timeline of a device, or the timelines of all devices that were used."""
     if device is not None:
         return [snapshot.timeline(device)]
     timelines = [timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved]
@@ -56,7 +56,7 @@ def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
 
 
 def _print_heading(arguments: argparse.Namespace, name: str, devices: Sequence[Timeline]) -> None:
-    """Print the file name if there are several files, or that no device was used."""
+    """Print the file name if there are several files, or a message if no device was used."""
     if not devices:
         print_lines(f"{one_line(name)}: no device used memory")
     elif len(arguments.files) > 1:
@@ -118,7 +118,7 @@ def _leaks(arguments: argparse.Namespace) -> int:
 def _fragmentation(arguments: argparse.Namespace) -> int:
     at_oom = arguments.at == "oom"
     if arguments.at is not None and not at_oom and not _EVENT.fullmatch(arguments.at):
-        raise OptionError(f"--at must be the number of an event, or oom, not {arguments.at!r}")
+        raise OptionError(f"--at must be an event number or oom, got {arguments.at!r}")
     event = None if arguments.at is None or at_oom else int(arguments.at)
 
     def show(snapshot: Snapshot, name: str) -> None:
@@ -128,7 +128,7 @@ def _fragmentation(arguments: argparse.Namespace) -> int:
             return
         devices = [timeline.device for timeline in timelines]
         if event is not None and arguments.device is None:
-            # each device has its own events; if none has this one, the first reports the error
+            # event numbers are per device; if no device has this event, the first device reports the error
             devices = [timeline.device for timeline in timelines if event < len(timeline.trace)] or devices[:1]
         results = [snapshot.fragmentation(event, device, arguments.need) for device in devices]
         if arguments.json:
@@ -171,7 +171,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 def _events(arguments: argparse.Namespace) -> int:
     if arguments.csv and arguments.parquet:
-        raise OptionError("choose one of --csv and --parquet")
+        raise OptionError("--csv and --parquet cannot be combined: use one of them")
     several = len(arguments.files) > 1
     csv_names: list[str] = []
 
@@ -193,51 +193,57 @@ def _events(arguments: argparse.Namespace) -> int:
 
 def _integer(value: str) -> int:
     if not _EVENT.fullmatch(value):
-        raise OptionError(f"must be a number, not {value!r}")
+        raise OptionError(f"must be an integer, got {value!r}")
     return int(value)
 
 
-_FILES = Option(("files",), "FILE", "a snapshot: pickle or JSON, also as .gz or .xz", many=True)
+_FILES = Option(("files",), "FILE", "a snapshot (pickle or JSON, optionally .gz or .xz)", many=True)
 _DEVICE = Option(("--device",), "N", "only this device", type=_integer)
 _GROUPS = (
-    Option(("--by",), "KEY", f"what to group by: {', '.join(_KEYS)} (default line)", _KEYS, "line"),
-    Option(("-n", "--top"), "N", f"number of groups (default {_TOP}; in JSON all)", type=positive),
+    Option(("--by",), "KEY", f"grouping key: {', '.join(_KEYS)} (default: line)", _KEYS, "line"),
+    Option(("-n", "--top"), "N", f"maximum number of groups (default: {_TOP}; all in JSON)", type=positive),
 )
 COMMANDS = (
-    Command("summary", "the peak, its time, and the lines that hold most of it", (_FILES, _DEVICE), shell=_summary),
-    Command("peak", "what was alive at the peak", (_FILES, _DEVICE, *_GROUPS), shell=_peak),
+    Command(
+        "summary", "show the peak, its time and the lines that hold most memory", (_FILES, _DEVICE), shell=_summary
+    ),
+    Command("peak", "show the allocations that are live at the peak", (_FILES, _DEVICE, *_GROUPS), shell=_peak),
     Command(
         "leaks",
-        "what was allocated and is still alive at the end",
+        "show the allocations that are still live at the end",
         (
             _FILES,
             _DEVICE,
             *_GROUPS,
-            Option(("--first",), "EVENT", "only what was allocated after this event", type=_integer),
-            Option(("--last",), "EVENT", "only what was alive after this event (default: the last)", type=_integer),
+            Option(("--first",), "EVENT", "only allocations after this event", type=_integer),
+            Option(
+                ("--last",), "EVENT", "only allocations live after this event (default: the last event)", type=_integer
+            ),
         ),
         shell=_leaks,
     ),
     Command(
         "fragmentation",
-        "free memory inside PyTorch's segments",
+        "show free memory in PyTorch's segments",
         (
             _FILES,
             _DEVICE,
             Option(
-                ("--at",), "EVENT|oom", "after this event (default: the last), or why each out-of-memory error happened"
+                ("--at",),
+                "EVENT|oom",
+                "state after this event (default: the last event), or oom to explain each out-of-memory error",
             ),
-            Option(("--need",), "SIZE", "where an allocation of this size would fit", type=byte_count),
+            Option(("--need",), "SIZE", "show where an allocation of this size would fit", type=byte_count),
         ),
         shell=_fragmentation,
     ),
     Command(
         "diff",
-        "what changed between the peaks of two snapshots, or between two events",
+        "show the changes between the peaks of two snapshots, or between two events",
         (
             Option(("before",), "A", "a snapshot"),
-            Option(("after",), "B", "a snapshot to compare with A; may be the same file"),
-            Option(("--device",), "N", "this device (default: the one with the highest peak)", type=_integer),
+            Option(("after",), "B", "a snapshot to compare with A; can be the same file"),
+            Option(("--device",), "N", "device to compare (default: the device with the highest peak)", type=_integer),
             Option(("--at",), "EVENT_A EVENT_B", "events to compare (default: the peaks)", type=_integer, values=2),
             *_GROUPS,
         ),
@@ -245,12 +251,12 @@ COMMANDS = (
     ),
     Command(
         "events",
-        "all events as a table",
+        "print all events as a table",
         (
             _FILES,
             _DEVICE,
-            Option(("--csv",), None, "as CSV, to the standard output (default)"),
-            Option(("--parquet",), None, "as Parquet, next to each file"),
+            Option(("--csv",), None, "write CSV to the standard output (default)"),
+            Option(("--parquet",), None, "write a Parquet file next to each snapshot"),
         ),
         shell=_events,
     ),

@@ -1,10 +1,11 @@
 """A drop-in replacement for ``ipyexperiments.utils.mem``: the same names, units and tolerance.
 
-All values are of the whole device according to NVML (or CUDA, if there is no NVML), in MiB, rounded down. ``used``
-includes the driver's reserve, so that total = free + used. CUDA allocates in steps of 2 MiB, which is the tolerance.
-Unlike the original, this module can be imported without a GPU; its functions then raise `RecordingError`.
+All values refer to the whole device, are read from NVML (or CUDA if NVML is not available), and are in MiB, rounded
+down. ``used`` includes memory reserved by the driver, so that total = free + used. The tolerance is 2 MiB, the
+granularity of CUDA allocations. Unlike the original, this module can be imported without a GPU. Its functions then
+raise `RecordingError`.
 
-Names and meaning are those of stas00/ipyexperiments (Apache-2.0), ``ipyexperiments/utils/mem.py``.
+Names and semantics are those of stas00/ipyexperiments (Apache-2.0), ``ipyexperiments/utils/mem.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _FLOATS_PER_MIB = MIB // 4
 
 
 class GPUMemory(NamedTuple):
-    """The memory of a device in MiB."""
+    """Total, free and used memory of a device in MiB."""
 
     total: int
     free: int
@@ -47,7 +48,7 @@ class GPUMemory(NamedTuple):
 def _torch() -> Any:
     problem = pytorch.problem(load=True)
     if problem:
-        raise RecordingError(f"these functions need a GPU: {problem}")
+        raise RecordingError(f"this function requires a GPU: {problem}")
     return pytorch.module()
 
 
@@ -65,41 +66,41 @@ def _read_device(device: int | None) -> DeviceReading:
 
 
 def preload_pytorch(device_id: int = 0) -> None:
-    """Initialize CUDA on a device, unless CUDA is initialized already."""
+    """Initialize CUDA on a device, unless CUDA is already initialized."""
     torch = _torch()
     if not torch.cuda.is_initialized():
         torch.ones((1, 1)).to(torch.device("cuda", device_id))
 
 
 def gpu_mem_get_mbs(torch_gpu_id: int | None = None) -> GPUMemory:
-    """Return total, free and used MiB of a device, by default the current one. PyTorch's cache is used memory."""
+    """Return the memory of a device, by default the current device. PyTorch's cache counts as used memory."""
     reading = _read_device(torch_gpu_id)
     total, free = reading.total or 0, reading.free or 0
     return GPUMemory(total=total // MIB, free=free // MIB, used=(total - free) // MIB)
 
 
 def gpu_mem_get_total_mbs(torch_gpu_id: int | None = None) -> int:
-    """Return the device's total MiB."""
+    """Return the total memory of a device in MiB."""
     return gpu_mem_get_mbs(torch_gpu_id).total
 
 
 def gpu_mem_get_free_mbs(torch_gpu_id: int | None = None) -> int:
-    """Return the free MiB."""
+    """Return the free memory of a device in MiB."""
     return gpu_mem_get_mbs(torch_gpu_id).free
 
 
 def gpu_mem_get_used_mbs(torch_gpu_id: int | None = None) -> int:
-    """Return the used MiB."""
+    """Return the used memory of a device in MiB."""
     return gpu_mem_get_mbs(torch_gpu_id).used
 
 
 def gpu_mem_get_free_no_cache_mbs() -> int:
-    """Return the free MiB after garbage collection and ``torch.cuda.empty_cache()``."""
+    """Return the free memory in MiB after garbage collection and ``torch.cuda.empty_cache()``."""
     return _memory_without_cache().free
 
 
 def gpu_mem_get_used_no_cache_mbs() -> int:
-    """Return the used MiB after garbage collection and ``torch.cuda.empty_cache()``."""
+    """Return the used memory in MiB after garbage collection and ``torch.cuda.empty_cache()``."""
     return _memory_without_cache().used
 
 
@@ -111,10 +112,10 @@ def _memory_without_cache() -> GPUMemory:
 
 
 def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> Any:
-    """Allocate a float32 tensor of ``n`` MiB on the current device; None if there is not enough memory.
+    """Allocate and return a float32 tensor of ``n`` MiB on the current device; None if there is not enough memory.
 
     Raises:
-        torch.OutOfMemoryError: There is not enough memory, and ``fatal`` is set.
+        torch.OutOfMemoryError: There is not enough memory, and ``fatal`` is True.
     """
     torch = _torch()
     try:
@@ -129,7 +130,7 @@ def gpu_mem_leave_free_mbs(n: int) -> Any:
     """Allocate a tensor that leaves ``n`` MiB of the current device free.
 
     Raises:
-        AssertionError: No more than ``n`` MiB are free already.
+        AssertionError: At most ``n`` MiB are free.
     """
     available = gpu_mem_get_free_no_cache_mbs()
     if available <= n:

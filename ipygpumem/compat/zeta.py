@@ -1,8 +1,8 @@
 """Drop-in replacements for two context managers of zeta.utils (kyegomez/zeta).
 
-`save_memory_snapshot` creates a folder with ``snapshot.pickle``; unlike the original it also accepts a string, and
-stops recording afterwards. `print_cuda_memory_usage` prints the change of ``torch.cuda.memory_allocated`` on the
-current device, in GiB but labelled GB like the original, also when the block raises or is nested.
+`save_memory_snapshot` creates a folder with ``snapshot.pickle``. Unlike the original, it also accepts a string and
+stops recording afterwards. `print_cuda_memory_usage` prints the change in ``torch.cuda.memory_allocated`` on the
+current device in GiB, labeled GB as in the original, even if the block raises an exception or is nested.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["print_cuda_memory_usage", "save_memory_snapshot"]
 
 @contextlib.contextmanager
 def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Record the block's allocation history and save it, also when the block raises. Yields the snapshot's path.
+    """Record the allocation history of a block and save it, even if the block raises. Yield the snapshot's path.
 
-    ``path`` is a folder for ``snapshot.pickle``, created if it does not exist, or a file ending in ``.pickle`` or
-    ``.pkl``. Errors are raised before the block runs.
+    ``path`` is a folder for ``snapshot.pickle``, which is created if it does not exist, or a file name that ends in
+    ``.pickle`` or ``.pkl``. Errors are raised before the block runs.
 
     Raises:
         OptionError: The path cannot be written to.
-        RecordingError: No history can be recorded (no GPU, or another allocator); no folder is created.
+        RecordingError: The history cannot be recorded (no GPU or a different allocator). The folder is not created.
     """
     target = Path(path).expanduser()
     if target.suffix not in {".pickle", ".pkl"} or target.is_dir():
@@ -52,14 +52,14 @@ def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def print_cuda_memory_usage() -> Iterator[None]:
-    """Print the change of allocated memory on the device that is current at the start: ``CUDA memory usage: 0.40 GB``.
+    """Print the change in allocated memory on the initial current device, as in ``CUDA memory usage: 0.40 GB``.
 
     Raises:
-        RecordingError: PyTorch has no GPU. Raised before the block runs.
+        RecordingError: No GPU is available to PyTorch. The block does not run.
     """
     problem = pytorch.problem(load=True)
     if problem:
-        raise RecordingError(f"there is no CUDA memory: {problem}")
+        raise RecordingError(f"CUDA memory usage is not available: {problem}")
     cuda: Any = sys.modules["torch"].cuda
     index = cuda.current_device() if cuda.is_initialized() else 0
     before = cuda.memory_allocated(index)

@@ -1,4 +1,4 @@
-"""Views of a snapshot: in a notebook, as a stand-alone page and as a still picture."""
+"""Views of a snapshot: in a notebook, as a standalone HTML page and as a static image."""
 
 from __future__ import annotations
 

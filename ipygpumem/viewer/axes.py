@@ -1,6 +1,6 @@
-"""Still pictures as small PNG files: their figures and axes, drawn by matplotlib's Agg backend without pyplot.
+"""Figures and axes for static images, which matplotlib's Agg backend draws as small PNG files without pyplot.
 
-matplotlib is imported when the first picture is drawn: it is slow to import and may not be installed.
+matplotlib is imported only when an image is drawn, because the import is slow and the package is optional.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 
     Ticks = list[tuple[float, str]]
     LegendItem = tuple[str, str, Any]
-    """Color, label, and matplotlib's style of the line; None for a filled area."""
+    """Color, label and matplotlib line style, which is None for a filled area."""
 
 MAX_BYTES = 60_000
-"""Target size of a PNG: a picture that exceeds it is drawn again with fewer pixels."""
+"""Target size of a PNG file in bytes. Larger images are drawn again with fewer pixels."""
 SCALES = (2.0, 1.5, 1.0)
-"""Pixels per CSS pixel, in the order in which they are tried."""
+"""Image pixels per CSS pixel, in the order in which they are tried."""
 _COLORS = 128
 WIDTH = 880
-"""Width of every picture in CSS pixels."""
+"""Width of every image in CSS pixels."""
 LEFT, RIGHT = 70, 16
-"""Margins beside a plot in CSS pixels."""
+"""Margins to the left and right of a plot in CSS pixels."""
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 INK, SOFT = "#1b1f24", "#59636e"
 _DPI = 100
 POINT = 72 / _DPI
-"""Points per CSS pixel: matplotlib measures fonts and lines in points."""
+"""Points per CSS pixel. Font sizes and line widths in matplotlib are in points."""
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MAX_BYTE_INTERVALS = 6
 _MAX_TICKS = 9
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (180.0, 60.0, "min"), (1.0, 1.0, "s"), (0.0, 1e-3, "ms"))
-"""For each unit: the shortest span that uses it, its seconds, its symbol."""
+"""Shortest span in seconds, length in seconds and symbol of each unit of time."""
 
 
 def style() -> contextlib.AbstractContextManager[None]:
-    """Return a context with the settings of all pictures, whatever the user has set."""
+    """Return a context manager with the style of all images, independent of the user's settings."""
     from matplotlib import style as styles
 
     return styles.context(["default", str(files("ipygpumem") / "data" / "picture.mplstyle")])
 
 
 class PlotLayout:
-    """A white figure whose texts, legends and plots are placed in CSS pixels from the upper left corner.
+    """A white figure with text, legends and plots at positions in CSS pixels from the upper left corner.
 
     ``scale`` is the number of image pixels per CSS pixel.
     """
@@ -66,18 +66,18 @@ class PlotLayout:
 
         self.height, self.scale = height, scale
         self.columns = round(PLOT_WIDTH * scale)
-        """Width of a plot in pixels of the image."""
+        """Width of a plot in image pixels."""
         self.figure: Any = Figure(figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI * scale, facecolor="white")
         self._canvas: Any = FigureCanvasAgg(self.figure)
         self._css = Affine2D().scale(1 / WIDTH, -1 / height).translate(0, 1) + self.figure.transFigure
 
     def pixels(self) -> NDArray[np.uint8]:
-        """Draw the figure: uint8, shape (height, width, 4)."""
+        """Draw the figure. Return its pixels as a uint8 array of shape (height, width, 4)."""
         self._canvas.draw()
         return np.asarray(self._canvas.buffer_rgba())
 
     def png(self) -> bytes:
-        """Draw the figure as a PNG with a palette, which takes a fraction of the space."""
+        """Draw the figure and return it as a PNG file with a palette, which reduces the file size."""
         from PIL import Image
 
         image = Image.fromarray(self.pixels()[:, :, :3])
@@ -89,7 +89,7 @@ class PlotLayout:
         return float(artist.get_window_extent(self._canvas.get_renderer()).x1) / self.scale
 
     def text(self, x: float, y: float, text: str, *, limit: float = WIDTH, **options: Any) -> float:
-        """Write one line with its middle at ``y``, shortened to ``limit`` pixels, and return where it ends."""
+        """Draw a line of text centered at ``y``, truncated to ``limit`` pixels. Return its right edge."""
         text = printable(text)
         options = {"color": SOFT, "va": "center_baseline", "transform": self._css, **options}
         artist = self.figure.text(x, y, text, **options)
@@ -98,13 +98,13 @@ class PlotLayout:
             artist.set_text(f"{text.rstrip()}…")
         return end
 
-    def title(self, x: float, y: float, name: str, facts: str, *, size: float = 12) -> None:
-        """Write a name in bold, followed by facts about it."""
+    def title(self, x: float, y: float, name: str, details: str, *, size: float = 12) -> None:
+        """Draw a name in bold, followed by details."""
         end = self.text(x, y, name, color=INK, weight="bold", size=size * POINT)
-        self.text(end + size, y, facts, limit=WIDTH - RIGHT - end - size)
+        self.text(end + size, y, details, limit=WIDTH - RIGHT - end - size)
 
     def legend(self, x: float, y: float, items: Iterable[LegendItem], columns: int = 0, **options: Any) -> None:
-        """Draw matplotlib's legend with its upper left corner at ``x``, ``y``; by default on one line."""
+        """Draw a legend with its upper left corner at ``(x, y)``, by default on one line."""
         from matplotlib.lines import Line2D
         from matplotlib.patches import Patch
 
@@ -127,7 +127,7 @@ class PlotLayout:
         legend.get_title().set_color(SOFT)
 
     def strip(self, top: float, height: float, x_limits: tuple[float, float]) -> Any:
-        """Add axes as wide as a plot and from 0 to 1 high, without frame and ticks."""
+        """Add axes with the width of a plot and a vertical range from 0 to 1, without frame and ticks."""
         bottom = 1 - (top + height) / self.height
         axes = self.figure.add_axes((LEFT / WIDTH, bottom, PLOT_WIDTH / WIDTH, height / self.height))
         axes.set(xlim=x_limits, ylim=(0, 1))
@@ -137,7 +137,7 @@ class PlotLayout:
     def plot(
         self, top: float, height: float, x_limits: tuple[float, float], bytes_limit: float, tick_limit: float = 1.0
     ) -> Any:
-        """Add axes for 0 to ``bytes_limit`` bytes with ticks up to ``tick_limit`` times ``bytes_limit``."""
+        """Add axes from 0 to ``bytes_limit`` bytes, with ticks up to ``tick_limit`` times ``bytes_limit``."""
         axes = self.strip(top, height, x_limits)
         axes.set_axis_on()
         axes.set_ylim(0, bytes_limit)
@@ -147,7 +147,7 @@ class PlotLayout:
         return axes
 
     def label_x(self, axes: Any, ticks: Ticks, **options: Any) -> None:
-        """Set the ticks of the horizontal axis; a last label that would cross the sheet's edge ends at its tick."""
+        """Set the ticks of the horizontal axis. Right-align the last label if it would extend beyond the figure."""
         axes.set_xticks([value for value, _ in ticks], [label for _, label in ticks], **options)
         for label in axes.xaxis.get_ticklabels()[-1:]:
             if self._right_edge(label) > WIDTH:
@@ -155,20 +155,20 @@ class PlotLayout:
 
 
 def steps(axes: Any, edges: Any, values: Any, color: str, *, baseline: Any = None, width: float = 0) -> None:
-    """Draw a step curve ``width`` CSS pixels wide, or fill the area above ``baseline``; NaN leaves a gap."""
+    """Draw a step curve ``width`` CSS pixels wide, or fill the area above ``baseline``. NaN values create gaps."""
     from matplotlib.patches import StepPatch
 
     fill = baseline is not None
     options: dict[str, Any] = {"fill": fill, "antialiased": not fill, "color": color, "linewidth": width * POINT}
-    # not axes.stairs, which spends most of its time on data limits
+    # faster than axes.stairs, which spends most of its time on data limits
     axes.add_artist(StepPatch(values, edges, baseline=baseline, **options))
 
 
 def mark_peak(axes: Any, x: float, level: float, label: str) -> None:
-    """Draw a ring at the peak and its label at the top of the plot."""
+    """Draw a circle at the peak, and its label at the top of the plot."""
     axes.plot([x], [level], "o", markersize=5 * POINT, markerfacecolor="white", markeredgecolor=INK, clip_on=False)
     first, last = axes.get_xlim()
-    right = (x - first) / (last - first) < 0.7  # noqa: PLR2004 (the label needs the rest of the width)
+    right = (x - first) / (last - first) < 0.7  # noqa: PLR2004 (fraction of the width that leaves space for the label)
     axes.annotate(
         label,
         (x, 1),
@@ -184,7 +184,7 @@ def mark_peak(axes: Any, x: float, level: float, label: str) -> None:
 
 
 def byte_ticks(limit: float) -> Ticks:
-    """Return multiples of a power of two from 0 up to ``limit`` bytes, at most seven, in the unit of ``limit``."""
+    """Return at most seven ticks at multiples of a power of two from 0 to ``limit`` bytes, labeled in one unit."""
     step = 1
     while limit / step > _MAX_BYTE_INTERVALS:
         step *= 2
@@ -194,12 +194,12 @@ def byte_ticks(limit: float) -> Ticks:
 
 
 def event_ticks(count: int) -> Ticks:
-    """Return round event numbers below ``count``."""
+    """Return ticks at round event numbers below ``count``."""
     return [(value, f"{value:,.0f}") for value in _round_values(0, count - 1, integer=True)] if count else []
 
 
 def time_ticks(first: float, last: float) -> Ticks:
-    """Return round times from ``first`` to ``last`` seconds, all in one unit."""
+    """Return ticks at round times from ``first`` to ``last`` seconds, labeled in one unit."""
     unit, symbol = next((unit, symbol) for shortest, unit, symbol in _TIME_UNITS if last - first >= shortest)
     values = _round_values(first / unit, last / unit)
     return [(value * unit, f"{value:g} {symbol}" if value else "0") for value in values]
@@ -213,7 +213,7 @@ def _round_values(first: float, last: float, *, integer: bool = False) -> list[f
 
 
 def printable(text: str) -> str:
-    """Replace characters that the font lacks, which matplotlib would warn about."""
+    """Replace characters that are missing in the font, which would cause warnings from matplotlib."""
     return "".join(character if ord(character) in _font_characters() else "?" for character in text)
 
 
@@ -229,9 +229,9 @@ class PngImage:
     """A PNG image.
 
     Attributes:
-        png: Content of the file, usually at most `MAX_BYTES`.
-        width, height: Size in CSS pixels; the image itself may have twice as many pixels.
-        text: Description for displays without images.
+        png: Contents of the PNG file, usually at most `MAX_BYTES` long.
+        width, height: Size in CSS pixels. The image can have up to twice as many pixels in each dimension.
+        text: Description for front ends that do not show images.
     """
 
     png: bytes
@@ -241,16 +241,20 @@ class PngImage:
 
 
 def render(height: int, draw: Callable[[PlotLayout], None], text: str, scales: Sequence[float] = SCALES) -> PngImage:
-    """Draw a picture with the first of ``scales`` whose file is small enough; `OptionError` without matplotlib."""
+    """Draw an image at the first of ``scales`` for which the PNG file is at most `MAX_BYTES` long.
+
+    Raises:
+        OptionError: matplotlib is not installed.
+    """
     try:
         with style():
             for scale in scales:
-                sheet = PlotLayout(height, scale)
-                draw(sheet)
-                png = sheet.png()
+                layout = PlotLayout(height, scale)
+                draw(layout)
+                png = layout.png()
                 if len(png) <= MAX_BYTES:
                     break
     except ImportError as error:
-        message = f"pictures require matplotlib: install it with pip install matplotlib ({first_line(error)})"
+        message = f"images require matplotlib: install it with pip install matplotlib ({first_line(error)})"
         raise OptionError(message) from error
     return PngImage(png, WIDTH, height, text)

@@ -1,4 +1,4 @@
-"""Where displays appear: a notebook that shows widgets, one that runs unattended, a terminal, or plain Python."""
+"""Detection of the display target: a notebook with widgets, a notebook without a front end, a terminal or Python."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DisplayTarget:
-    """Where a display appears.
+    """The target of displays in the current process.
 
     Attributes:
-        kind: ``live``: a front end that shows widgets. ``batch``: a notebook that runs unattended (nbclient, papermill,
+        kind: ``live``: a front end that shows widgets. ``batch``: a notebook without a front end (nbclient, papermill,
             ``jupyter execute``). ``text``: a terminal. ``none``: no IPython.
-        publish: Displays a MIME bundle with its metadata.
-        cell, request: The front end's id of the running cell, if it sends one, and message id of its execution.
-        updates: Whether displays can certainly be updated. A console without updates would show the first state
-            forever, so this requires a cell id, which notebooks send, or Colab.
+        publish: Function that displays a MIME bundle with its metadata.
+        cell, request: ID of the running cell, if the front end sends one, and message ID of its execution request.
+        updates: Whether the front end is known to support display updates. Consoles may ignore updates, so this
+            requires Colab or a cell ID, which notebooks send.
     """
 
     kind: Literal["live", "batch", "text", "none"]
@@ -41,7 +41,7 @@ def current_target() -> DisplayTarget:
 
 
 def shell_target(shell: Any) -> DisplayTarget:
-    """Return the target of a shell's displays during the current execution."""
+    """Return the target of displays in a shell during the current execution."""
 
     def publish(data: dict[str, Any], metadata: dict[str, Any]) -> None:
         shell.display_pub.publish(data=data, metadata=metadata)
@@ -49,8 +49,7 @@ def shell_target(shell: Any) -> DisplayTarget:
     if getattr(shell, "kernel", None) is None:
         return DisplayTarget("text", publish)
     parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
-    # programs that run notebooks in the background do not allow input, and every interactive front end does; only
-    # Voila shows widgets without input
+    # interactive front ends allow input, programs that execute notebooks do not; only Voila shows widgets without input
     allows_input = parent.get("content", {}).get("allow_stdin", True)
     live = allows_input or "voila" in os.environ.get("SERVER_SOFTWARE", "")
     cell, request = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id")
@@ -60,4 +59,4 @@ def shell_target(shell: Any) -> DisplayTarget:
 
 def _print(data: dict[str, Any], metadata: dict[str, Any]) -> None:
     del metadata
-    print(data["text/plain"])  # noqa: T201 (the display of plain Python)
+    print(data["text/plain"])  # noqa: T201 (the display in plain Python)

@@ -1,8 +1,8 @@
-"""Level of detail for a picture of fixed width: every peak stays visible, and small allocations are added up.
+"""Level of detail for plots of fixed width, which show every peak and merge small allocations.
 
-Each pixel column represents a range of events and shows the instant with the most requested bytes, so that no peak is
-missed. There the live allocations are stacked in the order in which they were made. An allocation at least one pixel
-high is drawn individually; runs of smaller ones are merged into bands.
+Each pixel column represents a range of events and shows the state with the most requested memory in this range. The
+allocations that are live in this state are stacked in order of allocation. Allocations at least one pixel high are
+drawn individually, and sequences of smaller allocations are merged into bands.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     Pixels = NDArray[np.uint8]
 
 EMPTY = 0
-"""Pixel value above all allocations."""
+"""Pixel value of the background above all allocations."""
 SMALL = 1
-"""Pixel value of mixed allocations that are less than one pixel high."""
+"""Pixel value of merged allocations that are less than one pixel high."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +33,11 @@ class Columns:
     """Pixel columns and the events that they represent.
 
     Attributes:
-        first: int64, first event of each column; -1 is the state before the first event.
-        event: int64, event after which requested bytes are highest: the instant that is shown.
-        requested: int64, bytes at that instant.
-        reserved: int64, most bytes reserved at any instant of the column; None if unknown or inconsistent.
-        edges: float64, one more than columns: their borders on an axis of events.
+        first: int64, first event of each column; -1 for the state before the first event.
+        event: int64, event after which requested memory is highest, which is the state that the column shows.
+        requested: int64, requested memory in that state in bytes.
+        reserved: int64, maximum reserved memory in the column in bytes; None if unknown or inconsistent.
+        edges: float64, borders of the columns on the event axis, with one more element than columns.
     """
 
     first: Ints
@@ -50,14 +50,14 @@ class Columns:
         return len(self.first)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the first column that represents events ``first`` to ``last`` and the column after them."""
+        """Return the first and the past-the-end column that represent events ``first`` to ``last``."""
         begin = int(np.searchsorted(self.first, first, side="left"))
         if begin == len(self) or self.first[begin] > first:
             begin -= 1  # the range starts within a column
         return begin, max(int(np.searchsorted(self.first, last, side="right")), begin + 1)
 
     def center(self, event: int) -> float:
-        """Return the center of the column that represents an event, the middle one if there are several."""
+        """Return the center of the column that represents an event, or of the middle column if there are several."""
         begin, end = self.span(event, event)
         middle = (begin + end - 1) // 2
         return float(self.edges[middle] + self.edges[middle + 1]) / 2
@@ -84,10 +84,19 @@ def columns(timeline: Timeline, width: int) -> Columns:
 
 
 def strata(timeline: Timeline, chosen: Columns, height: int, unit: float, *, single: Pixels, band: Pixels) -> Pixels:
-    """Compute what each pixel shows, with ``unit`` bytes per pixel: uint8, shape (height, columns), the top row first.
+    """Compute the pixel values of the stacked allocations.
 
-    ``single`` has the pixel value of each allocation where it is drawn individually, above `SMALL`, and ``band`` its
-    value in a run of small ones with equal values. A run that is itself less than one pixel high becomes `SMALL`.
+    Args:
+        timeline: Timeline of a device.
+        chosen: The pixel columns.
+        height: Number of rows.
+        unit: Bytes per pixel.
+        single: Value of each allocation where it is drawn individually, greater than `SMALL`.
+        band: Value of each allocation in a band. Small allocations with equal values form a band, and bands less than
+            one pixel high become `SMALL`.
+
+    Returns:
+        uint8 array of shape (height, columns), top row first.
     """
     pixels = np.full((height, len(chosen)), EMPTY, np.uint8)
     sizes = timeline.allocations.size
@@ -107,16 +116,16 @@ def strata(timeline: Timeline, chosen: Columns, height: int, unit: float, *, sin
 
 
 def _live_rows(timeline: Timeline, chosen: Columns) -> Iterator[Ints]:
-    """Yield the allocations that are live at each column's instant, in the order in which they were made."""
+    """Yield the allocations that are live in the state that each column shows, in order of allocation."""
     allocations = timeline.allocations
     order = np.argsort(allocations.start, kind="stable")
     start, end = allocations.start[order], allocations.end[order]
     live = np.zeros(0, np.int64)
-    made = 0
+    added = 0
     for event in chosen.event.tolist():
-        # columns are in the order of events, so an allocation that was freed never becomes live again
+        # columns are in event order, so a freed allocation never becomes live again
         until = int(np.searchsorted(start, event, side="right"))
-        live = np.concatenate([live, np.arange(made, until)])
+        live = np.concatenate([live, np.arange(added, until)])
         live = live[end[live] > event]
-        made = until
+        added = until
         yield order[live]

@@ -1,4 +1,4 @@
-"""Colors of allocations: each line of code that holds most of the peak has its own."""
+"""Colors of allocations. The lines of code that hold most memory at the peak have distinct colors."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.snapshot import Snapshot
 
-# the same colors as in the viewer (js/snapshot/palette.js): distinguishable with any color vision
+# same as js/snapshot/palette.js; distinguishable with color vision deficiencies
 _LINE_COLORS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#b9a0dc", "#99ddff", "#aaaa00", "#ffaabb", "#8fb7a8")
-# for allocations without a line of code, by the start of their label
+# for allocations without a line of code, by label prefix
 _LABEL_COLORS = {"(older": "#b4bfcc", "(no stack": "#c9c2b4", "(no frame": "#bfc8d2", "(no Python": "#d8cfb4"}
 _OTHER_LINES_COLOR = "#c4c9d0"
 _SMALL_COLOR = (154, 161, 171, 255)
 _SHADES = (0.0, 0.14, 0.28, 0.5)
-"""Share of white: allocations of one line alternate between all but the last, which is for bands."""
+"""Fractions of white. Allocations from a line alternate between all but the last shade, which is for bands."""
 _ALTERNATING = len(_SHADES) - 1
 
 
 class LegendEntry(NamedTuple):
-    """A line of code, its requested bytes at the peak, its percentage of the peak, and its color (``#rrggbb``)."""
+    """A line of code with its requested memory at the peak, its percentage of the peak and its color (``#rrggbb``)."""
 
     label: str
     bytes: int
@@ -46,10 +46,10 @@ class LineColors:
     """Colors of a device's allocations.
 
     Attributes:
-        single: uint8 for each allocation: pixel value where it is drawn individually (see `detail.strata`).
-        band: uint8 for each allocation: pixel value in a run of small allocations of one line.
-        palette: uint8, shape (256, 4): red, green, blue and alpha by pixel value.
-        legend: Entries, the largest first.
+        single: uint8, pixel value of each allocation where it is drawn individually (see `strata`).
+        band: uint8, pixel value of each allocation in a band of small allocations from one line.
+        palette: uint8 array of shape (256, 4), RGBA color of each pixel value.
+        legend: Legend entries, largest first.
     """
 
     single: NDArray[np.uint8]
@@ -59,12 +59,12 @@ class LineColors:
 
 
 def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
-    """Color a device's allocations by the line of code that made them."""
+    """Return colors for a device's allocations by the line of code that allocated them."""
     allocations = timeline.allocations
     rows = np.arange(len(allocations))
     _, line = label_rows(snapshot, timeline, rows, "line")
     live = snapshot.live(device=timeline.device)
-    # groups and totals have the same order: by bytes, and equal ones alike
+    # groups and totals are sorted in the same order, also where sizes are equal
     groups = live.by("line")
     totals = add_up(line[live.rows], allocations.size[live.rows])
     colors = _group_colors(groups[: len(_LINE_COLORS)])
@@ -89,12 +89,12 @@ def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
 
 
 def _group_colors(groups: Sequence[Group]) -> list[str]:
-    """Give lines of code strong colors in their order, and allocations without a line their own muted color."""
-    strong = iter(_LINE_COLORS)
+    """Assign saturated colors to lines of code in order, and muted colors to allocations without a line."""
+    saturated = iter(_LINE_COLORS)
     colors = []
     for group in groups:
         muted = [color for start, color in _LABEL_COLORS.items() if group.label.startswith(start)]
-        colors.append(muted[0] if muted and group.line is None else next(strong))
+        colors.append(muted[0] if muted and group.line is None else next(saturated))
     return colors
 
 

@@ -1,7 +1,7 @@
-"""Snapshots as one HTML file that opens without a network and without Python.
+"""Snapshots as a single HTML file that requires neither a network connection nor Python.
 
-The file contains the viewer's script and the encoded data as base64. Its Content-Security-Policy allows only this
-script, identified by its hash (and by ``blob:``, for the part that runs in a worker), and forbids every connection.
+The file contains the viewer's script and the base64-encoded data. Its Content-Security-Policy allows only this script,
+identified by hash, with ``blob:`` URLs for its worker, and blocks all connections.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_SNAPSHOTS = 8
-"""Limit of snapshots side by side: the usual number of GPUs in a machine."""
+"""Maximum number of snapshots side by side, which is the usual number of GPUs in a machine."""
 _MAX_NAMES = 2
 _PAGE = """<!DOCTYPE html>
 <html lang="en" data-theme="{theme}">
@@ -40,8 +40,8 @@ noscript, .plain {{ display: block; margin: 3rem auto; max-width: 40rem; font: 1
 </head>
 <body>
 <main id="ipygpumem"></main>
-<noscript>This page needs JavaScript to show {what}, but JavaScript is disabled in this browser. The page loads nothing
-from any network.</noscript>
+<noscript>This page needs JavaScript to show {content}, but JavaScript is disabled in this browser. The page loads no
+data from the network.</noscript>
 {data}
 <script>{script}</script>
 </body>
@@ -51,7 +51,7 @@ from any network.</noscript>
 
 @dataclass(frozen=True, slots=True)
 class PageData:
-    """The name that a page shows, and a snapshot as `ipygpumem.snapshot.export.encode` encodes it, or other data."""
+    """Encoded data for a page, such as a snapshot from `ipygpumem.snapshot.export.encode`, with its display name."""
 
     name: str
     data: bytes
@@ -59,33 +59,33 @@ class PageData:
 
 @cache
 def script(name: str) -> str:
-    """Return the text of a JavaScript bundle, such as ``"page.js"`` or ``"widget.js"``."""
+    """Return the source of a JavaScript bundle, such as ``"page.js"`` or ``"widget.js"``."""
     return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
 
 
 def page(snapshots: Sequence[PageData], theme: str = "auto") -> str:
-    """Return the HTML of the viewer of one to eight snapshots; see `document`."""
+    """Return the HTML page of the viewer for one to eight snapshots; see `document`."""
     check_snapshot_count(len(snapshots))
     return document("page.js", "a memory snapshot", snapshots, theme)
 
 
 def check_snapshot_count(count: int) -> None:
-    """Raise `OptionError` if the viewer cannot show so many snapshots."""
+    """Raise `OptionError` if the viewer does not support this number of snapshots."""
     if not 1 <= count <= MAX_SNAPSHOTS:
         raise OptionError(f"the viewer shows 1 to {MAX_SNAPSHOTS} snapshots side by side, got {count}")
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Join names into one phrase: ``a and b``, ``a, b and 6 more``."""
+    """Join names into a phrase such as ``a and b`` or ``a, b and 6 more``."""
     if len(names) <= _MAX_NAMES:
         return " and ".join(names)
     return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
 
 
-def document(bundle: str, what: str, data: Sequence[PageData], theme: str) -> str:
-    """Return the HTML of a page with a bundle and its data. Without JavaScript, it says ``what`` it would show.
+def document(bundle: str, content: str, data: Sequence[PageData], theme: str) -> str:
+    """Return an HTML page with a bundle and its data. ``content`` describes the data if JavaScript is disabled.
 
-    The theme is ``"auto"`` (follows the system), ``"light"`` or ``"dark"``; others raise `OptionError`.
+    The theme is ``"auto"`` (the system's theme), ``"light"`` or ``"dark"``. Other values raise `OptionError`.
     """
     if theme not in {"auto", "light", "dark"}:
         raise OptionError(f"unknown theme {theme!r}: choose auto, light or dark")
@@ -100,7 +100,7 @@ def document(bundle: str, what: str, data: Sequence[PageData], theme: str) -> st
         policy=html.escape(policy),
         scheme="light dark" if theme == "auto" else theme,
         title=_escape(join_names([page_data.name for page_data in data])),
-        what=what,
+        content=content,
         data="\n".join(map(_data_element, data)),
         script=text,
     )
@@ -113,5 +113,5 @@ def _data_element(page_data: PageData) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape text for an element or an attribute; unpaired surrogates become question marks."""
+    """Escape text for an element or attribute. Unpaired surrogates become question marks."""
     return html.escape(text.encode("utf-8", "replace").decode())

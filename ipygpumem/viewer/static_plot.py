@@ -1,7 +1,6 @@
-"""The still picture of a snapshot, for nbconvert, GitHub, untrusted notebooks and reports.
+"""Static plot of a snapshot, for nbconvert, GitHub, untrusted notebooks and reports.
 
-It is as exact as the viewer (see `detail`): every pixel column shows the instant with the most bytes. Its background is
-white in light and dark notebooks.
+Like the viewer, it shows every peak (see `level_of_detail`). The background is white in light and dark notebooks.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ if TYPE_CHECKING:
     from ipygpumem.viewer.level_of_detail import Columns
 
 _MANY_LIVE = 50_000
-"""From so many live allocations on, each column takes noticeable time."""
+"""Average number of live allocations above which drawing is slow, so the lowest scale is used."""
 _HEADROOM, _TICK_LIMIT = 1.16, 0.91
-"""The label of the peak is above the data and the ticks."""
+"""Upper end of the axis relative to the data, and of the ticks relative to the axis, to place the peak label above."""
 _CAPACITY_SHARE = 0.35
-"""The capacity is in the picture from this usage on."""
+"""Fraction of the capacity above which the plot includes the capacity."""
 _MAX_SAMPLED_RATIO = 4
-"""Sampled curves scale the picture up to this multiple of the reserved bytes: a device that is full because of other
-processes must not flatten it."""
+"""The axis includes sampled curves up to this multiple of the other values. Otherwise, large memory usage of other
+processes would compress the plot."""
 _TOP, _PLOT_HEIGHT, _SAMPLED_HEIGHT, _CELLS_HEIGHT, _LEGEND_ROW = 62, 300, 18, 16, 20
 _LEGEND_COLUMNS = 2
 _CELL_COLORS = ("#dbe4ee", "#e9eef4")
@@ -58,7 +57,7 @@ _DASHES: Any = (0, (3, 2))
 
 
 class SampledCurve(NamedTuple):
-    """Bytes that were sampled in addition to the allocator's counters, and the last event before each, -1 for none."""
+    """Sampled memory usage in bytes, and the last event before each sample (-1 if there is none)."""
 
     name: str
     event: NDArray[np.int64]
@@ -66,18 +65,18 @@ class SampledCurve(NamedTuple):
 
     @property
     def style(self) -> Any:
-        """Matplotlib's line style: dashed for memory outside PyTorch, which is part of the device's total."""
+        """Matplotlib line style: dashed for memory outside PyTorch, solid for the device's total."""
         return (0, (4, 3)) if self.name.startswith("outside") else "solid"
 
 
 def picture(snapshot: Snapshot, device: int | None = None) -> PngImage:
-    """Draw a device's history, by default that of the device with the highest peak; errors as in `Snapshot.to_png`."""
+    """Draw the memory usage of a device, by default the device with the highest peak. Raise as `Snapshot.to_png`."""
     text = snapshot.summary(device)
     if device is None and not snapshot.timelines:
         title = clip(snapshot.name, 48)
-        return render(40, lambda sheet: sheet.title(RIGHT, 20, title, "no device used memory", size=14), text)
-    drawing = _Drawing(snapshot, snapshot.timeline(device))
-    return render(drawing.height, drawing.draw, text, SCALES[-1:] if _has_many_live(drawing.timeline) else SCALES)
+        return render(40, lambda layout: layout.title(RIGHT, 20, title, "no device used memory", size=14), text)
+    plot = _SnapshotPlot(snapshot, snapshot.timeline(device))
+    return render(plot.height, plot.draw, text, SCALES[-1:] if _has_many_live(plot.timeline) else SCALES)
 
 
 def _has_many_live(timeline: Timeline) -> bool:
@@ -85,8 +84,8 @@ def _has_many_live(timeline: Timeline) -> bool:
     return float(lifetimes.sum(dtype=np.float64)) / len(timeline.requested) > _MANY_LIVE
 
 
-class _Drawing:
-    """The history of one device."""
+class _SnapshotPlot:
+    """The plot of one device."""
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline) -> None:
         self.snapshot, self.timeline = snapshot, timeline
@@ -94,29 +93,29 @@ class _Drawing:
         self.sampled = sampled_curves(snapshot, timeline)
         self.cells = snapshot.own.cells if timeline.trace.timed else ()
         self.capacity = snapshot.own.device_totals.get(timeline.device)
-        self.facts = overview(snapshot, timeline.device)
+        self.overview = overview(snapshot, timeline.device)
         self.top = _TOP + (_CELLS_HEIGHT if self.cells else 0) + (_SAMPLED_HEIGHT if self.sampled else 0)
         self.legend_rows = -(-len(self.colors.legend) // _LEGEND_COLUMNS)
         self.height = self.top + _PLOT_HEIGHT + 56 + self.legend_rows * _LEGEND_ROW
 
-    def draw(self, sheet: PlotLayout) -> None:
+    def draw(self, layout: PlotLayout) -> None:
         timeline, colors = self.timeline, self.colors
-        chosen = columns(timeline, sheet.columns)
+        chosen = columns(timeline, layout.columns)
         limit = self._bytes_limit(chosen)
         edges = chosen.edges[0], chosen.edges[-1]
-        axes = sheet.plot(self.top, _PLOT_HEIGHT, edges, limit, _TICK_LIMIT)
-        sheet.label_x(axes, event_ticks(len(timeline.trace)))
+        axes = layout.plot(self.top, _PLOT_HEIGHT, edges, limit, _TICK_LIMIT)
+        layout.label_x(axes, event_ticks(len(timeline.trace)))
         axes.set_xlabel("event", loc="right")
-        rows = round(_PLOT_HEIGHT * sheet.scale)
+        rows = round(_PLOT_HEIGHT * layout.scale)
         pixels = strata(timeline, chosen, rows, limit / rows, single=colors.single, band=colors.band)
         extent = (*axes.get_xlim(), *axes.get_ylim())
         axes.imshow(colors.palette[pixels], extent=extent, aspect="auto", interpolation="nearest", zorder=1)
         self._draw_curves(axes, chosen, limit)
         if self.cells:
-            self._draw_cells(sheet, chosen)
+            self._draw_cells(layout, chosen)
         self._draw_peak(axes, chosen, limit)
-        self._draw_heading(sheet, limit, reserved=chosen.reserved is not None)
-        self._draw_legend(sheet, limit / rows)
+        self._draw_heading(layout, limit, reserved=chosen.reserved is not None)
+        self._draw_legend(layout, limit / rows)
 
     def _bytes_limit(self, chosen: Columns) -> float:
         level = max(self.timeline.requested.peak()[1], 1)
@@ -139,9 +138,9 @@ class _Drawing:
         for center in sorted({chosen.center(event) for event in self.timeline.trace.events(Action.OOM).tolist()}):
             axes.axvline(center, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
 
-    def _draw_cells(self, sheet: PlotLayout, chosen: Columns) -> None:
-        """Draw a band above the plot for each cell, from its first to its last event."""
-        strip = sheet.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(chosen)))
+    def _draw_cells(self, layout: PlotLayout, chosen: Columns) -> None:
+        """Draw a band above the plot from the first to the last event of each cell."""
+        strip = layout.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(chosen)))
         time = self.timeline.trace.time
         labels: list[tuple[int, int, str]] = []
         for number, cell in enumerate(self.cells):
@@ -152,12 +151,12 @@ class _Drawing:
             strip.axvspan(begin, end, color=_CELL_COLORS[number % 2], linewidth=0, antialiased=False)
             if labels and labels[-1][1] > begin:
                 labels.pop()  # covered by this cell's band
-            # a cell without a number has the name of its file
+            # without an execution count, the label is the file name
             label = cell.label if cell.number is not None else re.split(r"[/\\]", cell.label)[-1]
             labels.append((begin, end, printable(clip(label, _CELL_LABEL))))
         options = {"size": 10 * POINT, "color": SOFT, "ha": "center", "va": "center_baseline"}
         for begin, end, label in labels:
-            if (end - begin) / sheet.scale >= _LETTER_WIDTH * len(label) + 4:
+            if (end - begin) / layout.scale >= _LETTER_WIDTH * len(label) + 4:
                 strip.text((begin + end) / 2, 0.5, label, **options)
 
     def _draw_peak(self, axes: Any, chosen: Columns, limit: float) -> None:
@@ -167,29 +166,29 @@ class _Drawing:
         label = f"peak {precise_size(level)}" + (f" at event {event:,}" if event >= 0 else "")
         mark_peak(axes, x, level, label)
 
-    def _draw_heading(self, sheet: PlotLayout, limit: float, *, reserved: bool) -> None:
-        snapshot, facts, trace = self.snapshot, self.facts, self.timeline.trace
+    def _draw_heading(self, layout: PlotLayout, limit: float, *, reserved: bool) -> None:
+        snapshot, summary, trace = self.snapshot, self.overview, self.timeline.trace
         device = f"GPU {self.timeline.device} {snapshot.own.device_names.get(self.timeline.device, '')}".rstrip()
         device_count = sum(1 for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved)
         if device_count > 1:
             device += f" (and {many(device_count - 1, 'other')} with a lower peak)"
-        length = many(facts.events, "event")
+        length = many(summary.events, "event")
         if trace.timed and len(trace) > 1:
             length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"
-        sheet.title(RIGHT, 20, clip(snapshot.name, 48), clip(f"{length} · {device}"), size=14)
-        entries: list[LegendItem] = [(INK, f"requested, at the end {precise_size(facts.end_requested)}", "solid")]
-        if reserved and facts.reserved_peak is not None:
-            entries.append((_RESERVED, f"reserved, at most {precise_size(facts.reserved_peak)}", "solid"))
+        layout.title(RIGHT, 20, clip(snapshot.name, 48), clip(f"{length} · {device}"), size=14)
+        entries: list[LegendItem] = [(INK, f"requested, at the end {precise_size(summary.end_requested)}", "solid")]
+        if reserved and summary.reserved_peak is not None:
+            entries.append((_RESERVED, f"reserved, at most {precise_size(summary.reserved_peak)}", "solid"))
         if self.capacity:
             entries.append((SOFT, f"capacity {size(self.capacity)}", _DASHES))
-        if facts.oom_events:
+        if summary.oom_events:
             entries.append((_OOM, "out of memory", _DASHES))
-        sheet.legend(RIGHT, 37, entries)
+        layout.legend(RIGHT, 37, entries)
         if self.sampled:
-            sheet.legend(RIGHT, 55, [(_SAMPLED, _sampled_label(curve, limit), curve.style) for curve in self.sampled])
+            layout.legend(RIGHT, 55, [(_SAMPLED, _sampled_label(curve, limit), curve.style) for curve in self.sampled])
 
-    def _draw_legend(self, sheet: PlotLayout, unit: float) -> None:
-        """List the lines of code with their bytes at the peak."""
+    def _draw_legend(self, layout: PlotLayout, unit: float) -> None:
+        """List the lines of code with their memory at the peak."""
         allocations = self.timeline.allocations
         sizes = allocations.size[allocations.live(self.timeline.requested.peak()[0])]
         small = sizes[sizes < unit]
@@ -197,18 +196,18 @@ class _Drawing:
         if len(small):
             title += f"; {many(len(small), 'block')} less than a pixel high ({precise_size(int(small.sum()))}) in bands"
         top = self.top + _PLOT_HEIGHT
-        sheet.text(RIGHT, top + 30, title, size=11 * POINT)
+        layout.text(RIGHT, top + 30, title, size=11 * POINT)
         width = (WIDTH - 2 * RIGHT) / _LEGEND_COLUMNS
         for number, entry in enumerate(self.colors.legend):
             x, y = RIGHT + width * (number // self.legend_rows), top + 54 + _LEGEND_ROW * (number % self.legend_rows)
-            sheet.text(x, y, "■", color=entry.color, size=16 * POINT)
-            sheet.text(x + 84, y, precise_size(entry.bytes), color=INK, ha="right")
-            sheet.text(x + 130, y, entry.share, ha="right")
-            sheet.text(x + 140, y, clip(entry.label), limit=width - 152, color=INK)
+            layout.text(x, y, "■", color=entry.color, size=16 * POINT)
+            layout.text(x + 84, y, precise_size(entry.bytes), color=INK, ha="right")
+            layout.text(x + 130, y, entry.share, ha="right")
+            layout.text(x + 140, y, clip(entry.label), limit=width - 152, color=INK)
 
 
 def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]:
-    """Return the sampled curves of a device; malformed entries of the file are ignored."""
+    """Return the sampled curves of a device. Malformed entries in the file are ignored."""
     curves = []
     for name, entry in snapshot.own.curves.items() if timeline.trace.timed else ():
         curve: dict[str, Any] = entry if isinstance(entry, dict) else {}
@@ -221,11 +220,11 @@ def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]
 
 
 def _integers(values: Any) -> list[int]:
-    """Return a list of integers unchanged, and an empty list for anything else."""
+    """Return ``values`` if it is a list of integers, otherwise an empty list."""
     valid = isinstance(values, list) and all(type(value) is int and abs(value) < 1 << 62 for value in values)
     return values if valid else []
 
 
 def _sampled_label(curve: SampledCurve, limit: float) -> str:
     label = f"{clip(curve.name, 30)}, at most {size(int(curve.bytes.max()))} (sampled)"
-    return f"{label}, above the picture" if curve.bytes.min() > limit else label
+    return f"{label}, above the plot" if curve.bytes.min() > limit else label

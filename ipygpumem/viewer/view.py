@@ -1,4 +1,4 @@
-"""The result of ``snapshot.view()``: the live viewer where a front end shows it, and a still picture in any case."""
+"""The result of ``snapshot.view()``: a static image and, in front ends that support widgets, the live viewer."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _STILL_END = 64
 _MAX_STILLS = 2
 _BROWSER_HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
 _displayed: dict[str, tuple[str | None, list[View]]] = {}
-"""For each cell the message id of its last execution and the views that it displayed."""
+"""Message ID of the last execution of each cell, and the views that it displayed."""
 
 
 class View:
-    """One snapshot to look at, or up to eight side by side.
+    """A display of one snapshot, or of up to eight snapshots side by side.
 
-    It creates two displays: text with the still picture, then the widget. A widget cannot be restored without its
-    kernel, and JupyterLab then replaces its whole MIME bundle by an error message, so the picture has a display of its
-    own, which the widget hides while it works.
+    A view consists of two displays: the static image with a text alternative, and the widget. Without a kernel,
+    JupyterLab replaces the MIME bundle of a widget with an error message. Therefore the image is in a separate display,
+    which the widget hides while it is connected.
 
-    The displays contain the text and the pictures of the first two snapshots only, to keep notebooks small.
+    To limit the size of notebooks, the displays contain text and images of the first two snapshots only.
 
     Raises:
-        DeviceError: The snapshot has no such device.
-        OptionError: There is no snapshot, or there are more than eight.
+        DeviceError: The snapshot does not contain the device.
+        OptionError: The number of snapshots is not between one and eight.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class View:
 
     @property
     def text(self) -> str:
-        """Summaries of the snapshots."""
+        """Summaries of the first two snapshots."""
         summaries = [snapshot.summary(self._device) for snapshot in self._snapshots[:_MAX_STILLS]]
         if len(self._snapshots) > len(summaries):
             summaries.append(f"({len(self._snapshots) - len(summaries)} more in the viewer)")
@@ -67,12 +67,12 @@ class View:
 
     @cached_property
     def pictures(self) -> tuple[PngImage, ...]:
-        """The still pictures of the first two snapshots; `OptionError` without matplotlib."""
+        """Static images of the first two snapshots. Raises `OptionError` if matplotlib is not installed."""
         return tuple(picture(snapshot, self._device) for snapshot in self._snapshots[:_MAX_STILLS])
 
     @property
     def widget(self) -> Widget:
-        """The widget, for layouts with other widgets; `OptionError` without anywidget."""
+        """The widget, for layouts with other widgets. Raises `OptionError` if anywidget is not installed."""
         if self._widget is None or self._widget.comm is None:
             try:
                 from ipygpumem.viewer.widget import Widget
@@ -82,19 +82,19 @@ class View:
             sources = [(snapshot.name, snapshot.encode) for snapshot in self._snapshots]
             try:
                 stills = [_base64(still)[-_STILL_END:] for still in self.pictures]
-            except OptionError:  # the viewer does not depend on matplotlib
+            except OptionError:  # the viewer does not require matplotlib
                 stills = []
             self._widget = Widget(sources, stills)
         return self._widget
 
     def close(self) -> None:
-        """Remove the widget from all of its displays; the still pictures stay."""
+        """Remove the widget from all of its displays. The static images remain."""
         if self._widget is not None:
             self._widget.close()
             self._widget = None
 
     def publish(self, target: DisplayTarget) -> None:
-        """Display the view; problems are displayed as one line each."""
+        """Display the view, followed by one line for each error."""
         if target.kind in {"text", "none"}:
             target.publish({"text/plain": f"{self.text}\n{_BROWSER_HINT}"}, {})
             return
@@ -118,17 +118,17 @@ class View:
             target.publish({"text/plain": f"ipygpumem: {problem}"}, {})
 
     def _widget_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle: Any = self.widget._repr_mimebundle_()  # IPython's own protocol
+        bundle: Any = self.widget._repr_mimebundle_()  # protocol of IPython
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
         return {**data, "text/plain": f"(run this cell for the live viewer of {self._names})"}, metadata
 
     def _close_previous(self, target: DisplayTarget) -> None:
-        """Close the views of the cell's previous execution: their displays are gone, but their widgets are not."""
+        """Close the views from the cell's previous execution, because their widgets outlive their displays."""
         if target.cell is None:
             return
         request, views = _displayed.pop(target.cell, (None, []))
-        kept_views = views if request == target.request else []
-        _displayed[target.cell] = (target.request, [self, *kept_views])
+        current_views = views if request == target.request else []
+        _displayed[target.cell] = (target.request, [self, *current_views])
         visible = [view for _, cell_views in _displayed.values() for view in cell_views]
         for view in views:
             if view not in visible:

@@ -1,7 +1,7 @@
-"""The viewer in a notebook: an anywidget whose page requests its script and its data by custom messages.
+"""The viewer in a notebook: an anywidget that transfers its script and data in custom messages.
 
-What a widget synchronizes is saved in notebooks, including its script. Widgets therefore synchronize only a loader of
-two kilobytes; the loader requests everything else by custom messages, which are not saved.
+Notebooks store the synchronized state of a widget, including its script. Therefore only a loader of two kilobytes is
+synchronized, which requests the script and the data with custom messages, which are not stored.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     Answer = tuple[dict[str, Any], list[memoryview]]
 
 MAX_BYTES = 4_000_000
-"""Limit of one message: some servers reject messages of more than 5 MB."""
+"""Maximum size of a message in bytes. Some servers reject messages larger than 5 MB."""
 
 
 def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[dict[str, Any]], Answer]) -> None:
-    """Send the answer to a request with the request's id, or an ``"error"`` if it cannot be answered."""
+    """Send the response to a request with its ID, or an ``"error"`` if ``answer`` raises an exception."""
     del buffers
     request = request if isinstance(request, dict) else {}
     try:
@@ -37,27 +37,28 @@ def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[di
 
 
 def slice_of(name: str, data: bytes, start: Any) -> Answer:
-    """Return the total size of the data and at most `MAX_BYTES` of it from ``start`` on."""
+    """Return the total size of the data and up to `MAX_BYTES` of it, starting at ``start``."""
     if not isinstance(start, int) or not 0 <= start <= len(data):
-        raise OptionError(f"{name!r} has no byte {start!r}: its size is {len(data)} bytes")
+        raise OptionError(f"{name!r} has no byte {start!r}: the size is {len(data)} bytes")
     return {"size": len(data)}, [memoryview(data)[start : start + MAX_BYTES]]
 
 
 class Widget(anywidget.AnyWidget):
-    """The viewer of one or more snapshots.
+    """The viewer for one or more snapshots.
 
-    A request is ``{"id": ..., "get": "about"}``; instead of ``"about"`` it can name ``"script"`` or a snapshot's
-    number, with ``"from"``, the first byte. Front ends may send requests in a separate thread while a cell runs
-    (ipykernel's subshells). Snapshots are therefore encoded under a lock, and answers use neither CUDA nor the shell.
+    A request has the form ``{"id": ..., "get": "about"}``. The value of ``"get"`` can also be ``"script"`` or the
+    number of a snapshot, with the first byte as ``"from"``. While a cell runs, ipykernel may handle requests in another
+    thread (a subshell). Therefore a lock protects the encoding of snapshots, and responses use neither CUDA nor the
+    shell.
 
     Args:
         sources: Name of each snapshot and a function that encodes it.
-        stills: The end of each still picture as base64, by which the page finds the pictures.
+        stills: Last characters of each static image in base64, by which the script identifies the images in the page.
     """
 
     _esm = script("loader.js")
     state = traitlets.Unicode("").tag(sync=True)
-    """The current view, in the form of the ``#`` part of a page's address."""
+    """The current view, in the format of a URL fragment."""
 
     def __init__(self, sources: Sequence[tuple[str, Callable[[], bytes]]], stills: Sequence[str]) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class Widget(anywidget.AnyWidget):
         self.on_msg(partial(answer_request, answer=self._answer))
 
     def __repr__(self) -> str:
-        return f"<viewer of {join_names(self._names)}>"
+        return f"<viewer for {join_names(self._names)}>"
 
     def _answer(self, request: dict[str, Any]) -> Answer:
         name = request.get("get")

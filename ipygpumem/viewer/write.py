@@ -1,4 +1,4 @@
-"""Pages and pictures as files, and pages in the browser."""
+"""Writing of pages and images to files, and display of pages in a browser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_page(
     paths: bool = True,
     theme: str = "auto",
 ) -> Path:
-    """Write the viewer's page of one to eight snapshots; options and errors as in `Snapshot.to_html`."""
+    """Write the viewer's HTML page for one to eight snapshots. Options and errors are those of `Snapshot.to_html`."""
     target = check_path(path, "page", "snapshot.html")
     check_snapshot_count(len(snapshots))
     exported = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
@@ -43,13 +43,13 @@ def write_page(
 
 
 def write_picture(path: str | os.PathLike[str], snapshot: Snapshot, device: int | None = None) -> Path:
-    """Write the still picture of a snapshot; errors as in `Snapshot.to_png`."""
+    """Write a static image of a snapshot. Errors are those of `Snapshot.to_png`."""
     target = check_path(path, "picture", "snapshot.png")
     return write_file(target, picture(snapshot, device).png)
 
 
 def write_file(target: Path, data: bytes) -> Path:
-    """Write a file atomically and return its path; `OptionError` if it cannot be written."""
+    """Write a file atomically and return its path. Raise `OptionError` if the file cannot be written."""
     try:
         with replacing(target) as temporary:
             temporary.write_bytes(data)
@@ -59,11 +59,7 @@ def write_file(target: Path, data: bytes) -> Path:
 
 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
-    """Write a page to a new temporary folder with the options of `write_page`, and open it in a browser.
-
-    Returns:
-        The path of the page, and whether a browser was opened.
-    """
+    """Write a page to a temporary folder and open it in a browser. Return a tuple ``(path, opened)``."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="ipygpumem-"))
     except OSError as error:
@@ -74,10 +70,10 @@ def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool
 
 
 def _open(address: str) -> bool:
-    """Open an address in a graphical browser, and return False if there is none."""
+    """Open a URL in a graphical browser. Return False if no browser is available."""
     posix = sys.platform not in {"win32", "darwin", "cygwin"}
     if posix and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
-        return False  # webbrowser would start a text browser in this terminal
+        return False  # webbrowser would start a text browser in the terminal
     try:
         browser = webbrowser.get()
         if getattr(browser, "name", "").rpartition("/")[2] in _TEXT_BROWSERS:

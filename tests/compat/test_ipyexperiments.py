@@ -116,5 +116,5 @@ def test_cuda_is_queried_without_nvml(fake_gpu):
 
 def test_functions_raise_without_gpu():
     for call in (mem.preload_pytorch, mem.gpu_mem_get_free_mbs, mem.gpu_mem_get_free_no_cache_mbs):
-        with pytest.raises(RecordingError, match="these functions need a GPU"):
+        with pytest.raises(RecordingError, match="this function requires a GPU"):
             call()

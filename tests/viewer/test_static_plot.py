@@ -131,7 +131,7 @@ def test_unknown_device():
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(OptionError, match="pictures require matplotlib: install it with pip install matplotlib"):
+    with pytest.raises(OptionError, match="images require matplotlib: install it with pip install matplotlib"):
         picture(Snapshot.load(files.path("gpt_small")))
 
 
@@ -225,7 +225,7 @@ def test_sampled_curves_are_drawn_and_named(texts):
         *texts(snapshot)
     }
     other_processes = {"curves": {"device used": {**curve, "bytes": [900 * MIB] * 3}}}
-    assert "device used, at most 900.0 MiB (sampled), above the picture" in texts(load_events(events, other_processes))
+    assert "device used, at most 900.0 MiB (sampled), above the plot" in texts(load_events(events, other_processes))
 
 
 def test_negative_reserved_bytes_are_not_drawn():
@@ -251,7 +251,7 @@ def test_duration_is_formatted_as_in_the_viewer(texts):
     assert any("2 events in 326 ms" in text for text in texts(load_events([numbered(0), numbered(326_000)])))
 
 
-@pytest.mark.parametrize(("size", "reaches_above"), [(20, ""), (10, ", above the picture")])
+@pytest.mark.parametrize(("size", "reaches_above"), [(20, ""), (10, ", above the plot")])
 def test_device_full_of_other_processes_does_not_flatten_the_picture(texts, size, reaches_above):
     curve = {"device": 0, "time_us": [START], "bytes": [50 * MIB]}
     snapshot = load_events([numbered(0, size=size * MIB)], {"curves": {"device used": curve}})

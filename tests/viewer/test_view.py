@@ -132,9 +132,7 @@ def test_without_matplotlib(snapshot, live, displayed, monkeypatch):
     (text, _), (viewer, _), (note, _) = displayed
     assert text == {"text/plain": snapshot.summary()}
     assert WIDGET in viewer
-    assert note["text/plain"].startswith(
-        "ipygpumem: pictures require matplotlib: install it with pip install matplotlib"
-    )
+    assert note["text/plain"].startswith("ipygpumem: images require matplotlib: install it with pip install matplotlib")
 
 
 def test_unknown_device(snapshot):
@@ -228,7 +226,7 @@ def test_synchronized_state_is_small(snapshot):
     assert len(json.dumps(state, default=str)) < 4096
     assert state["_esm"] == script("loader.js")
     assert state["state"] == ""
-    assert repr(View([snapshot]).widget) == "<viewer of gpt_small.pickle.xz>"
+    assert repr(View([snapshot]).widget) == "<viewer for gpt_small.pickle.xz>"
 
 
 def test_about_request(ask, snapshot):
@@ -264,10 +262,10 @@ INVALID_REQUESTS = [
     ({"id": 1, "get": "2"}, "unknown request: '2'"),
     ({"id": 1, "get": ["0"]}, r"unknown request: ['0']"),
     ({"id": 1, "get": "../../etc/passwd"}, "unknown request: '../../etc/passwd'"),
-    ({"id": 1, "get": "0", "from": -1}, "'0' has no byte -1: its size is "),
-    ({"id": 1, "get": "0", "from": 1 << 60}, "'0' has no byte 1152921504606846976: its size is "),
-    ({"id": 1, "get": "0", "from": "x"}, "'0' has no byte 'x': its size is "),
-    ({"id": 1, "get": "0", "from": None}, "'0' has no byte None: its size is "),
+    ({"id": 1, "get": "0", "from": -1}, "'0' has no byte -1: the size is "),
+    ({"id": 1, "get": "0", "from": 1 << 60}, "'0' has no byte 1152921504606846976: the size is "),
+    ({"id": 1, "get": "0", "from": "x"}, "'0' has no byte 'x': the size is "),
+    ({"id": 1, "get": "0", "from": None}, "'0' has no byte None: the size is "),
 ]
 
 
