@@ -53,14 +53,14 @@ def allocator_state(stats: dict[str, Any]) -> AllocatorStatistics:
 
 
 def state(index: int) -> AllocatorStatistics:
-    """Read one device's allocator; raises RuntimeError as `stats` does."""
+    """Return the allocator statistics of a device. Raises RuntimeError for pluggable allocators."""
     return allocator_state(stats(index))
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return the allocator's segments with their blocks, without traces if this torch can omit them.
+    """Return the allocator's segments with their blocks, without the allocation history if PyTorch supports this.
 
-    Adds an event ``snapshot`` to a running recording. RuntimeError if this allocator keeps no list of segments.
+    Adds a ``snapshot`` event to a running recording. Raises RuntimeError if the backend does not list segments.
     """
     memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
     options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}

@@ -56,10 +56,7 @@ class RelaxedCaptureMode:
 
 @contextlib.contextmanager
 def raw_allocation(nbytes: int) -> Iterator[bool]:
-    """Allocate memory on the current device with cudaMalloc and free it on exit.
-
-    Yields whether the allocation succeeded, which is False if no CUDA runtime is loaded.
-    """
+    """Allocate memory on the current device with cudaMalloc, yield whether this succeeded, and free it on exit."""
     runtime, pointer = _runtime(), ctypes.c_void_p()
     allocated = False
     if runtime is not None:

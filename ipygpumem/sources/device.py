@@ -48,7 +48,7 @@ class Device:
 
     Attributes:
         nvml: NVML library, in which the device is identified by ``handle``; None if the device cannot be queried.
-        own_pid: Pid of this process in NVML's process list; None before verification.
+        own_pid: Pid of this process in NVML's process list; None if unknown.
         mode: How memory usage is attributed (see `DeviceReading`), with the ``reason``.
         graphics: Whether graphics processes use the device; ``accounting``: whether accounting mode is enabled.
         segments: Number of segment allocations and frees at the last reading.

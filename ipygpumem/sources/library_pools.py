@@ -1,7 +1,6 @@
 """Statistics of the memory pools of libraries such as CuPy and JAX in this process.
 
-Only libraries that are already imported and initialized are queried. Libraries whose statistics cannot be read are
-omitted.
+Libraries that are not imported and initialized, or whose statistics cannot be read, are omitted.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Nvml:
         return bool(self._attempt("nvmlDeviceGetAccountingMode", handle))
 
     def highest(self, handle: Any, pid: int) -> int | None:
-        """Return the peak memory usage of a process in bytes, as recorded in accounting mode; None if unknown."""
+        """Return the peak memory usage of a process in bytes, recorded in accounting mode; None if unknown."""
         nbytes = getattr(self._attempt("nvmlDeviceGetAccountingStats", handle, pid), "maxMemoryUsage", None)
         return None if nbytes is None else int(nbytes)
 

@@ -16,8 +16,8 @@ _SIZE = 64
 def run_first_kernels(torch: Any, index: int) -> str:
     """Run float32 and bfloat16 matmul, softmax, layer norm, a reduction, relu and copies on one device.
 
-    User defaults and dispatch modes have no effect, and the random state and gradients do not change. All tensors are
-    freed, but the cuBLAS workspace stays allocated. Returns the names of the failed operations with their errors, for
+    User defaults and dispatch modes are disabled, and the random state and gradients do not change. All tensors are
+    freed, but the cuBLAS workspace remains allocated. Returns the names and errors of failed operations as text, for
     example bfloat16 on an old GPU, or an empty string.
     """
     failed = []

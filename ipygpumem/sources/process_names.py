@@ -65,7 +65,7 @@ class ProcessNames:
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
     def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
-        """Return a tuple of a process that no longer uses the device and whether that process is still running."""
+        """Return ``(process, running)`` for a process that no longer uses the device."""
         process = self._processes.pop((pid, trusted), None) or _look_up(pid, trusted)
         return process, _is_running(process)
 

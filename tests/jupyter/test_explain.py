@@ -57,7 +57,7 @@ def test_all_steps(heap, fake_gpu):
     assert html.count("<tr") == len(waterfall.steps)
 
 
-def test_returnable_memory_is_freed(heap, fake_gpu):
+def test_releasable_memory_is_freed(heap, fake_gpu):
     before = ipygpumem.explain().devices[0]
     amounts = steps(before)
     assert amounts["cached, can be freed"] == 32 * MIB

@@ -57,11 +57,7 @@ class Environment(PlainData):
 
 
 def environment(runtime: Runtime | None = None) -> Environment:
-    """Return the environment of this machine.
-
-    Args:
-        runtime: Runtime whose devices are read. By default, CUDA is initialized, which creates a context.
-    """
+    """Return the environment, read with ``runtime``, or after initializing CUDA if ``runtime`` is None."""
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, devices = _nvml()
     device = None if torch is not None else _device(runtime)

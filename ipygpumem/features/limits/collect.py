@@ -46,7 +46,7 @@ class LimitsCollector(Collector):
 
 
 def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
-    """Return the exception, whose message includes the responsible lines of code and the largest holders."""
+    """Return an exception whose message names the responsible lines of code and the largest holders."""
     cell = "" if report.cell is None else f"In [{report.cell}]: "
     lines = ["" if snapshot is None else _responsible_lines(excess, snapshot) for excess in report.excesses]
     parts = [f"{excess} ({line})" if line else str(excess) for excess, line in zip(report.excesses, lines, strict=True)]

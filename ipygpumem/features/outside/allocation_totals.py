@@ -129,7 +129,7 @@ class RecordingInterval:
                 totals.freed -= change
 
     def move_to_pytorch(self, owner: Owner, nbytes: int) -> None:
-        """Transfer a library's live allocation to PyTorch's allocator if it was allocated in this interval."""
+        """Transfer a live allocation from a library to PyTorch if it was allocated in this interval."""
         if owner in self.owners and self.owners[owner].allocated >= nbytes:
             for totals in self._totals(owner):
                 totals.transfer(-nbytes)

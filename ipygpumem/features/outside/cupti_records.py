@@ -88,7 +88,7 @@ class OutsideRecords:
         self._users, self._intervals, self._recording, self._thread = 0, [], False, None
 
     def acquire(self) -> None:
-        """Start recording until each `acquire` is matched by a call of `release`. Raises CuptiError on failure."""
+        """Start recording until every `acquire` has been matched by a `release`. Raises CuptiError on failure."""
         with self._lock:
             self._prepare()
             if not self._users:

@@ -24,7 +24,7 @@ def segment(*blocks, device=0, pool=(0, 0), kind="large", expandable=False, addr
     }
 
 
-def test_unused_segments_are_returnable_and_others_pinned():
+def test_unused_segments_are_releasable():
     segments = [
         segment((100, True)),
         segment((5, False), (15, True)),
@@ -37,7 +37,7 @@ def test_unused_segments_are_returnable_and_others_pinned():
     assert device_cache(segments, 2) == Cache()
 
 
-def test_block_waiting_for_stream_pins_segment():
+def test_block_waiting_for_stream_prevents_release():
     changed = segment((5, False), (15, True))
     changed["blocks"][0]["state"] = "active_pending_free"
     assert device_cache([changed], 0).fragmented == 15 * MIB
@@ -55,7 +55,7 @@ def test_torch_without_pool_ids():
     assert device_cache([changed], 0).releasable == 20 * MIB
 
 
-def test_whole_pages_of_expandable_segments_are_returnable():
+def test_whole_pages_of_expandable_segments_are_releasable():
     # pages of 20 MiB from the segment's start: 0-20, 20-40, 40-60, 60-80
     changed = segment((30, True), (5, False), (45, True), expandable=True)
     cache = device_cache([changed], 0)
@@ -82,7 +82,7 @@ def test_every_free_byte_is_counted(descriptions):
     assert min(cache.releasable, cache.fragmented, cache.private) >= 0
 
 
-def test_returnable_memory_matches_empty_cache(fake_gpu):
+def test_releasable_memory_matches_empty_cache(fake_gpu):
     blocks = [fake_gpu.alloc(size * MIB) for size in (30, 3, 3, 12, 1, 1, 60)]
     for i in (0, 2, 4, 6):
         fake_gpu.free(blocks[i])
