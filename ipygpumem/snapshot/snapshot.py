@@ -238,7 +238,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         return events_frame(self, device)
 
     def summary(self, device: int | None = None) -> str:
-        """Return a short text with the peak, its position and the lines of code that allocated most of it."""
+        """Return a short text with the peak, its event and the lines of code that allocated most of it."""
         return summary_text(self, device)
 
     def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:

@@ -32,7 +32,7 @@ def share(part: int, whole: int) -> str:
 
 
 def peak_line(snapshot: Snapshot, peak: Peak) -> str:
-    """Describe the peak memory usage of a device and its position."""
+    """Describe the peak memory usage of a device and when it occurred."""
     start = f"GPU {peak.device}: peak {size(peak.requested)} requested, "
     if peak.event < 0:
         return start + "before the first event"

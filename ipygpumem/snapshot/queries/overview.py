@@ -84,7 +84,7 @@ def overview(snapshot: Snapshot, device: int) -> Overview:
 
 
 def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
-    """Describe the peak, its position and the lines of code that allocated most of it."""
+    """Describe the peak, when it occurred, and the lines of code that allocated most of it."""
     timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
     used = [timeline for timeline in timelines if len(timeline.trace) or timeline.end_reserved]
     used.sort(key=lambda timeline: -timeline.requested.peak()[1])

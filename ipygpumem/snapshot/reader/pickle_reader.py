@@ -52,7 +52,7 @@ _KEY_TYPES = {str, int, float, bool, type(None), OversizedInteger}
 
 
 class PickleReader:
-    """Reads one pickle.
+    """Reads the pickle of a snapshot.
 
     Attributes:
         memo: Objects that opcodes can refer to. Use `memoized` to access them.

@@ -25,7 +25,7 @@ _BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.u
 
 
 def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segments, Blocks]:
-    """Read the list of segments. The message of a `SnapshotFormatError` contains the path of the invalid value."""
+    """Read the list of segments and their blocks. Messages of `SnapshotFormatError` locate the invalid value."""
     segments: list[Row] = []
     blocks: list[Row] = []
     list_ids: set[int] = set()
