@@ -75,7 +75,7 @@ __all__ = [
     "unload_ipython_extension",
 ]
 
-_HOMES = {
+_MODULES = {
     "Baseline": "core.breakdown",
     "DeviceError": "core.errors",
     "GPUMemLimitExceeded": "core.errors",
@@ -109,8 +109,8 @@ def __getattr__(name: str) -> Any:
 
         reports = session_reports()
         return reports if name == "reports" else next(reversed(reports), None)
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"ipygpumem.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"ipygpumem.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'ipygpumem' has no attribute {name!r}")
 
 

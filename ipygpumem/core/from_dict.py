@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Version of the format described in core/FORMAT.md. It increases when the meaning of a key changes."""
 
-_Facts = TypeVar("_Facts")
+_Dataclass = TypeVar("_Dataclass")
 _LIMIT = 1 << 63
 _LATEST_TIME = 1 << 33
 """Latest valid timestamp, in the year 2242."""
@@ -78,7 +78,7 @@ class DataReader:
         self._reader: Callable[[Any], _Reader] = cache(self._make_reader)
         self._field_readers = cache(self._make_field_readers)
 
-    def read(self, kind: type[_Facts], value: Any, path: str = "") -> _Facts:
+    def read(self, kind: type[_Dataclass], value: Any, path: str = "") -> _Dataclass:
         """Build a dataclass from a dict; raise `ReportError` with the path of a missing or invalid value."""
         return kind(**self.fields(kind, value, path))
 

@@ -169,7 +169,7 @@ class CellMeasurements:
         if plan.recorder is not None or record.recorder is not None:
             label, code = self._recorded_code(cell, raw)
         if record.recorder is not None:
-            facts = measurement.cell_facts(label, success=success)
+            facts = measurement.cell_info(label, success=success)
             record.add(facts, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
         if cell.reported:
             cell.abandon()
@@ -266,4 +266,4 @@ class CellMeasurements:
         if cell is None or cell.measurement is None:
             return None
         filename = self.numbers.filename(cell.raw, cell.number, self.statements)
-        return cell.measurement.cell_facts(MeasurementLabel(cell=cell.number, filename=filename), success=False)
+        return cell.measurement.cell_info(MeasurementLabel(cell=cell.number, filename=filename), success=False)

@@ -197,7 +197,7 @@ class Measurement:
         seconds = max(time.perf_counter() - self._start - cost, 0.0)
         self._stop_observers()
         label = label or MeasurementLabel()
-        cell = self.cell_facts(label, success=success)
+        cell = self.cell_info(label, success=success)
         if self.runtime.spans.end(self._span):
             self._notes.append(_OVERLAPPED)
         before, scope, peaks = self._before, self._scope, self.runtime.peaks
@@ -251,7 +251,7 @@ class Measurement:
                 notes.append(f"{name}: not used by this process")
         return notes
 
-    def cell_facts(self, label: MeasurementLabel, *, success: bool | None) -> CellInfo:
+    def cell_info(self, label: MeasurementLabel, *, success: bool | None) -> CellInfo:
         """Return the information about this measurement that is stored in a recording as a cell."""
         return CellInfo(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
 

@@ -135,16 +135,16 @@ def with_notes(report: Report, *notes: str) -> Report:
 
 def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snapshot | None, str]:
     """Return the recording and an empty string, or None and the reason why it cannot be read."""
-    facts = measurement.recorded
-    if facts is None or not recorder.keep_snapshot:
+    info = measurement.recorded
+    if info is None or not recorder.keep_snapshot:
         return None, ""
     recorded, recorder.snapshot = recorder.snapshot, None
-    if recorded is None or facts.error:
-        return None, facts.error or "nothing was recorded"
-    if facts.dropped is None:
+    if recorded is None or info.error:
+        return None, info.error or "nothing was recorded"
+    if info.dropped is None:
         return None, "the number of allocations that the ring buffer dropped is unknown"
-    if facts.dropped:
-        return None, f"the ring buffer dropped {facts.dropped:,} allocations: raise max_entries"
+    if info.dropped:
+        return None, f"the ring buffer dropped {info.dropped:,} allocations: raise max_entries"
     from ipygpumem.snapshot import Snapshot
 
     try:

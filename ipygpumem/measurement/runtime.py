@@ -92,7 +92,7 @@ class Runtime:
     def preload(self, mode: Preload = "kernels", *, reset_peaks: bool = True) -> Baseline:
         """Start CUDA on the current device, run the first kernels there and take the baseline.
 
-        Other devices are not used. Without a GPU, the baseline contains only host memory, and its note the reason.
+        Other devices are not used. Without a GPU, the baseline contains only host memory, and a note why.
         """
         if mode == "off":
             return self.take_baseline(note=PRELOAD_OFF)
