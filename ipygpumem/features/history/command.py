@@ -61,8 +61,8 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = re
     if arguments.plot is not None:
         if len(arguments.files) > 1:
             raise OptionError("--plot accepts only one file")
-        check_path(arguments.plot, "picture", "history.png")
-        check_ending(arguments.plot, "picture", ".png")
+        check_path(arguments.plot, "plot", "history.png")
+        check_ending(arguments.plot, "plot", ".png")
     status = 0
     for number, name in enumerate(arguments.files):
         rows = _read(name, read)
@@ -78,7 +78,7 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = re
             from ipygpumem.viewer.write import write_file
 
             image = history_plot(selected, rows.name)
-            write_file(check_path(arguments.plot, "picture", "history.png"), image.png)
+            write_file(check_path(arguments.plot, "plot", "history.png"), image.png)
             print_lines(f"{arguments.plot}: {image.text}")
         elif not selected and rows.name.endswith(".ipynb"):
             print_lines(f"{rows.name}: no output contains measurements: run the notebook with %load_ext ipygpumem")

@@ -49,7 +49,7 @@ class TablePage:
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Return the rows of the named devices, or all rows if ``names`` is empty; `OptionError` if there are none."""
+    """Return the rows of the named devices (all rows without names); raise `OptionError` if a device has none."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing = [name for name in names if name not in available]
     if missing and available:

@@ -153,7 +153,7 @@ def _inferred_parameters(flow: DataFlow, categories: TensorCategories, learned: 
 
 
 def _assign_activations(flow: DataFlow, categories: TensorCategories) -> None:
-    """Assign the activation category to forward outputs computed from inputs or activations."""
+    """Assign the activation category to forward outputs computed from inputs or activations (and parameters)."""
     for node in flow.nodes:
         if not node.backward and node.outputs:
             operands = {categories.category_of(*version) for version in node.inputs}

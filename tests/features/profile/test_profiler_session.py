@@ -164,7 +164,7 @@ def test_stop_in_another_thread_gives_no_result():
     thread = threading.Thread(target=capture.stop)
     thread.start()
     thread.join()
-    assert "another thread" in capture.error
+    assert "different thread" in capture.error
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
     capture._profile.stop()
 
