@@ -245,7 +245,7 @@ def test_busy_engines_without_the_package(shell, client):
         ("%%gpumem --engines\n1", "no engines are monitored"),
         ("%%gpumem --collect x\n1", "--collect requires snapshots from engines"),
         ("%%gpumem --engines --collect x\n1", "--collect requires snapshots from engines"),
-        ("%%gpumem --engines --view\n1", "--view shows a recording"),
+        ("%%gpumem --engines --view\n1", "--view requires a snapshot"),
     ],
 )
 def test_invalid_arguments(shell, line, message):
