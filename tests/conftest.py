@@ -64,7 +64,7 @@ def frozen_imports():
 
 @pytest.fixture(autouse=True)
 def small_heap():
-    """Make a heap walk skip frozen objects. Not with `monkeypatch`, which must be undone before a fake GPU is removed."""
+    """Make heap walks skip frozen objects. `monkeypatch` would be undone too late, after a fake GPU is removed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "get_freeze_count", lambda: 0)
         yield
