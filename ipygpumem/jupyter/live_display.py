@@ -232,6 +232,6 @@ class LiveDisplays:
         now = time.perf_counter()
         due = [cell for cell in self._cells if now - cell.start >= DELAY - INTERVAL / 2]
         if due:
-            reading = self._poller.levels()
+            reading = self._poller.read()
             for cell in due:
                 cell.update(reading)

@@ -65,7 +65,7 @@ def test_html_escapes_names(gpu_notebook):
         ("-v __builtins__", "'__builtins__' is reserved by Python"),
         ("explain -v exit", "'exit' is reserved by IPython"),
         ("who --new", "there is no earlier search to compare with"),
-        ("free missing", "there is no variable 'missing'; nothing was deleted"),
+        ("free missing", "name 'missing' is not defined; nothing was deleted"),
         ("free a.b", "'a.b' is not the name of a variable"),
         ("free Out", "'Out' belongs to IPython"),
         ("free --oops", "unrecognized arguments: --oops"),

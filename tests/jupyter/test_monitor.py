@@ -138,7 +138,7 @@ def test_invalid_requests(monitoring, sent_messages):
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"), [("text", "needs a notebook"), ("batch", "needs an interactive notebook")]
+    ("kind", "message"), [("text", "requires a notebook"), ("batch", "requires an interactive notebook")]
 )
 def test_no_interactive_notebook(monitoring, monkeypatch, kind, message):
     monkeypatch.setattr(module, "shell_target", lambda shell: DisplayTarget(kind, print))
@@ -157,4 +157,6 @@ def test_invalid_arguments(gpu_notebook, arguments):
 
 def test_terminal(gpu_notebook):
     result = gpu_notebook.run("%gpumem monitor")
-    assert str(result.error) == ("%gpumem monitor: the monitor needs a notebook; %gpumem shows the memory in use now")
+    assert str(result.error) == (
+        "%gpumem monitor: the monitor requires a notebook; use %gpumem to show the current memory usage"
+    )

@@ -1,1 +1,1 @@
-"""Freeing memory: exception tracebacks, cell outputs, variables."""
+"""Free memory held by exception tracebacks, cell outputs and variables."""

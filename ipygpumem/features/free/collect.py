@@ -1,8 +1,8 @@
-"""Freeing what a notebook keeps: the last exception, outputs, and variables with their copies in both.
+"""Delete the last exception, outputs and variables of a notebook, with all references that keep them alive.
 
-The frames of the last exception, with all their local variables, stay alive through later cells, because they are kept
-for post-mortem debugging: in Python's ``sys.last_*``, in IPython's traceback handlers and debugger, and in the result
-of the last cell.
+The frames of the last exception and their local variables stay alive after the cell, because they are needed for
+post-mortem debugging. They are referenced by ``sys.last_*``, by IPython's traceback handlers and debugger, and by the
+result of the last cell.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.interpreter import LATEST_OUTPUTS, frame_locals, is_exactly, is_instance, output_number, type_name
+from ipygpumem.core.units import many
 from ipygpumem.features.holders.roots import is_output
 
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 _HANDLERS = ("InteractiveTB", "SyntaxTB")
 _HANDLER_ATTRIBUTES = ("tb", "etype", "evalue", "value", "pdb", "last_syntax_error")
-# read through the getters of the base class, because an exception's own class may override the attributes
+# the getters of the base class, because subclasses may override the attributes
 _GETTERS = [vars(BaseException)[name].__get__ for name in ("__cause__", "__context__", "__traceback__")]
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)  # Python 3.11
 _SHARED_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
 def forget_outputs(shell: Any) -> list[str]:
-    """Remove ``Out``, ``_``, ``__``, ``___`` and every ``_3``, and return a description of what was removed."""
+    """Delete the items of ``Out``, ``_``, ``__``, ``___`` and all ``_3``, and return a description of them."""
     history = _history(shell)
     count = len(history)
     for number in list(history):
@@ -38,14 +39,14 @@ def forget_outputs(shell: Any) -> list[str]:
     for name in LATEST_OUTPUTS:
         if vars(shell.displayhook).get(name) is not None:
             _forget_latest(shell, name)
-    hidden = shell.user_ns_hidden  # contains only outputs, also some that are no longer in the history
+    hidden = shell.user_ns_hidden  # also contains outputs that are no longer in the history
     for name in [name for name in hidden if output_number(name) is not None]:
         del hidden[name]
     hidden.update((name, "") for name in LATEST_OUTPUTS if name in hidden)
     result = getattr(shell, "last_execution_result", None)
     if result is not None and result.result is not None:
         shell.last_execution_result = None
-    return [f"{count} output{'' if count == 1 else 's'}"] if count else []
+    return [many(count, "output")] if count else []
 
 
 def _history(shell: Any) -> dict[int, Any]:
@@ -61,7 +62,7 @@ def _forget_output(shell: Any, number: int) -> None:
 
 
 def _forget_latest(shell: Any, name: str) -> None:
-    """Empty ``_``, ``__`` or ``___``, unless the user has assigned to it."""
+    """Clear ``_``, ``__`` or ``___``, unless the user has assigned a value to it."""
     output = vars(shell.displayhook)[name]
     for namespace in (shell.user_ns, shell.user_ns_hidden):
         if name in namespace and namespace[name] is output:
@@ -70,12 +71,12 @@ def _forget_latest(shell: Any, name: str) -> None:
 
 
 def check_names(shell: Any, names: Iterable[str]) -> None:
-    """Raise `OptionError` if a name does not exist or belongs to Python or IPython, before the first is deleted."""
+    """Raise `OptionError` if a variable does not exist or belongs to Python or IPython."""
     for name in names:
         if not name.isidentifier():
-            raise OptionError(f"{name!r} is not the name of a variable; use `del` for an item or an attribute")
+            raise OptionError(f"{name!r} is not the name of a variable; use `del` for items and attributes")
         if name not in shell.user_ns:
-            raise OptionError(f"there is no variable {name!r}; nothing was deleted")
+            raise OptionError(f"name {name!r} is not defined; nothing was deleted")
         if name.startswith("__") and name.endswith("__") and name.strip("_"):
             raise OptionError(f"{name!r} belongs to Python and cannot be deleted")
         if is_output(shell, name):
@@ -83,7 +84,7 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
 
 
 def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables, outputs that are the same object, and the last exception if it refers to that object."""
+    """Delete variables, outputs with the same value, and the last exception if it refers to the value."""
     copies = [(name, *_find_copies(shell, shell.user_ns[name])) for name in names]  # if this fails, nothing is deleted
     removed = []
     for name, outputs, latest_outputs, is_result, is_in_exception in copies:
@@ -103,7 +104,7 @@ def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
 
 
 def _find_copies(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bool]:
-    """Numbers and names of outputs that are this object; whether the last result is, or the last exception has it."""
+    """Find outputs with this value by number and by name, and whether the last result and last exception have it."""
     if is_exactly(value, _SHARED_TYPES):  # objects such as True and None are shared by unrelated code
         return [], [], False, False
     return (
@@ -115,7 +116,7 @@ def _find_copies(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bo
 
 
 def _last_exceptions(shell: Any) -> list[Any]:
-    """The exceptions and tracebacks that are kept."""
+    """Return the exceptions and tracebacks that Python and IPython keep."""
     handlers = [vars(getattr(shell, name)) for name in _HANDLERS if getattr(shell, name, None) is not None]
     result = getattr(shell, "last_execution_result", None)
     objects = [
@@ -128,7 +129,7 @@ def _last_exceptions(shell: Any) -> list[Any]:
 
 
 def forget_exception(shell: Any) -> list[str]:
-    """Remove the last exception from all places that keep it, and return a description of it, if there was one."""
+    """Delete all references to the last exception, and return its description if there was one."""
     exceptions = _last_exceptions(shell)
     names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})
     has_exception = bool(exceptions)
@@ -147,7 +148,7 @@ def forget_exception(shell: Any) -> list[str]:
 
 
 def _last_exception_refers_to(shell: Any, obj: Any) -> bool:
-    """Whether the last exception has an object: in a local variable of its frames, an argument or an attribute."""
+    """Return whether a local variable, an argument or an attribute of the last exception refers to an object."""
     for owner in _exceptions_and_frames(shell):
         if type(owner) is FrameType:
             values = [value for _, value in frame_locals(owner)]
@@ -161,7 +162,7 @@ def _last_exception_refers_to(shell: Any, obj: Any) -> bool:
 
 
 def _exceptions_and_frames(shell: Any) -> Iterator[BaseException | FrameType]:
-    """The last exception, its causes and the members of its groups, and the frames of their tracebacks."""
+    """Yield the last exception, its causes, the members of exception groups, and the frames of all tracebacks."""
     pending, seen_ids = _last_exceptions(shell), set()
     while pending:
         obj = pending.pop()

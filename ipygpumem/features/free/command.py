@@ -1,11 +1,11 @@
-"""``%gpumem free``: free what a notebook keeps alive although the user does not need it, and report the effect."""
+"""``%gpumem free``: free memory that a notebook keeps without need, and show the usage before and after."""
 
 from __future__ import annotations
 
 import gc
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import MIB, difference, size
+from ipygpumem.core.units import MIB, difference, many, size
 from ipygpumem.features.commands.command import HELP, Command, Option
 from ipygpumem.sources import allocator
 
@@ -35,7 +35,7 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
         removed += forget_outputs(shell)
     objects = gc.collect()
     if objects:
-        removed.append(f"{objects:,} object{'' if objects == 1 else 's'} in unreachable cycles")
+        removed.append(f"{many(objects, 'object')} in unreachable cycles")
     if arguments.cache and allocator.empty_cache():
         removed.append("PyTorch's cache")
     after = notebook.session.reading()
@@ -45,7 +45,7 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
         notes += _still_held(arguments.names, holders_before, freed)
     if not arguments.cache:
         notes += [
-            f"{name}: {size(change)} went to PyTorch's cache, for its next tensors; --cache returns it to the device"
+            f"{name}: {size(change)} remains in PyTorch's cache for new tensors; use --cache to release it"
             for name, change in _changes(before, after, "cached").items()
             if change >= MIB
         ]
@@ -54,7 +54,7 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 
 def _changes(before: Reading, after: Reading, counter: str) -> dict[str, int]:
-    """The change of a counter in bytes on each device where it is known."""
+    """Return the change of a counter in bytes on each device where the change is known."""
     changes = {}
     for name, device in after.devices.items():
         if name in before.devices:
@@ -63,7 +63,7 @@ def _changes(before: Reading, after: Reading, counter: str) -> dict[str, int]:
 
 
 def _still_held(names: list[str], holders_before: Holders, freed: int) -> list[str]:
-    """The holders that hold more than before: what the names held and did not free."""
+    """Return a note that lists the holders which grew, because they keep memory of the deleted variables alive."""
     from ipygpumem.features.holders.collect import holders
 
     if sum(holders_before.amount(name) for name in names) - freed < MIB:
@@ -79,17 +79,17 @@ def _still_held(names: list[str], holders_before: Holders, freed: int) -> list[s
 
 FREE = Command(
     "free",
-    "free the memory of the last traceback and of unreachable cycles, and report how much",
+    "free the memory held by the last traceback and by unreachable cycles",
     (
         Option(
             ("names",),
             "NAME",
-            "delete these variables and their copies in Out and in the last traceback",
+            "delete these variables, and references to their values in Out and in the last traceback",
             many=True,
             usage="[NAME...]",
         ),
-        Option(("--out",), None, "delete the output history, too: Out, _, __, ___ and every _3"),
-        Option(("--cache",), None, "release PyTorch's cache, too: torch.cuda.empty_cache()"),
+        Option(("--out",), None, "also delete the output history: Out, _, __, ___ and all _3"),
+        Option(("--cache",), None, "also release PyTorch's cache with torch.cuda.empty_cache()"),
         HELP,
     ),
     magic=_run,

@@ -1,4 +1,4 @@
-"""The table of ``%gpumem free``: memory before and after."""
+"""Tables of ``%gpumem free``: memory usage before and after."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADER = ("before", "after", "change")
 
 
 def release_tables(before: Reading, after: Reading, removed: Sequence[str], notes: Sequence[str]) -> list[Table]:
-    """A table for each device that this process uses, or one for main memory; ``removed`` is what was removed."""
+    """Create a table for each device that this process uses, or one for main memory; ``removed`` are descriptions."""
     tables = [
         _device_table(before.devices[name], device)
         for name, device in after.devices.items()

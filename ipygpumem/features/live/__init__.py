@@ -1,1 +1,1 @@
-"""Memory levels while a cell runs, and the monitor widget."""
+"""Memory usage while a cell runs, and the monitor widget."""

@@ -1,4 +1,4 @@
-"""``%gpumem monitor``."""
+"""``%gpumem monitor``: display memory usage over time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not _SHORTEST <= seconds <= _LONGEST:
-        raise OptionError(f"must be between {_SHORTEST} and {_LONGEST:.0f} seconds, not {text}")
+        raise OptionError(f"must be a number of seconds from {_SHORTEST} to {_LONGEST:.0f}, not {text}")
     return seconds
 
 
@@ -32,7 +32,7 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 MONITOR = Command(
     "monitor",
-    "follow the memory of each GPU while you work, with the cells that run",
+    "show the memory usage of each GPU over time, with the cells that ran",
     (Option(("--every",), "SECONDS", "time between two readings, at least 0.25 (default 1)", type=_seconds), HELP),
     magic=_run,
 )

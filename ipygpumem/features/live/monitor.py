@@ -1,4 +1,4 @@
-"""``%gpumem monitor``: a thread reads memory levels and sends them to a widget while a page shows it."""
+"""``%gpumem monitor``: a thread reads memory usage and sends it to a widget while a page displays the widget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.live.poller import Poller
-from ipygpumem.features.live.usage_history import UsageHistory, level_update
+from ipygpumem.features.live.usage_history import UsageHistory, usage_update
 from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _EVERY = 1.0
 _VIEW_TIMEOUT = 20.0
-"""Seconds without a message after which a page counts as closed, unless the kernel was busy."""
+"""Seconds without a message after which a page is considered closed, unless the kernel was busy."""
 
 
 class Monitor:
-    """The monitor of one shell. Opening it again moves it, with its history, to the new cell."""
+    """The monitor of one shell. Opening it again moves the monitor, with its history, to the new cell."""
 
     def __init__(self, shell: Any, runtime: Runtime, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell
@@ -42,19 +42,22 @@ class Monitor:
         self._pid = os.getpid()
 
     def open(self, every: float | None = None) -> None:
-        """Show the monitor in the running cell's output, with ``every`` seconds between readings; None keeps them.
+        """Display the monitor in the output of the running cell.
+
+        Args:
+            every: Seconds between readings; None for the previous interval.
 
         Raises:
-            OptionError: There is no notebook with a user, or anywidget is not installed.
+            OptionError: This is not an interactive notebook, or anywidget is not installed.
         """
         target = shell_target(self._shell)
         if target.kind != "live":
             where = "an interactive notebook" if target.kind == "batch" else "a notebook"
-            raise OptionError(f"the monitor needs {where}; %gpumem shows the memory in use now")
+            raise OptionError(f"the monitor requires {where}; use %gpumem to show the current memory usage")
         try:
             from ipygpumem.features.live.widget import MonitorWidget
         except ImportError as error:
-            raise OptionError(f"the monitor needs anywidget: pip install anywidget ({first_line(error)})") from error
+            raise OptionError(f"the monitor requires anywidget: pip install anywidget ({first_line(error)})") from error
         self._remove_widget()
         if every is not None and every != self._history.every:
             self._history = UsageHistory(every)
@@ -96,10 +99,10 @@ class Monitor:
         if running is None and not self._last_seen and now - self._opened > _VIEW_TIMEOUT:
             self._pause()
             return
-        levels = self._poller.levels()
-        self._history.add(levels)
-        since, self._last_update = self._last_update, levels.time
-        update = level_update(levels, session_reports(), since - 2 * self._history.every, running)
+        reading = self._poller.read()
+        self._history.add(reading)
+        since, self._last_update = self._last_update, reading.time
+        update = usage_update(reading, session_reports(), since - 2 * self._history.every, running)
         widget.send({"now": update})
 
     def _remove_widget(self) -> None:
@@ -111,7 +114,7 @@ class Monitor:
             widget.close()
 
     def close(self) -> None:
-        """Remove the widget and end the thread, when the extension is unloaded."""
+        """Remove the widget and stop the thread when the extension is unloaded."""
         if os.getpid() == self._pid:
             self._remove_widget()
             self._thread.close()

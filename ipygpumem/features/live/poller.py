@@ -1,8 +1,8 @@
-"""Read memory levels from a thread, a few times a second, while code is running.
+"""Read memory usage in a thread, a few times per second, while code is running.
 
-Reading PyTorch's counters holds the GIL and waits for the allocator's lock, so it happens rarely, and only while a
-display is visible. NVML's list of processes has a lock that all processes share, so it is read only after memory
-outside PyTorch has changed.
+Reading PyTorch's counters holds the GIL and waits for the allocator's lock, so they are read rarely, and only while a
+display is visible. NVML's list of processes is protected by a system-wide lock, so it is read only after memory outside
+PyTorch has changed.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _ATTEMPTS = 2
 
 
 class Poller:
-    """Reads memory levels. Never raises, and makes no CUDA call except to check for a context."""
+    """Reader of memory usage that never raises an exception. Its only CUDA call checks for a context."""
 
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor
         self._other_processes: dict[int, tuple[int, int, float]] = {}
-        """By device: memory of other processes, the memory outside PyTorch and the time when that was read."""
+        """Memory of other processes, memory outside PyTorch, and the time of the reading, by device index."""
 
-    def levels(self) -> Reading:
-        """The levels now, with fewer figures than `DeviceMonitor.read` and at a lower cost."""
+    def read(self) -> Reading:
+        """Return the current memory usage, with fewer values than `DeviceMonitor.read` but at a lower cost."""
         torch = pytorch.started()
         devices = {}
         for device in self._monitor.selected_devices() if torch is not None else ():
             try:
                 if pytorch.has_context(torch, device.index):
-                    devices[device.name] = self._read(device)
+                    devices[device.name] = self._read_device(device)
             except Exception:
                 devices[device.name] = DeviceReading(device.name, context=True)
         return Reading(time.time(), devices, host.read_host(None, available=False))
 
-    def _read(self, device: Device) -> DeviceReading:
+    def _read_device(self, device: Device) -> DeviceReading:
         for _ in range(_ATTEMPTS):
             stats = self._stats(device.index)
             memory = None if device.nvml is None else device_memory(device.nvml, device.handle)
@@ -61,7 +61,7 @@ class Poller:
             counters = allocator.allocator_state(stats).now
             allocated, reserved = counters.allocated, counters.reserved
         if used is not None and reserved is not None:
-            # the device's memory may have been read before PyTorch's last allocation
+            # the device's memory may have been read before the latest segment was allocated
             in_use = max(used - (driver or 0), reserved)
             used = in_use + (driver or 0)
             others = self._others(device, in_use, in_use - reserved)
@@ -81,7 +81,7 @@ class Poller:
         )
 
     def _stats(self, index: int) -> dict[str, Any] | None:
-        """PyTorch's counters; None for an allocator without counters."""
+        """Return PyTorch's counters; None for an allocator without counters."""
         begin = time.perf_counter()
         try:
             stats = allocator.stats(index)
@@ -96,7 +96,7 @@ class Poller:
         return stats
 
     def _others(self, device: Device, in_use: int, outside_pytorch: int) -> int | None:
-        """Memory that belongs neither to this process nor to the driver; None if this process is unknown."""
+        """Return the memory used by other processes; None if the memory usage of this process is unknown."""
         if device.own_pid is None:
             return None
         others, outside_before, read_at = self._other_processes.get(device.index, (None, 0, 0.0))
@@ -114,6 +114,6 @@ class Poller:
 
 
 def _segment_count(stats: dict[str, Any]) -> int:
-    """Allocated plus freed segments: unchanged if PyTorch's reserved memory has not changed in between."""
+    """Count allocated and freed segments. The count changes whenever PyTorch's reserved memory changes."""
     segment = stats["segment"]["all"]
     return int(segment["allocated"] + segment["freed"])

@@ -1,4 +1,4 @@
-"""The display under a running cell: memory levels as text, and as HTML with a small chart of the time so far."""
+"""The display below a running cell: memory usage as text, and as HTML with a small chart of memory over time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import duration, pair, size
+from ipygpumem.core.units import duration, many, pair, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 
 _COLORS = {"allocated": "#3b82f6", "reserved": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
-"""The areas of the chart from bottom to top; figures that begin with these names are underlined in the color."""
+"""Areas of the chart from bottom to top. Values that begin with one of these names are underlined in its color."""
 _WIDTH, _HEIGHT = 220, 36
 _HEADROOM = 1.05
 _MAX_DEVICES = 4
@@ -22,44 +22,44 @@ _MINUTE = 60
 
 
 def live_bundle(history: Sequence[Reading], seconds: float, cell: int | None) -> dict[str, str]:
-    """The newest levels as a MIME bundle, for a cell that has been running for ``seconds``."""
+    """Format the latest memory usage as a MIME bundle, for a cell that has been running for ``seconds``."""
     now = history[-1]
     elapsed = f"{seconds:.0f} s" if seconds < _MINUTE else duration(seconds)
     status = f"running for {elapsed}" if cell is None else f"In [{cell}], running for {elapsed}"
     rows = [
-        (name, _figures(device), _areas(_device_history(history, name)))
+        (name, _values(device), _areas(_device_history(history, name)))
         for name, device in list(now.devices.items())[:_MAX_DEVICES]
     ]
     if not rows:
-        areas = _areas([(levels.time, [levels.host.rss or 0]) for levels in history])
-        rows = [("host memory (RSS)", [_host_figure(now.host)], areas)]
+        areas = _areas([(reading.time, [reading.host.rss or 0]) for reading in history])
+        rows = [("host memory (RSS)", [_host_value(now.host)], areas)]
     hidden = len(now.devices) - _MAX_DEVICES
-    more = f"{hidden} more device{'s' if hidden > 1 else ''}" if hidden > 0 else ""
-    lines = [f"{name}  {' · '.join(figures)}" for name, figures, _ in rows]
+    more = many(hidden, "more device") if hidden > 0 else ""
+    lines = [f"{name}  {' · '.join(values)}" for name, values, _ in rows]
     lines[0] += f"   {status}"
     html = _html(rows, f'&emsp;<span style="opacity:0.65">{escape(status)}</span>', more)
     return {"text/plain": "\n".join([*lines, more] if more else lines), "text/html": html}
 
 
-def _figures(device: DeviceReading) -> list[str]:
-    levels = {"allocated": device.allocated, "reserved": device.reserved}
-    figures = [f"{name} {size(nbytes)}" for name, nbytes in levels.items() if nbytes is not None]
+def _values(device: DeviceReading) -> list[str]:
+    counters = {"allocated": device.allocated, "reserved": device.reserved}
+    values = [f"{name} {size(nbytes)}" for name, nbytes in counters.items() if nbytes is not None]
     if device.outside is not None:
         owner = " (this process or another)" if device.process is None else ""
-        figures.append(f"outside PyTorch {size(device.outside)}{owner}")
+        values.append(f"outside PyTorch {size(device.outside)}{owner}")
     if device.in_use is not None and device.capacity is not None:
-        figures.append(f"{pair(device.in_use, device.capacity)} used")
-    return figures or ["unknown"]
+        values.append(f"{pair(device.in_use, device.capacity)} used")
+    return values or ["unknown"]
 
 
-def _host_figure(reading: HostReading) -> str:
+def _host_value(reading: HostReading) -> str:
     if reading.rss is None:
         return "unknown"
     return size(reading.rss) if reading.total is None else f"{pair(reading.rss, reading.total)} resident"
 
 
 def _device_history(history: Sequence[Reading], name: str) -> list[tuple[float, list[int]]]:
-    devices = [(levels.time, levels.devices[name]) for levels in history if name in levels.devices]
+    devices = [(reading.time, reading.devices[name]) for reading in history if name in reading.devices]
     return [
         (time, [part or 0 for part in (device.allocated, device.cached, device.outside, device.others)])
         for time, device in devices
@@ -67,38 +67,38 @@ def _device_history(history: Sequence[Reading], name: str) -> list[tuple[float, 
 
 
 def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
-    """Stacked areas as (color, SVG points), scaled to the highest total, from rows of (time, bytes from bottom to top).
+    """Convert rows of (time, sizes from bottom to top) to stacked areas (color, SVG points), scaled to the peak.
 
-    The highest area comes first. All extend to the bottom: lower areas are drawn on top of higher ones.
+    The topmost area comes first. Each area extends to the bottom of the chart, and is covered by the areas after it.
     """
     begin = rows[0][0]
     span = rows[-1][0] - begin or 1.0
     if len(rows) == 1:
         rows = [*rows, (begin + span, rows[0][1])]
     highest = max(sum(parts) for _, parts in rows) * _HEADROOM or 1
-    levels = [list(accumulate(parts)) for _, parts in rows]
+    stacks = [list(accumulate(parts)) for _, parts in rows]
     areas = []
-    for i, color in enumerate(list(_COLORS.values())[: len(levels[0])]):
+    for i, color in enumerate(list(_COLORS.values())[: len(stacks[0])]):
         if any(parts[i] for _, parts in rows):
             outline = [
-                f"{(time - begin) / span * _WIDTH:.1f},{_HEIGHT - stacked[i] / highest * _HEIGHT:.1f}"
-                for (time, _), stacked in zip(rows, levels, strict=True)
+                f"{(time - begin) / span * _WIDTH:.1f},{_HEIGHT - stack[i] / highest * _HEIGHT:.1f}"
+                for (time, _), stack in zip(rows, stacks, strict=True)
             ]
             areas.append((color, " ".join([f"0,{_HEIGHT}", *outline, f"{_WIDTH},{_HEIGHT}"])))
     return areas[::-1]
 
 
 def _html(rows: Sequence[tuple[str, list[str], list[tuple[str, str]]]], status: str, more: str) -> str:
-    """Without Jinja, whose import in a thread would delay the running cell."""
+    """Format rows as HTML without Jinja, because importing it in a thread would delay the running cell."""
     lines: list[str] = []
-    for name, figures, areas in rows:
+    for name, values, areas in rows:
         polygons = "".join(f'<polygon fill="{color}" points="{points}"/>' for color, points in areas)
         lines.append(
             f'<div style="display:flex;align-items:center;margin:2px 0"><svg width="{_WIDTH}" height="{_HEIGHT}" '
             f'viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true" '
             f'style="flex:none;margin-right:12px;border-bottom:1px solid #9ca3af">{polygons}</svg>'
-            f"<div><div><b>{escape(name)}</b>&ensp;{escape(figures[-1])}{'' if lines else status}</div>"
-            f"<div>{' &middot; '.join(map(_underlined, figures[:-1]))}</div></div></div>"
+            f"<div><div><b>{escape(name)}</b>&ensp;{escape(values[-1])}{'' if lines else status}</div>"
+            f"<div>{' &middot; '.join(map(_underlined, values[:-1]))}</div></div></div>"
         )
     if more:
         lines.append(f'<div style="opacity:0.65">{more}</div>')
@@ -108,7 +108,7 @@ def _html(rows: Sequence[tuple[str, list[str], list[tuple[str, str]]]], status: 
     )
 
 
-def _underlined(figure: str) -> str:
-    color = _COLORS.get(figure.partition(" ")[0])
+def _underlined(value: str) -> str:
+    color = _COLORS.get(value.partition(" ")[0])
     line = "" if color is None else f";border-bottom:2px solid {color}"
-    return f'<span style="white-space:nowrap{line}">{escape(figure)}</span>'
+    return f'<span style="white-space:nowrap{line}">{escape(value)}</span>'

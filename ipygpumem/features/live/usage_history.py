@@ -1,4 +1,4 @@
-"""The levels of the last hour, and the cells that ran in that time, as plain data for the monitor's page."""
+"""Memory usage during the last hour, and the cells that ran in that time, as JSON data for the monitor's page."""
 
 from __future__ import annotations
 
@@ -13,64 +13,64 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
     _Running = tuple[int | None, float] | None
-    """In number and start of the running cell."""
+    """Execution count and start time of the running cell."""
 
-_FIGURES = {name: name for name in ("allocated", "cached", "outside", "others", "capacity")} | {"used": "in_use"}
-"""The page's names of figures, with the attributes of `DeviceReading`."""
+_VALUES = {name: name for name in ("allocated", "cached", "outside", "others", "capacity")} | {"used": "in_use"}
+"""Attributes of `DeviceReading` by their names in the page's data."""
 _MAX_CELLS = 1_000
 
 
 class UsageHistory:
-    """The levels of the last ``seconds``, with ``every`` seconds between readings."""
+    """Readings of the last ``seconds``, at intervals of ``every`` seconds."""
 
     def __init__(self, every: float, seconds: float = 3600) -> None:
         self.every = every
-        self._levels: deque[Reading] = deque(maxlen=max(int(seconds / every), 1))
+        self._readings: deque[Reading] = deque(maxlen=max(int(seconds / every), 1))
 
-    def add(self, levels: Reading) -> None:
-        """Add a reading."""
-        self._levels.append(levels)
+    def add(self, reading: Reading) -> None:
+        """Add a reading and drop the oldest one if the history is full."""
+        self._readings.append(reading)
 
     def data(self, reports: Sequence[Report], running: _Running) -> dict[str, Any]:
-        """One list per figure, in bytes and seconds since 1970; None means unknown."""
-        history = list(self._levels)
-        names = dict.fromkeys(name for levels in history for name in levels.devices)
+        """Return one list per value, in bytes or in seconds since the Unix epoch; None means unknown."""
+        history = list(self._readings)
+        names = dict.fromkeys(name for reading in history for name in reading.devices)
         return {
             "every": self.every,
-            "time": [round(levels.time, 3) for levels in history],
-            "devices": {name: _columns([levels.devices.get(name) for levels in history]) for name in names},
-            "rss": [levels.host.rss for levels in history],
+            "time": [round(reading.time, 3) for reading in history],
+            "devices": {name: _columns([reading.devices.get(name) for reading in history]) for name in names},
+            "rss": [reading.host.rss for reading in history],
             "total": history[-1].host.total if history else None,
             "cells": _cells(reports, history[0].time if history else float("inf")),
             "running": running,
         }
 
 
-def level_update(levels: Reading, reports: Sequence[Report], since: float, running: _Running) -> dict[str, Any]:
-    """One reading, with the cells that ended after ``since``."""
+def usage_update(reading: Reading, reports: Sequence[Report], since: float, running: _Running) -> dict[str, Any]:
+    """Return a reading with the cells that ended after the timestamp ``since``, as JSON data."""
     return {
-        "time": round(levels.time, 3),
-        "devices": {name: _figures(device) for name, device in levels.devices.items()},
-        "rss": levels.host.rss,
-        "total": levels.host.total,
+        "time": round(reading.time, 3),
+        "devices": {name: _values(device) for name, device in reading.devices.items()},
+        "rss": reading.host.rss,
+        "total": reading.host.total,
         "cells": _cells(reports, since),
         "running": running,
     }
 
 
 def _columns(devices: Sequence[DeviceReading | None]) -> dict[str, list[Any]]:
-    rows = [_figures(device) for device in devices]
-    return {figure: [row[figure] for row in rows] for figure in rows[0]}
+    rows = [_values(device) for device in devices]
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _figures(device: DeviceReading | None) -> dict[str, Any]:
-    """``own`` is whether memory outside PyTorch is known to belong to this process."""
-    figures = {figure: getattr(device, attribute, None) for figure, attribute in _FIGURES.items()}
-    return {**figures, "own": device is None or device.outside is None or device.process is not None}
+def _values(device: DeviceReading | None) -> dict[str, Any]:
+    """Return the values of a device; ``own`` is False if memory outside PyTorch may belong to other processes."""
+    values = {name: getattr(device, attribute, None) for name, attribute in _VALUES.items()}
+    return {**values, "own": device is None or device.outside is None or device.process is not None}
 
 
 def _cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
-    """In number, start, end and success of the cells that ended after a time, oldest first."""
+    """List the execution count, start, end and success of cells that ended after a timestamp, oldest first."""
     newest_first = takewhile(lambda report: report.time + report.seconds >= since, reversed(reports[-_MAX_CELLS:]))
     return [
         [report.cell, round(report.time, 3), round(report.time + report.seconds, 3), report.success is not False]

@@ -1,4 +1,4 @@
-"""The monitor in a notebook: an anywidget that sends new readings while a page shows it.
+"""The monitor in a notebook: an anywidget that sends new readings while a page displays it.
 
 Pages report regularly that they are still visible, because a kernel is not notified when a page is closed.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class MonitorWidget(anywidget.AnyWidget):
-    """A chart of memory over time; ``history`` returns the levels so far, as plain data.
+    """Chart of memory over time; ``history`` returns the previous readings as JSON data.
 
     Requests are ``{"id": ..., "get": "script", "from": byte}`` and ``{"id": ..., "get": "past"}``. A page sends
-    ``{"here": view}`` while it is visible and ``{"bye": view}`` when it is closed: ``on_view(view, visible)``.
+    ``{"here": view}`` while it is visible and ``{"bye": view}`` when it is closed; both call ``on_view``.
     """
 
     _esm = script("loader.js")

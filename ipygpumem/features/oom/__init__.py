@@ -1,1 +1,1 @@
-"""Out-of-memory errors: what was requested, what the device looked like, and who held the memory."""
+"""Out-of-memory errors: the failed request, the state of the device, and the holders of its memory."""

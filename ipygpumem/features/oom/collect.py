@@ -1,4 +1,4 @@
-"""From the failures of a cell to the content of its panel."""
+"""Create the report on the allocations that failed in a cell."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MAX_CELLS = 3
 
 
 def explain(failures: list[FailedAllocation], count: int, *, caught: bool) -> OutOfMemoryReport | None:
-    """The panel of a cell in which ``count`` allocations failed, the last of them recorded; None if none was.
+    """Create the report of a cell in which ``count`` allocations failed; None if no failure was recorded.
 
-    If the code continued (``caught``), the panel shows what held the memory at the first failure, and otherwise what
-    holds it now, including the local variables of the failed code.
+    If the code continued (``caught``), the report contains the holders at the first failure. Otherwise, it contains the
+    current holders, including the local variables of the failed code.
     """
     if not failures:
         return None
     failure = failures[-1]
     try:
         holders_now = holders()
-    except Exception:  # the panel is still useful without them
+    except Exception:  # the report is still useful without holders
         holders_now = None
     freeable = freeable_out = 0
     if holders_now is not None:
@@ -47,7 +47,7 @@ def explain(failures: list[FailedAllocation], count: int, *, caught: bool) -> Ou
 
 
 def _line(failure: FailedAllocation) -> str:
-    """The innermost line of the user's own code, with its source and the cell that called it."""
+    """Describe the innermost line of the user's code, with its source and the cell that called it."""
     frame = next((frame for frame in failure.frames if not is_library_file(frame[0])), None)
     if frame is None:
         return ""
@@ -59,10 +59,10 @@ def _line(failure: FailedAllocation) -> str:
 
 
 def _largest_cells(device: str) -> list[tuple[int, int]]:
-    """The cells that added most memory on a device since the baseline."""
+    """Return the cells that added the most memory on a device since the baseline."""
     cells = []
     for report in session_reports():
-        facts = report.devices.get(device)
-        if report.cell is not None and facts is not None and facts.held is not None and facts.held > 0:
-            cells.append((report.cell, facts.held))
+        usage = report.devices.get(device)
+        if report.cell is not None and usage is not None and usage.held is not None and usage.held > 0:
+            cells.append((report.cell, usage.held))
     return sorted(cells, key=lambda cell: -cell[1])[:_MAX_CELLS]

@@ -1,4 +1,4 @@
-"""The allocation history for ``GPUMem.oom_snapshot``: always on, so that every failed allocation leaves a snapshot."""
+"""Continuous recording of the allocation history for ``GPUMem.oom_snapshot``, saved when an allocation fails."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 _MAX_EVENTS = 100_000
 _COST = (
-    f"the last {_MAX_EVENTS:,} allocations and frees are recorded with their Python stacks, which takes about 50 MiB of"
-    " main memory and slows code that only launches small kernels by about 10 %"
+    f"the last {_MAX_EVENTS:,} allocations and frees are recorded with their Python stacks, which uses about 50 MiB"
+    " of main memory and slows down code that only launches small kernels by about 10 %"
 )
 
 
 def oom_path(template: str, number: int) -> Path:
-    """The path for the snapshot of a failure; `OptionError` if it is not writable or contains another placeholder."""
+    """Return the path of the snapshot of a failure; `OptionError` if it is not writable or the template is invalid."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         text = template.format(**names)
     except (KeyError, IndexError, ValueError, AttributeError) as error:
         raise OptionError(
-            f"{template!r} is not a valid path: only {{n}}, {{host}} and {{time}} are replaced"
+            f"{template!r} is not a valid path: the only placeholders are {{n}}, {{host}} and {{time}}"
         ) from error
     return check_path(text)
 
 
 class OomHistory:
-    """The history of one shell. It is interrupted by every other recording.
+    """The allocation history of one shell, which is paused during any other recording.
 
-    ``cell`` returns the running cell, ``numbers`` the execution counts of cells by file name; ``template`` is the
-    template of paths, None if nothing is to be recorded.
+    ``cell`` returns the running cell, and ``numbers`` the execution counts of cells by file name. ``template`` is the
+    template for paths; None disables the recording.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class OomHistory:
         self._number = 0
 
     def configure(self, template: str | None) -> str:
-        """Record with this template of paths, or stop with None; returns a sentence for the user or nothing."""
+        """Record with this template for paths, or stop if it is None; return a message, which may be empty."""
         was_off = self.template is None
         self.template = template
         if template is None:
@@ -71,7 +71,7 @@ class OomHistory:
         return f"out-of-memory errors are saved to {template}{f'; {_COST}' if was_off else ''}"
 
     def resume(self) -> None:
-        """Record, if this is configured, CUDA has started and there is no other recording."""
+        """Start recording if it is configured, CUDA is initialized and no other recording is active."""
         is_active = self._recorder is not None and not self._recorder.history.lost
         if self.template is None or pytorch.started() is None or is_active:
             return
@@ -82,19 +82,19 @@ class OomHistory:
         self._recorder = recorder
 
     def pause(self) -> None:
-        """Stop recording until `resume`."""
+        """Stop recording until `resume` is called."""
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.stop()
 
     def save(self) -> str:
-        """Save the history at the moment of a failure, and return a sentence about it."""
+        """Save the history when an allocation fails, and return a message about the result."""
         if self._recorder is None or self.template is None:
             return ""
         self._number += 1
         try:
             path = oom_path(self.template, self._number)
-            facts = self._recorder.save(path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell())
+            result = self._recorder.save(path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell())
         except (OptionError, RecordingError) as error:
-            return f"the history of this failure was not saved: {first_line(error)}"
-        return facts.sentence()
+            return f"the allocation history was not saved: {first_line(error)}"
+        return result.sentence()

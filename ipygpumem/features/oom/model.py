@@ -1,4 +1,4 @@
-"""Facts about an allocation that failed, and the advice that follows from them."""
+"""Data about failed allocations, and advice on how to avoid them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 Frame = tuple[str, int, str]
 """File name, line, function."""
 _NEGLIGIBLE = 64 << 20
-"""Bytes below which growth outside PyTorch is no cause of a failure."""
+"""Size in bytes below which growth of memory outside PyTorch is not reported as a cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeBlocks:
-    """Free blocks in the segments of one device: their number, and in bytes the largest and the sum.
+    """Free blocks in the segments of one device: their count, and the size of the largest and the total in bytes.
 
     Attributes:
-        partly_used: Bytes of the blocks in segments that are partly in use, which PyTorch cannot release.
-        expandable: Whether segments can grow, so that fragmentation hardly matters.
+        partly_used: Total size in bytes of free blocks in partly used segments, which PyTorch cannot release.
+        expandable: Whether segments are expandable, which prevents most fragmentation.
     """
 
     largest: int
@@ -36,17 +36,18 @@ class FreeBlocks:
 
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
-    """One allocation that failed, and the state of the device at that moment. Sizes are in bytes.
+    """A failed allocation and the state of the device at that time. Sizes are in bytes.
 
     Attributes:
         requested: The requested size, as rounded by the allocator.
-        limit: What PyTorch may use of the device: all of it unless a limit was set.
-        thread: The name of the thread; empty for the main thread.
-        frames: The Python stack, innermost first; the main thread's if this thread has none.
+        limit: Memory that PyTorch may use on the device: the entire device unless a limit was set.
+        free: Free memory on the device.
+        thread: Name of the thread; empty for the main thread.
+        frames: Python stack, innermost frame first. For a thread without Python code, the main thread's stack.
         free_blocks: Free blocks in PyTorch's segments; None if the allocator does not list them.
         other_processes: Other processes on the device, the largest first.
-        holders: What held the memory; None if this was not the first failure in its cell.
-        saved: Where the allocation history was saved or why not; empty if none was recorded.
+        holders: Holders of the memory; None if this was not the first failure in the cell.
+        saved: Message with the path of the saved allocation history, or with the error; empty without a recording.
     """
 
     device: str
@@ -63,13 +64,13 @@ class FailedAllocation:
 
     @property
     def available(self) -> int:
-        """What PyTorch could still have reserved on the device."""
+        """Size in bytes that PyTorch could still have reserved on the device."""
         reserved = None if self.reading is None else self.reading.reserved
         return self.free if reserved is None else min(self.free, max(self.limit - reserved, 0))
 
     @property
     def missing(self) -> int:
-        """How much more memory was needed."""
+        """Size in bytes by which the request exceeded the available memory."""
         return max(self.requested - self.available, 0)
 
 
@@ -79,11 +80,11 @@ class OutOfMemoryReport:
 
     Attributes:
         failure: The last of the ``count`` allocations that failed in this cell.
-        line: The line that made the request, and its source.
-        caught: Whether the code continued.
-        holders: What holds the memory now, or, if the code continued, at the failure.
-        cells: The cells that added most memory since the baseline: (execution count, bytes).
-        advice: Sentences that follow from the numbers.
+        line: Description of the line of code that requested the memory.
+        caught: Whether the code continued after the error.
+        holders: Current holders of the memory or, if the code continued, the holders at the first failure.
+        cells: Cells that added the most memory since the baseline, as (execution count, bytes).
+        advice: Possible causes and solutions.
     """
 
     failure: FailedAllocation
@@ -96,7 +97,7 @@ class OutOfMemoryReport:
 
 
 def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
-    """The free blocks of one device in the allocator's list of segments."""
+    """Summarize the free blocks of one device from the allocator's list of segments."""
     segments = [segment for segment in segments if segment["device"] == index]
     sizes: list[int] = []
     partly_used = 0
@@ -111,16 +112,16 @@ def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
 def advice(
     failure: FailedAllocation, freeable: int = 0, freeable_out: int = 0, outside_at_baseline: int | None = None
 ) -> list[str]:
-    """What follows from the numbers of a failure.
+    """Return possible causes of a failure and solutions.
 
-    ``freeable`` are the bytes that ``%gpumem free`` would free, ``freeable_out`` those of ``%gpumem free --out``, and
-    ``outside_at_baseline`` those of this process outside PyTorch at the baseline.
+    ``freeable`` is the size in bytes that ``%gpumem free`` would free, ``freeable_out`` that of ``%gpumem free --out``,
+    and ``outside_at_baseline`` the memory of this process outside PyTorch at the baseline.
     """
     reading, blocks, processes = failure.reading, failure.free_blocks, failure.other_processes
     missing = max(failure.missing, 1)
     capacity = None if reading is None else reading.capacity
     if capacity is not None and failure.requested > capacity:
-        request = f"the request of {size(failure.requested)} exceeds the memory of the whole device ({size(capacity)})"
+        request = f"the request of {size(failure.requested)} exceeds the total memory of the device ({size(capacity)})"
         return [f"{request}: use a smaller batch, a shorter sequence or a smaller data type"]
     sentences = []
     if freeable >= missing:

@@ -1,7 +1,7 @@
-"""Records the allocations that fail. There is one observer for the process, and it never raises.
+"""Observer that records failed allocations. There is one observer per process, and it never raises an exception.
 
-PyTorch calls it in the thread that made the request, before the error is raised, sometimes several times for one
-failure. An exception in it would replace the user's own error.
+PyTorch calls the observer in the thread that requested the memory, before the error is raised, and sometimes several
+times per failure. An exception in the observer would replace the user's error.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from ipygpumem.features.oom.model import Frame
 
 _MAX_FAILURES = 100
-"""Failures to keep: a loop may try thousands of times."""
+"""Number of failures to keep: a loop may retry an allocation thousands of times."""
 _MAX_FRAMES = 64
 _SEARCH_LIMIT = 3.0
-"""Seconds that the search may take while the user's code waits, once per cell: a million objects take one or two."""
+"""Time limit in seconds of the search for holders, which blocks the user's code once per cell."""
 
 
 class FailedAllocationObserver:
-    """The allocations that failed since the last `take`; ``count`` includes those that are no longer kept."""
+    """The failed allocations since the last `take`; ``count`` includes those that are no longer kept."""
 
     def __init__(self) -> None:
         self._save: Callable[[], str] | None = None
@@ -42,22 +42,22 @@ class FailedAllocationObserver:
         self._pid = 0
 
     def listen(self, save: Callable[[], str] | None = None) -> bool:
-        """Record every failure from now on. Returns False if CUDA has not started or PyTorch reports no failures.
+        """Start recording failures; return False if CUDA is not initialized or PyTorch does not report failures.
 
-        ``save`` saves the allocation history at the first failure of a cell, and returns a sentence about it.
+        ``save`` is called at the first failure in a cell. It saves the allocation history and returns a message.
         """
         self._save, self._pid = save, os.getpid()
         return pytorch.listen_for_ooms(self._failed)
 
     def stop(self) -> None:
-        """Record no more failures."""
+        """Stop recording failures."""
         pytorch.listen_for_ooms(None)
         self.take()
 
     close = stop
 
     def take(self) -> list[FailedAllocation]:
-        """Return and forget the failures since the last call, the oldest first, at most a hundred of them."""
+        """Return and clear the failures since the last call, the oldest first, at most a hundred."""
         failures, self._failures = self._failures, []
         self.count, self._has_searched = 0, False
         return [FailedAllocation(**facts) for facts in failures]
@@ -78,7 +78,7 @@ class FailedAllocationObserver:
         facts: dict[str, Any] = {"device": device, "requested": requested, "limit": limit, "free": free}
         self._failures.append(facts)
         del self._failures[:-_MAX_FAILURES]
-        # each part may fail for itself, and is stored at once
+        # each value is stored immediately, because reading the next may fail
         facts["thread"] = _attempt(_current_thread) or ""
         facts["frames"] = _attempt(_stack) or ()
         facts["reading"] = _attempt(lambda: monitor.read(busy=False).devices.get(device))
@@ -93,7 +93,7 @@ class FailedAllocationObserver:
 def _attempt(read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except Exception:  # host memory may be short, too
+    except Exception:  # host memory may also be exhausted
         return None
 
 
@@ -103,7 +103,7 @@ def _current_thread() -> str:
 
 
 def _stack() -> tuple[Frame, ...]:
-    """This thread's Python stack without our own frames; the main thread's if PyTorch created this thread."""
+    """Return this thread's Python stack without frames of this package, or the main thread's if it has none."""
     return _frames(sys._getframe()) or _frames(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
@@ -117,5 +117,5 @@ def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
 
 
 def failed_allocations() -> FailedAllocationObserver:
-    """The observer of this process."""
+    """Return the observer of this process."""
     return current().state(FailedAllocationObserver)

@@ -1,4 +1,4 @@
-"""The panel under a cell that ran out of memory."""
+"""Tables of the panel below a cell that ran out of memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _MAX_HOLDERS = 5
 _MAX_PROCESSES = 3
 _MIN_BAR_SHARE = 0.005
-"""Share of the device below which a row has no bar."""
+"""Share of the device's memory below which a row has no bar."""
 _OMITTED_LINES = {"device total", "free"}
 
 
 def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> list[Table]:
-    """The device's memory at the failure, the largest holders, and the advice."""
+    """Create the tables of the device's memory at the failure and of the largest holders, with the advice."""
     failure = panel.failure
     tables = [_device_table(panel, baseline)]
     if panel.holders is not None:
@@ -33,7 +33,7 @@ def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> li
     if len(tables) > 1:
         failure_time = "at the failure" if panel.count == 1 else "at the first failure"
         title = f"{title} {failure_time if panel.caught else 'now'}"
-    notes = (remark for remark in last.remarks if not remark.startswith("%gpumem"))  # these follow in other words
+    notes = (remark for remark in last.remarks if not remark.startswith("%gpumem"))  # the advice contains these
     tables[-1] = replace(last, title=title, remarks=(*notes, *_advice(panel)))
     return tables
 

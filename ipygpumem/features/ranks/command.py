@@ -31,9 +31,9 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     notebook.show_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top))
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in ranks.faults))
     if arguments.plot:
-        from ipygpumem.features.ranks.plot import ranks_picture
+        from ipygpumem.features.ranks.plot import ranks_plot
 
-        notebook.show_image(ranks_picture(ranks.members), "the level of each rank over time")
+        notebook.show_image(ranks_plot(ranks.members), "the level of each rank over time")
     if arguments.view:
         files = _viewer_files(ranks)
         notebook.show_snapshots(files)
@@ -63,10 +63,10 @@ def _shell(arguments: argparse.Namespace) -> int:
     else:
         print_lines(text_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top)))
     if arguments.plot is not None:
-        from ipygpumem.features.ranks.plot import ranks_picture
+        from ipygpumem.features.ranks.plot import ranks_plot
         from ipygpumem.viewer.write import write_file
 
-        write_file(check_path(arguments.plot), ranks_picture(ranks.members).png)
+        write_file(check_path(arguments.plot), ranks_plot(ranks.members).png)
         print_lines(f"{arguments.plot}: the level of each rank over time")
     if arguments.html is not None:
         _write_page(arguments.html, ranks)

@@ -1,4 +1,4 @@
-"""The memory of many ranks over time, on a common clock, as a still picture."""
+"""Static plot of the memory usage of many ranks over time."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ _DEFAULT_COLOR = "#9db8d9"
 _TYPICAL, _DIFFERENT = ("typical", "#1d4ed8"), ("differs most", "#c2410c")
 
 
-def ranks_picture(results: Sequence[RankResult]) -> PngImage:
-    """Draw each rank's requested bytes over time; the rank that differs most and a typical one have their own colors.
+def ranks_plot(results: Sequence[RankResult]) -> PngImage:
+    """Plot the requested memory of each rank over time, with the rank that differs most and a typical rank in color.
 
     Raises:
-        OptionError: No rank has a recording with times, or matplotlib is not installed.
+        OptionError: No rank has a snapshot with timestamps, or matplotlib is not installed.
     """
     curves = {result.name: peak for result in results if (peak := result.highest) is not None and peak.curve}
     if not curves:
-        raise OptionError("cannot draw the ranks: none has a snapshot with times")
+        raise OptionError("cannot plot the ranks: no rank has a snapshot with timestamps")
     comparison, marked = compare_ranks(results), {}
     if comparison is not None and comparison.lines:
         marked = {comparison.typical: _TYPICAL, comparison.odd: _DIFFERENT}
-    text = f"{many(len(curves), 'rank')}, highest level {size(max(peak.requested for peak in curves.values()))}"
-    return render(_TOP + _PLOT_HEIGHT + _FOOT, lambda sheet: _draw(sheet, curves, marked), text)
+    text = f"{many(len(curves), 'rank')}, highest usage {size(max(peak.requested for peak in curves.values()))}"
+    return render(_TOP + _PLOT_HEIGHT + _FOOT, lambda layout: _draw(layout, curves, marked), text)
 
 
-def _draw(sheet: PlotLayout, curves: dict[str, RankPeak], marked: dict[str, tuple[str, str]]) -> None:
+def _draw(layout: PlotLayout, curves: dict[str, RankPeak], marked: dict[str, tuple[str, str]]) -> None:
     first = min(0.0, *(peak.curve[0][0] for peak in curves.values()))
     last = max(peak.curve[-1][0] for peak in curves.values())
-    highest = max(level for peak in curves.values() for _, level in peak.curve)
+    highest = max(usage for peak in curves.values() for _, usage in peak.curve)
     started = "measurement began" if all(peak.start_us is not None for peak in curves.values()) else "first event"
     title = f"Requested memory of {many(len(curves), 'rank')}"
-    sheet.title(RIGHT, 20, title, f"over the time since each rank's {started}", size=14)
-    axes = sheet.plot(_TOP, _PLOT_HEIGHT, (first, last if last > first else first + 1), highest * _HEADROOM or 1.0)
-    sheet.label_x(axes, time_ticks(*axes.get_xlim()))
+    layout.title(RIGHT, 20, title, f"over the time since each rank's {started}", size=14)
+    axes = layout.plot(_TOP, _PLOT_HEIGHT, (first, last if last > first else first + 1), highest * _HEADROOM or 1.0)
+    layout.label_x(axes, time_ticks(*axes.get_xlim()))
     for name, peak in curves.items():
         _, color = marked.get(name, ("", _DEFAULT_COLOR))
         style = {"linewidth": 2 * POINT, "zorder": 3} if name in marked else {"linewidth": POINT}
         axes.plot(*zip(*peak.curve, strict=True), color=color, **style)
     labels = [(color, f"rank {clip(name, 40)}, {label}", "solid") for name, (label, color) in marked.items()]
     if labels:
-        sheet.legend(LEFT, 33, labels)
+        layout.legend(LEFT, 33, labels)

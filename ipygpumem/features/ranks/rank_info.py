@@ -1,4 +1,4 @@
-"""Which of several processes this one is: its rank, its machine, its devices, its launch."""
+"""Identification of this process among several: its rank, host, devices and launch."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _VARIABLES = (
 
 
 class FallbackRank:
-    """State of the runtime: ``number`` is the rank of a process without a launcher, such as an engine."""
+    """The rank of a process without a launcher, such as an engine; a part of the runtime's state."""
 
     number: int | None = None
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
-    """The process's rank and the number of ranks, from torch.distributed or from the launcher's environment variables.
+    """Return ``(rank, world_size)`` from torch.distributed or from the launcher's environment variables.
 
-    Unknown values are None. Nothing is imported, and no other rank is contacted.
+    Unknown values are None. This imports no module and does not communicate with other ranks.
     """
     distributed = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):  # the process group may be shutting down
@@ -53,7 +53,7 @@ def _number(text: str) -> int | None:
 
 
 def current_rank_info(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> RankInfo:
-    """Describe this process. Devices are included once CUDA has started; none is initialized here."""
+    """Describe this process. Devices are included if CUDA is initialized; this function does not initialize it."""
     number, world = rank_and_world()
     monitor = current().monitor
     monitor.find_devices()
@@ -73,7 +73,7 @@ def current_rank_info(*, rank: int | None = None, clock: float | None = None, be
 
 
 def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
-    """What distinguishes this launch of the ranks from others, as (kind, value); see `newest_run`."""
+    """Return pairs (kind, value) that distinguish this launch of the ranks from other launches; see `newest_run`."""
     ids = {"process": f"{os.getpid()} {process_start(os.getpid())}"}
     elastic = environment.get("TORCHELASTIC_RUN_ID")
     if elastic and elastic != "none":  # torchrun's default if no run id is given
@@ -84,7 +84,7 @@ def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, 
     address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     if address and port:
         ids["master"] = f"{address}:{port}"
-    # ranks started by hand, or by srun, have different parents
+    # ranks started manually or by srun have different parent processes
     if elastic or multiprocessing.parent_process() is not None:
         ids["parent"] = f"{os.getppid()} {process_start(os.getppid())}"
     return tuple(ids.items())

@@ -31,7 +31,7 @@ def test_levels_equal_a_reading(gpu, poller):
     gpu.nvml_device.others[1] = 300 * MIB
     gpu.alloc(100 * MIB)
     gpu.outside(50 * MIB)
-    (level,) = poller.levels().devices.values()
+    (level,) = poller.read().devices.values()
     reading = current().reading().devices["cuda:0"]
     assert (level.allocated, level.reserved, level.outside) == (reading.allocated, reading.reserved, reading.outside)
     assert level.others == reading.others + reading.unattributed
@@ -40,27 +40,27 @@ def test_levels_equal_a_reading(gpu, poller):
 
 
 def test_processes_are_listed_only_after_a_change_outside_pytorch(gpu, poller):
-    first = poller.levels().devices["cuda:0"]
+    first = poller.read().devices["cuda:0"]
     gpu.nvml.calls.clear()
     gpu.alloc(500 * MIB)
     for _ in range(5):
-        poller.levels()
+        poller.read()
     assert gpu.nvml.calls[LIST] == 0
     gpu.nvml_device.others[1] = 300 * MIB
     gpu.outside(20 * MIB)
-    second = poller.levels().devices["cuda:0"]
+    second = poller.read().devices["cuda:0"]
     assert gpu.nvml.calls[LIST] == 1
     assert (second.others - first.others, second.outside - first.outside) == (300 * MIB, 20 * MIB)
-    poller.levels()
+    poller.read()
     assert gpu.nvml.calls[LIST] == 1
 
 
 def test_no_cuda_calls(gpu, poller):
     gpu.calls.clear()
-    poller.levels()
+    poller.read()
     assert set(gpu.calls) == {"memoryStats"}
     with gpu.capture():
-        poller.levels()
+        poller.read()
     assert gpu.violations == []
 
 
@@ -69,19 +69,19 @@ def test_without_attribution_outside_includes_other_processes(make_gpu):
     gpu.nvml_device.regime = "hidden"
     gpu.nvml_device.others[1] = 300 * MIB
     ipygpumem.preload_pytorch()
-    (level,) = Poller(current().monitor).levels().devices.values()
+    (level,) = Poller(current().monitor).read().devices.values()
     assert (level.process, level.others) == (None, None)
     assert level.outside > 300 * MIB
 
 
 def test_failed_readings_are_unknown(gpu, poller):
     gpu.nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
-    (level,) = poller.levels().devices.values()
+    (level,) = poller.read().devices.values()
     assert level.allocated is not None
     assert (level.outside, level.others, level.used) == (None, None, None)
     gpu.nvml.heal()
     gpu.break_device()
-    assert poller.levels().devices["cuda:0"].outside is not None
+    assert poller.read().devices["cuda:0"].outside is not None
 
 
 def test_memory_in_use_is_at_least_reserved_memory(gpu, poller, monkeypatch):
@@ -89,20 +89,20 @@ def test_memory_in_use_is_at_least_reserved_memory(gpu, poller, monkeypatch):
     gpu.alloc(100 * MIB)
     memory = DeviceMemory(140 << 30, 50 * MIB, 0, "NVML")
     monkeypatch.setattr(poller_module, "device_memory", lambda nvml, handle: memory)
-    (level,) = poller.levels().devices.values()
+    (level,) = poller.read().devices.values()
     assert (level.in_use, level.outside) == (level.reserved, 0)
 
 
 def test_allocator_without_counters(make_gpu):
     make_gpu(backend="pluggable")
     ipygpumem.preload_pytorch()
-    (level,) = Poller(current().monitor).levels().devices.values()
+    (level,) = Poller(current().monitor).read().devices.values()
     assert (level.allocated, level.cached, level.outside) == (None, None, None)
     assert level.used is not None
 
 
 def test_host_without_a_gpu():
-    levels = Poller(current().monitor).levels()
+    levels = Poller(current().monitor).read()
     assert levels.devices == {}
     assert 0 < levels.host.rss < levels.host.total
 
@@ -115,12 +115,12 @@ def test_polling_improves_the_sampled_peak(gpu, poller):
         with ipygpumem.measure() as block:
             time.sleep(0.06)
             if poll:
-                poller.levels()
+                poller.read()
             gpu.outside(300 * MIB)
             time.sleep(0.03)
             gpu.outside(-300 * MIB)
             if poll:
-                poller.levels()
+                poller.read()
             allocation = gpu.alloc(600 * MIB)
         gpu.free(allocation)
         gpu[0].allocator.empty_cache()

@@ -6,7 +6,7 @@ import json
 
 from fakes.facts import report
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
-from ipygpumem.features.live.usage_history import UsageHistory, level_update
+from ipygpumem.features.live.usage_history import UsageHistory, usage_update
 
 
 def levels(time, *names):
@@ -48,6 +48,6 @@ def test_cells_since_a_time():
         report(cell=None, seconds=50.0),
         report(cell=2, seconds=20.0, success=False),
     ]
-    assert level_update(levels(30.0), reports, 0.0, None)["cells"] == [[1, 1, 6, True], [2, 1, 21, False]]
-    assert level_update(levels(30.0), reports, 10.0, None)["cells"] == [[2, 1, 21, False]]
-    assert level_update(levels(30.0), reports, 60.0, None)["cells"] == []
+    assert usage_update(levels(30.0), reports, 0.0, None)["cells"] == [[1, 1, 6, True], [2, 1, 21, False]]
+    assert usage_update(levels(30.0), reports, 10.0, None)["cells"] == [[2, 1, 21, False]]
+    assert usage_update(levels(30.0), reports, 60.0, None)["cells"] == []

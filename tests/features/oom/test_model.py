@@ -28,7 +28,7 @@ def test_device_full_of_own_tensors_gives_no_advice():
 @pytest.mark.parametrize(
     ("changes", "freeable", "start"),
     [
-        ({"requested": 200 * GIB}, 0, "the request of 200.0 GiB exceeds the memory of the whole device (140.0 GiB)"),
+        ({"requested": 200 * GIB}, 0, "the request of 200.0 GiB exceeds the total memory of the device (140.0 GiB)"),
         (
             {"free_blocks": FreeBlocks(1 * GIB, 90, 35 * GIB, 35 * GIB)},
             0,

@@ -1,4 +1,4 @@
-"""``%%gpumem --engines``: run a cell on every engine, with its options there."""
+"""``%%gpumem --engines``: run a cell with its options on every engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXAMPLES = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "
 
 
 def engines_for_cell(options: argparse.Namespace) -> Engines:
-    """The monitored engines; `OptionError` if there are none, or if an option does not apply to engines."""
+    """Return the monitored engines; `OptionError` if there are none or if an option is not supported on engines."""
     engines = active()
     if engines is None:
         raise OptionError("no engines are monitored: use %gpumem engines CLIENT first")
@@ -38,15 +38,15 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
         raise OptionError(engines.gone)
     if options.lines or options.function or options.modules is not None:
         raise OptionError(
-            "--lines, --function and --modules list one process: use %%px with %%gpumem --lines below it to see each "
-            "engine's, or --snapshot run_{rank}.pickle to see which engine differs, and by which line"
+            "--lines, --function and --modules support a single process: use %%px with %%gpumem --lines on the next "
+            "line to list each engine, or --snapshot run_{rank}.pickle to find the engine and lines that differ"
         )
     if options.view:
         raise OptionError("--view shows one snapshot: use --collect FOLDER, then %gpumem ranks FOLDER --view")
     paths = {name: getattr(options, name) for name in _EXAMPLES if getattr(options, name) is not None}
     for name, path in paths.items():
         if not re.search(r"\{rank\b", path):
-            raise OptionError(f"each engine needs its own {name}: use a name like {_EXAMPLES[name]}")
+            raise OptionError(f"each engine needs a separate {name}: use a name such as {_EXAMPLES[name]}")
     if len(set(paths.values())) < len(paths):
         raise OptionError("the trace, the timeline and the snapshot need different file names")
     check_profile_paths(options.trace, options.timeline, outside=options.outside)
@@ -58,9 +58,9 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
 
 
 def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, arguments: list[str], cell: str) -> Any:
-    """Run a cell on the engines and show their merged report. An error in the cell is raised as ``%%px`` raises it.
+    """Run a cell on the engines and display their merged report. Errors are raised as ``%%px`` does.
 
-    ``arguments`` are the options as typed. The cell may start with a ``%%px`` line.
+    ``arguments`` are the options as entered. The cell may start with a ``%%px`` line.
     """
     from ipyparallel.client.magics import ParallelMagics
 
@@ -76,7 +76,7 @@ def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, ar
 
 
 def _engine_arguments(arguments: list[str]) -> Iterator[str]:
-    """The options that are passed on to the engines."""
+    """Yield the options that are passed to the engines."""
     remaining = iter(arguments)
     for argument in remaining:
         if argument in _LOCAL_VALUES:
@@ -97,7 +97,7 @@ def _show_reports(engines: Engines, shell: Any, options: argparse.Namespace) -> 
 
 
 def _collect_files(engines: Engines, ranks: Ranks, folder: str) -> Iterator[str]:
-    """Copy the engines' snapshots into a folder, each completely or not at all, with a message for each file."""
+    """Copy the engines' snapshots into a folder, each completely or not at all, and yield a message for each."""
     snapshots = {int(result.name): result.snapshot for result in ranks.members if result.snapshot is not None}
     if not snapshots:
         yield "there are no snapshots to collect"
@@ -119,7 +119,7 @@ def _copy(engines: Engines, number: int, source: str, path: Path) -> int:
 
 
 def _read_chunk(path: str, offset: int, nbytes: int) -> bytes:
-    """Read a part of a file, on an engine: a snapshot can be larger than a message should be."""
-    with open(path, "rb") as file:  # noqa: PTH123 (the name as the recorder reported it)
+    """Read a part of a file on an engine, because a snapshot can exceed the size limit of messages."""
+    with open(path, "rb") as file:  # noqa: PTH123 (the unmodified path from the recorder)
         file.seek(offset)
         return file.read(nbytes)

@@ -1,4 +1,4 @@
-"""The notebook's side of an ipyparallel cluster: which engines are monitored, and the merged report of a cell."""
+"""The client of an ipyparallel cluster: the monitored engines, and the merged reports of cells."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Engines:
     """The monitored engines of a client; created by `enable`.
 
     Attributes:
-        last: The newest merged report; None before the first.
-        origins: The host, process and devices of each engine, by its number.
-        notes: Why an engine is not monitored, by its number.
+        last: The latest merged report; None before the first report.
+        origins: Host, process and devices of each engine by engine number.
+        notes: Reasons why engines are not monitored, by engine number.
     """
 
     def __init__(self, client: Any, targets: list[int] | None, shell: Any = None) -> None:
@@ -51,17 +51,17 @@ class Engines:
 
     @property
     def numbers(self) -> list[int]:
-        """The selected engines that are running."""
+        """Numbers of the selected engines that are running."""
         return [] if self.closed else [number for number in self.client.ids if self._is_selected(number)]
 
     @property
     def joined(self) -> list[int]:
-        """The engines that are monitored."""
+        """Numbers of the monitored engines."""
         return [number for number in self.numbers if number in self.origins]
 
     @property
     def lost(self) -> list[int]:
-        """Engines that were monitored and are no longer running."""
+        """Numbers of the engines that were monitored and are no longer running."""
         return [number for number in sorted(self.origins.keys() - set(self.client.ids)) if self._is_selected(number)]
 
     @property
@@ -71,19 +71,19 @@ class Engines:
 
     @property
     def gone(self) -> str:
-        """Why no engine is available; empty if one is."""
+        """Message on why no engine is available; empty if any engine is available."""
         if self.closed:
             return "the client is closed: use %gpumem engines CLIENT with an open client, or %gpumem engines off"
         return "" if self.numbers else "no engines are running: use %gpumem engines CLIENT once engines have started"
 
     def start(self, timeout: float = 60) -> None:
-        """Load ipygpumem on the engines, and monitor what is submitted to them from now on.
+        """Load ipygpumem on the engines and start monitoring the cells submitted to them.
 
         Raises:
-            OptionError: There is no engine.
+            OptionError: The client has no engines.
         """
         if not self.numbers:
-            raise OptionError("this client has no engines: start a cluster, and wait for its engines")
+            raise OptionError("this client has no engines: start a cluster and wait for its engines")
         self._join(self.numbers, timeout)
         self._original_send = self.client.send_execute_request
         self.client.send_execute_request = self._recording_send(self._original_send)
@@ -92,13 +92,13 @@ class Engines:
             self._shell.events.register("post_run_cell", self._post_run_cell)
 
     def stop(self, timeout: float = 10) -> None:
-        """Unload ipygpumem from the engines, and restore the client."""
+        """Unload ipygpumem from the engines and restore the client."""
         self.detach()
         with contextlib.suppress(Exception):  # the client may be closed, or the hub may have stopped
             self._execute(dict.fromkeys(self.joined, _LEAVE), timeout)
 
     def detach(self) -> None:
-        """Restore the client, without contacting the engines."""
+        """Restore the client without contacting the engines."""
         if self._original_send is not None:
             del self.client.send_execute_request
             self._original_send = None
@@ -108,7 +108,7 @@ class Engines:
                     self._shell.events.unregister(event, callback)
 
     def _execute(self, code: dict[int, str], timeout: float) -> dict[int, Any]:
-        """Run code on engines, and wait at most ``timeout`` seconds in total for the replies."""
+        """Run code on engines and wait at most ``timeout`` seconds in total for their replies."""
         end = time.monotonic() + timeout
         replies = {number: self.client[number].execute(text, silent=True, block=False) for number, text in code.items()}
         for reply in replies.values():
@@ -140,7 +140,7 @@ class Engines:
 
     @property
     def waiting(self) -> list[str]:
-        """A message for each cell that is still running on an engine."""
+        """Messages on cells that are still running, one per cell."""
         return [
             f"still running on engine {', '.join(map(str, submission.running))}: {code_label(submission.code)}"
             for submission in self._submissions
@@ -148,7 +148,7 @@ class Engines:
         ]
 
     def collect(self, *, partly: bool = False, cell: int | None = None) -> list[Ranks]:
-        """The merged reports of cells that have finished since the last call. Each is returned once.
+        """Return the merged reports of cells that have finished since the last call. Each report is returned once.
 
         Args:
             partly: Whether to include cells that are still running on an engine, if another engine has finished.
@@ -177,7 +177,7 @@ class Engines:
             for number, reply in sorted(submission.replies.items())
             if self._is_selected(number)
         )
-        for result in results:  # an engine that was busy has joined; one whose CUDA has started knows its devices
+        for result in results:  # busy engines have joined, and devices are known once CUDA is initialized
             if result.report is not None and result.origin is not None:
                 self.origins[int(result.name)] = result.origin
                 self.notes.pop(int(result.name), None)
@@ -187,15 +187,15 @@ class Engines:
         self._open_cells += 1
 
     def _post_run_cell(self, result: Any) -> None:
-        self._open_cells = max(self._open_cells - 1, 0)  # the cell of %gpumem engines began before
-        if self._open_cells:  # a nested cell, as of %%px --local
+        self._open_cells = max(self._open_cells - 1, 0)  # the cell that ran %gpumem engines was not counted
+        if self._open_cells:  # a nested cell, such as that of %%px --local
             return
         cell = self._cell
         self._cell += 1
         try:
             reports = self.collect(partly=result is not None and not result.success, cell=cell)
         except Exception as error:  # never replace the result of the user's cell
-            print(f"ipygpumem: no report of the engines: {first_line(error)}")  # noqa: T201 (in place of the report)
+            print(f"ipygpumem: no report from the engines: {first_line(error)}")  # noqa: T201 (in place of the report)
             return
         settings = self._shell.magics_manager.registry.get("GPUMem")
         for ranks in reports:
@@ -203,7 +203,7 @@ class Engines:
                 self.show(ranks)
 
     def show(self, ranks: Ranks) -> None:
-        """Display a merged report in the notebook; without a notebook, print it."""
+        """Display a merged report in the notebook, or print it if there is no notebook."""
         if self._shell is None:
             print(ranks)  # noqa: T201 (its purpose)
         else:
@@ -231,7 +231,7 @@ class Engines:
 
 
 def _should_show(ranks: Ranks, settings: Any) -> bool:
-    """Whether to show a merged report, by the settings that apply to the notebook's own reports."""
+    """Return whether to display a merged report according to the settings for the notebook's reports."""
     when = "changed" if settings is None else settings.report
     threshold = MIB if settings is None else settings.min_change
     if when != "changed":

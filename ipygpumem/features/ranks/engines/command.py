@@ -1,4 +1,4 @@
-"""``%gpumem engines CLIENT``: the engines of an ipyparallel cluster."""
+"""``%gpumem engines CLIENT``: monitor the engines of an ipyparallel cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
     clients = arguments.client
     if len(clients) > 1:
-        raise OptionError("name one client: %gpumem engines rc")
+        raise OptionError("expected a single client, as in %gpumem engines rc")
     notebook.cells.claim()
     engines = active()
     if clients == ["off"] and "off" not in notebook.shell.user_ns:
@@ -37,13 +37,13 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 ENGINES = Command(
     "engines",
-    "monitor the engines of an ipyparallel.Client; off stops it",
+    "start or stop monitoring the engines of an ipyparallel.Client",
     (
         Option(
             ("client",),
             "CLIENT",
-            "an ipyparallel.Client of this notebook, or a view of one: %%px cells then come back with one merged "
-            "report; off stops it; without an argument, which engines are monitored and what is still running",
+            "an ipyparallel.Client or a direct view: each %%px cell then displays one merged report; off stops the "
+            "monitoring; without an argument, list the monitored engines and the running cells",
             many=True,
             usage="[CLIENT]",
         ),

@@ -1,4 +1,4 @@
-"""Which engines are monitored in this process: ``enable(client)`` starts it, ``disable()`` stops it."""
+"""Start and stop monitoring engines: ``enable(client)`` and ``disable()``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipygpumem.measurement.runtime import current
 
 
 class _ActiveEngines:
-    """State of the runtime: the monitored engines."""
+    """The monitored engines, a part of the runtime's state."""
 
     engines: Engines | None = None
 
@@ -23,27 +23,27 @@ class _ActiveEngines:
 
 
 def active() -> Engines | None:
-    """The monitored engines; None if there are none."""
+    """Return the monitored engines; None if there are none."""
     return current().state(_ActiveEngines).engines
 
 
 def enable(target: Any, *, timeout: float = 60) -> Engines:
-    """Load ipygpumem on every engine, so that each ``%%px`` cell gets one merged report.
+    """Load ipygpumem on every engine, so that each ``%%px`` cell displays one merged report.
 
-    This includes cells under ``%autopx``, but not code sent through a broadcast view, which does not reveal the engine
-    that a reply comes from.
+    This includes cells run with ``%autopx``, but not code sent through a broadcast view, whose replies do not identify
+    their engines.
 
     Args:
         target: An ``ipyparallel.Client``, or a direct view of some of its engines. With a client, engines that start
-            later join as well.
+            later are also monitored.
         timeout: Seconds to wait for busy engines.
 
     Returns:
-        The engines. Printing them shows which are monitored, and why others are not. In a script, `Engines.collect`
-        returns the merged reports.
+        The engines. ``print`` lists the monitored engines, and the reasons why others are not monitored. In a script,
+        `Engines.collect` returns the merged reports.
 
     Raises:
-        OptionError: ipyparallel is not installed, the target is neither a client nor a view, or it has no engines.
+        OptionError: ipyparallel is not installed, or the target is not a client or view with running engines.
     """
     disable()
     ipython = sys.modules.get("IPython")
@@ -54,7 +54,7 @@ def enable(target: Any, *, timeout: float = 60) -> Engines:
 
 
 def disable() -> None:
-    """Stop monitoring engines, if there are any."""
+    """Stop monitoring engines."""
     state = current().state(_ActiveEngines)
     if state.engines is not None:
         state.engines.stop()
@@ -62,7 +62,7 @@ def disable() -> None:
 
 
 def _client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
-    """The client of a client or direct view, and the engines of the view; None for all engines, also future ones."""
+    """Return the client of a client or view, and the engine numbers of the view; None for all, also future engines."""
     try:
         parallel = import_module("ipyparallel")
     except ImportError:
@@ -70,7 +70,7 @@ def _client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
     if isinstance(target, parallel.Client):
         return target, None
     if isinstance(target, parallel.Cluster):
-        raise OptionError("a Cluster is not a Client: pass its client, as in rc = cluster.connect_client_sync()")
+        raise OptionError("expected a Client, not a Cluster: use rc = cluster.connect_client_sync()")
     if not isinstance(target, parallel.DirectView):
         raise OptionError(f"expected an ipyparallel.Client or a DirectView, not {type(target).__name__}")
     targets = target.targets

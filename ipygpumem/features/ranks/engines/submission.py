@@ -1,4 +1,4 @@
-"""One cell submitted to several engines, and the reports that came back."""
+"""A cell submitted to several engines, and the reports in their replies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEY = "ipygpumem"
-"""Key of the data that an engine publishes; a number follows for each further measurement in a cell."""
+"""Key of the data published by an engine. Further measurements in a cell append a number to the key."""
 _OUTPUT_TIMEOUT = 1.0
 
 
 @dataclass(slots=True)
 class Submission:
-    """One cell, by its count in the notebook, on several engines; ``reported`` are those already in a merged report."""
+    """A cell on several engines. ``reported`` contains the engines that are already part of a merged report."""
 
     code: str
     cell: int = 0
@@ -29,28 +29,28 @@ class Submission:
 
     @property
     def running(self) -> list[int]:
-        """The engines that have neither replied nor died."""
+        """Numbers of the engines that have neither replied nor died."""
         return [number for number, reply in sorted(self.replies.items()) if not reply.done()]
 
     @property
     def has_report(self) -> bool:
-        """Whether any engine has sent a report, and not all refused the options of the cell, so that nothing ran."""
+        """Whether any engine has sent a report. False if all engines rejected the cell's options without running it."""
         replies = self.replies.values()
-        return any(map(_messages, replies)) and not all(map(_is_refusal, replies))
+        return any(map(_messages, replies)) and not all(map(_is_rejection, replies))
 
     def update(self) -> bool:
-        """Mark all finished engines as reported. Returns whether any of them was not."""
+        """Mark all finished engines as reported, and return whether any of them is new."""
         finished = {number for number, reply in self.replies.items() if reply.done()}
         new, self.reported = finished - self.reported, finished
         return bool(new)
 
     def wait_for_output(self) -> None:
-        """Wait at most a second for the data of finished engines, which is sent separately from their replies."""
+        """Wait at most one second for data from finished engines, which is sent separately from their replies."""
         wait([reply.output for reply in self.replies.values() if reply.done() and not _died(reply)], _OUTPUT_TIMEOUT)
 
 
 def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], notes: Mapping[int, str]) -> RankResult:
-    """What one engine sent; ``origins`` and ``notes`` are those of `Engines`."""
+    """Return the result of one engine from its reply; see `Engines` for ``origins`` and ``notes``."""
     name, origin = str(number), origins.get(number)
     messages = _messages(reply)
     if messages:
@@ -59,7 +59,7 @@ def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], note
         except (ReportError, ValueError) as error:
             return RankResult(name, "missing", note=f"its report cannot be read: {error}")
     if origin is not None:
-        origin = replace(origin, began=0.0)  # the start of this cell is unknown
+        origin = replace(origin, began=0.0)  # the start time of this cell is unknown
     if not reply.done():
         return RankResult(name, "late", origin)
     if _died(reply):
@@ -70,7 +70,7 @@ def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], note
 
 
 def joined_engine(reply: Any) -> RankInfo | str:
-    """The process of an engine that was asked to join, or why it has not joined."""
+    """Return the process of an engine from its reply to the join request, or the reason why it has not joined."""
     if not reply.done():
         return "busy: it joins once it is idle"
     reply.wait_for_output(1)
@@ -80,39 +80,39 @@ def joined_engine(reply: Any) -> RankInfo | str:
         origin = None if message is None else rank_result_from(json.loads(message), "").origin
     except Exception as error:
         return _join_error(error)
-    return "it did not identify itself when it joined" if origin is None else origin
+    return "the engine did not identify itself when it joined" if origin is None else origin
 
 
 def _join_error(error: Exception) -> str:
     name, value = getattr(error, "ename", type(error).__name__), str(getattr(error, "evalue", error))
     if name == "ModuleNotFoundError" and value.partition("'")[2].startswith("ipygpumem'"):
-        return "ipygpumem is not installed there"
+        return "ipygpumem is not installed on this engine"
     if name in {"ModuleNotFoundError", "ImportError"} and "ipygpumem" in value:
-        return "its version of ipygpumem does not support engines"
+        return "the installed version of ipygpumem does not support engines"
     if name == "EngineError":
-        return "it died"
+        return "the engine died"
     return f"{name}: {value.splitlines()[0] if value else ''}".rstrip(": ")
 
 
 def _messages(reply: Any) -> list[str]:
-    """The reports among the data of an engine, oldest first."""
+    """Return the reports in the data published by an engine, oldest first."""
     data = reply.output.metadata.get("data") or {}
     keys = [key for key in data if isinstance(key, str) and key.startswith(KEY) and isinstance(data[key], str)]
     return [data[key] for key in sorted(keys, key=lambda key: (len(key), key))]
 
 
 def _died(reply: Any) -> bool:
-    """Whether the engine has died: the client then creates the reply."""
+    """Return whether the engine has died. In this case the client creates the reply."""
     result = _result(reply)
     return "EngineError" in {type(result).__name__, getattr(result, "ename", "")}
 
 
-def _is_refusal(reply: Any) -> bool:
+def _is_rejection(reply: Any) -> bool:
     result = _result(reply)
     message = str(getattr(result, "evalue", ""))
     return getattr(result, "ename", "") == "UsageError" and message.startswith(("%%gpumem", "gpumem:"))
 
 
 def _result(reply: Any) -> Any:
-    """The result or the exception of a reply; None if it is not done."""
+    """Return the result or exception of a reply; None if the engine is still running."""
     return (reply.exception() or reply.result()) if reply.done() else None

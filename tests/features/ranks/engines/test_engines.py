@@ -216,7 +216,7 @@ def test_busy_engines_without_the_package(shell, client):
     _, text = run(shell, "%gpumem engines")
     assert "0 engines monitored" in text
     assert "engine 3 is not monitored: busy: it joins once it is idle" in text
-    assert "engine 2 is not monitored: its version of ipygpumem does not support engines" in text
+    assert "engine 2 is not monitored: the installed version of ipygpumem does not support engines" in text
     assert "engine 0 is not monitored" in text
     _, text = run(shell, "%%px --no-stream\nimport os; data = os.urandom(16 << 20)")
     assert "no report from engine 0, 1, 2" in text
@@ -241,7 +241,7 @@ def test_busy_engines_without_the_package(shell, client):
         ("%gpumem engines off", "no engines were monitored"),
         ("%gpumem engines missing_name", "missing_name"),
         ("%gpumem engines shell", "expected an ipyparallel.Client"),
-        ("%gpumem engines a b", "name one client"),
+        ("%gpumem engines a b", "expected a single client"),
         ("%%gpumem --engines\n1", "no engines are monitored"),
         ("%%gpumem --collect x\n1", "--collect requires snapshots from engines"),
         ("%%gpumem --engines --collect x\n1", "--collect requires snapshots from engines"),
@@ -256,13 +256,13 @@ def test_invalid_arguments(shell, line, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--lines", "--lines, --function and --modules list one process"),
-        ("-f train", "--lines, --function and --modules list one process"),
-        ("--modules m", "--lines, --function and --modules list one process"),
-        ("--snapshot run.pickle", "each engine needs its own snapshot: use a name like run_{rank}.pickle"),
-        ("--snapshot run_{host}.pickle", "each engine needs its own snapshot: use a name like run_{rank}.pickle"),
-        ("--trace t.json", "each engine needs its own trace: use a name like trace_{rank}.json.gz"),
-        ("--timeline t.html", "each engine needs its own timeline: use a name like memory_{rank}.html"),
+        ("--lines", "--lines, --function and --modules support a single process"),
+        ("-f train", "--lines, --function and --modules support a single process"),
+        ("--modules m", "--lines, --function and --modules support a single process"),
+        ("--snapshot run.pickle", "each engine needs a separate snapshot: use a name such as run_{rank}.pickle"),
+        ("--snapshot run_{host}.pickle", "each engine needs a separate snapshot: use a name such as run_{rank}.pickle"),
+        ("--trace t.json", "each engine needs a separate trace: use a name such as trace_{rank}.json.gz"),
+        ("--timeline t.html", "each engine needs a separate timeline: use a name such as memory_{rank}.html"),
         ("--trace {rank}.json --snapshot {rank}.json", "need different file names"),
         ("--trace {rank}.txt", "the file name of the trace must end in .json or .json.gz, not '{rank}.txt'"),
         ("--trace {rank}.json --outside", "both need CUPTI"),
