@@ -1,4 +1,4 @@
-"""Several processes side by side, read from the folder of a run."""
+"""Read the reports and snapshots of several processes from the folder of a run."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _NUMBERED_STEM = re.compile(r"(.*?)(\d{1,8})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Ranks(TableRepr):
-    """Several processes with their reports. Peaks are never added up: they occur at different times.
+    """Several processes with their reports. Peaks are not added up because they occur at different times.
 
     Attributes:
-        members: One result per process, in the order of their names.
-        what: What a process is called: ``rank`` or ``engine``.
-        faults: A message for each file that was skipped.
-        snapshots: Paths of the recordings on this machine, by the name of the process.
-        code: The code that they ran, if it was sent by another cell than the newest.
+        members: One result per process, sorted by name.
+        what: Term for a process: ``rank`` or ``engine``.
+        faults: Messages on skipped files, one per file.
+        snapshots: Paths of the snapshots on this machine by process name.
+        code: Label of the code that was run if it was submitted by an earlier cell; otherwise empty.
     """
 
     members: tuple[RankResult, ...]
@@ -56,18 +56,18 @@ class Ranks(TableRepr):
 
     @property
     def difference(self) -> Difference | None:
-        """The process that differs most, by line of code; None if fewer than two have a recording."""
+        """Comparison, by line of code, of the process that differs most; None if fewer than two have a snapshot."""
         return compare_ranks(self.members)
 
     def pair(self) -> tuple[str, str] | None:
-        """Paths of the recordings of a typical process and of the one that differs most; None without both."""
+        """Return the snapshot paths of a typical process and of the one that differs most; None without both."""
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.odd not in paths:
             return None
         return paths[difference.typical], paths[difference.odd]
 
     def beside(self, most: int) -> tuple[str, ...]:
-        """Paths of at most ``most`` recordings to view side by side, those of `pair` first; empty without two."""
+        """Return at most ``most`` snapshot paths to view side by side, those of `pair` first; empty without a pair."""
         pair = self.pair()
         if pair is None:
             return ()
@@ -75,34 +75,34 @@ class Ranks(TableRepr):
         return tuple(dict.fromkeys((*pair, *in_order)))[:most]
 
     def clock(self, files: Collection[str]) -> str:
-        """Describe the origin of the time axis when these recordings are shown together."""
+        """Describe the origin of the time axis when these snapshots are displayed together."""
         peaks = [result.highest for result in self.members if self.snapshots.get(result.name) in files]
         if all(peak is not None and peak.start_us for peak in peaks):
-            return "times are relative to the start of each measurement, so the clocks need not agree"
-        return "times are relative to the first event of each recording: the start of a measurement is unknown"
+            return "times are relative to the start of each measurement, so the clocks do not have to agree"
+        return "times are relative to the first event of each snapshot because the start of a measurement is unknown"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Return the results and their comparison as JSON data."""
         members = {result.name: result.to_dict() for result in self.members}
         return {"what": self.what, "members": members, "difference": plain(self.difference), "faults": [*self.faults]}
 
     def tables(self) -> list[Table]:
-        """The figures of each process, their spread, the devices, and the process that differs most."""
+        """Return the tables of all processes, of imbalances, of devices, and of the process that differs most."""
         return ranks_tables(self.members, self.what, code=self.code)
 
 
 def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
-    """Read the reports and snapshots that the ranks of a run left in a folder.
+    """Read the reports and snapshots that the ranks of a run wrote into a folder.
 
-    In a folder with only snapshots each represents one rank. A file that is incomplete, unrelated or
-    malicious is listed in `Ranks.faults`, and the others are read.
+    In a folder without reports, each snapshot represents a rank. Incomplete, unrelated or malicious files are skipped
+    and listed in `Ranks.faults`.
 
     Args:
-        folder: As written by ``measure(rank_reports=...)``.
-        workers: Number of processes that read recordings; 1 reads them in this process.
+        folder: The folder passed to ``measure(rank_reports=...)``.
+        workers: Number of processes that read snapshots; 1 reads them in this process.
 
     Raises:
-        ReportError: The folder does not exist, or contains nothing from a run.
+        ReportError: The folder does not exist, or contains no reports or snapshots of ranks.
     """
     name = printable(os.fsdecode(folder))
     faults: list[str] = []
@@ -111,7 +111,9 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
     if results:  # other snapshots do not belong to the run
         files = {stem: path for stem, path in files.items() if stem in results or _RANK_STEM.search(stem)}
     if not results and not files:
-        raise ReportError(f"{name}: {faults[0] if len(faults) == 1 else 'no reports or snapshots of ranks here'}")
+        raise ReportError(
+            f"{name}: {faults[0] if len(faults) == 1 else 'the folder contains no reports or snapshots of ranks'}"
+        )
     _add_recordings(results, files, workers, faults)
     chosen = newest_run(results, files, faults)
     earlier = {results[stem].name for stem in results.keys() - chosen}
@@ -121,7 +123,7 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
 
 
 def _files(folder: str | os.PathLike[str], printable_name: str) -> tuple[dict[str, Path], dict[str, Path]]:
-    """The reports and the snapshots of a folder, each by file name without the extension."""
+    """Return the paths of the reports and of the snapshots in a folder, by file name without the extension."""
     try:
         path = Path(os.fsdecode(folder)).expanduser()
         names = sorted(entry.name for entry in os.scandir(path))
@@ -133,7 +135,7 @@ def _files(folder: str | os.PathLike[str], printable_name: str) -> tuple[dict[st
     snapshots: dict[str, Path] = {}
     for name in names:
         extension = next((ending for ending in (REPORT, *_SNAPSHOTS) if name.endswith(ending)), "")
-        if extension and not name.startswith("."):  # hidden files, such as ._rank_00000.json of macOS
+        if extension and not name.startswith("."):  # macOS creates hidden files such as ._rank_00000.json
             files = reports if extension == REPORT else snapshots
             files[name.removesuffix(extension)] = path / name
     return reports, snapshots
@@ -145,7 +147,7 @@ def _rank_name(stem: str) -> str:
 
 
 def _snapshot_names(stems: Iterable[str]) -> dict[str, str]:
-    """Names of snapshots without reports: ``run_0``, ``run_1`` are named by their numbers, others by their stems."""
+    """Return the ranks' names by stem: the numbers in ``run_0``, ``run_1`` if they are unique, otherwise the stems."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}
@@ -162,7 +164,7 @@ def _read_reports(files: dict[str, Path], faults: list[str]) -> Iterator[tuple[s
             with open_regular_file(path) as file:
                 text = file.read(_MAX_REPORT_BYTES + 1)
             if len(text) > _MAX_REPORT_BYTES:
-                raise ReportError("too large for the report of a rank")  # noqa: TRY301 (handled like other errors)
+                raise ReportError("the file is too large to be the report of a rank")  # noqa: TRY301 (handled like other errors)
             result = rank_result_from(parse_json(text), _rank_name(stem))
         except ReportError as error:
             faults.append(f"{printable(path.name)}: {str(error).removeprefix(f'{printable(str(path))}: ')}")
@@ -181,7 +183,7 @@ def _add_recordings(results: dict[str, RankResult], files: dict[str, Path], work
 
     names = _snapshot_names(files)
     for stem, summary in summarize_files(files, workers):
-        result = results.get(stem) or RankResult(names[stem], "missing", note="a snapshot, but no report")
+        result = results.get(stem) or RankResult(names[stem], "missing", note="snapshot without a report")
         if isinstance(summary, str):
             faults.append(f"{printable(files[stem].name)}: {summary}")
         elif is_older_snapshot(result, summary):

@@ -1,4 +1,4 @@
-"""``ranks FOLDER``: the ranks of a run side by side."""
+"""``ranks FOLDER``: show the ranks of a run side by side."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     if arguments.plot:
         from ipygpumem.features.ranks.plot import ranks_plot
 
-        notebook.show_image(ranks_plot(ranks.members), "the level of each rank over time")
+        notebook.show_image(ranks_plot(ranks.members), "memory usage of each rank over time")
     if arguments.view:
         files = _viewer_files(ranks)
         notebook.show_snapshots(files)
@@ -45,7 +45,7 @@ def _viewer_files(ranks: Ranks) -> tuple[str, ...]:
 
     files = ranks.beside(MAX_SNAPSHOTS)
     if not files:
-        raise OptionError("these ranks cannot be shown side by side: fewer than two have a snapshot")
+        raise OptionError("cannot display the ranks side by side: at least two ranks with snapshots are required")
     return files
 
 
@@ -67,7 +67,7 @@ def _shell(arguments: argparse.Namespace) -> int:
         from ipygpumem.viewer.write import write_file
 
         write_file(check_path(arguments.plot), ranks_plot(ranks.members).png)
-        print_lines(f"{arguments.plot}: the level of each rank over time")
+        print_lines(f"{arguments.plot}: memory usage of each rank over time")
     if arguments.html is not None:
         _write_page(arguments.html, ranks)
     return BAD_FILE if ranks.faults else 0
@@ -87,19 +87,27 @@ def _write_page(target: str, ranks: Ranks) -> None:
 
 RANKS = Command(
     "ranks",
-    "the ranks of a run side by side, from the folder that measure(rank_reports=FOLDER) wrote",
+    "show the ranks of a run side by side, from the folder written by measure(rank_reports=FOLDER)",
     (
-        Option(("folder",), "FOLDER", "reports and snapshots of the ranks, or snapshots alone", path=True),
-        Option(("--by",), f"{{{','.join(_COLUMNS)}}}", "the highest first (default: rank)", _COLUMNS, default="rank"),
+        Option(("folder",), "FOLDER", "folder with reports and snapshots of the ranks, or only snapshots", path=True),
         Option(
-            ("-n", "--top"), "N", f"rows of each table (default {DEFAULT_ROWS})", default=DEFAULT_ROWS, type=positive
+            ("--by",),
+            f"{{{','.join(_COLUMNS)}}}",
+            "sort by this column, highest value first (default: rank)",
+            _COLUMNS,
+            default="rank",
         ),
-        Option(("--plot",), None, "also draw the level of every rank over time", only="magic"),
-        Option(("--plot",), "OUT.png", "also draw the level of every rank over time", only="shell"),
         Option(
-            ("--view",), None, "the viewer of up to eight ranks side by side: typical and unusual ones", only="magic"
+            ("-n", "--top"),
+            "N",
+            f"maximum number of rows per table (default {DEFAULT_ROWS})",
+            default=DEFAULT_ROWS,
+            type=positive,
         ),
-        Option(("--html",), "OUT", "also write the viewer of up to eight ranks side by side", only="shell"),
+        Option(("--plot",), None, "also plot the memory usage of each rank over time", only="magic"),
+        Option(("--plot",), "OUT.png", "also plot the memory usage of each rank over time", only="shell"),
+        Option(("--view",), None, "also open the viewer with up to eight ranks side by side", only="magic"),
+        Option(("--html",), "OUT", "also write a page with the viewer of up to eight ranks side by side", only="shell"),
         HELP,
     ),
     _magic,

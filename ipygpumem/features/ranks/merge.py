@@ -1,4 +1,4 @@
-"""Reports of several processes side by side: workers of Dask or Ray, a process pool, ranks that sent their reports."""
+"""Merge reports from several processes, such as Dask or Ray workers, a process pool, or ranks."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 class Merged(TableRepr):
     """Reports by source; None for a source without a report.
 
-    Peaks are never added up: they occur at different times, and sources may share a device.
+    Peaks are not added up because they occur at different times, and because sources may share a device.
     """
 
     reports: dict[str, Report | None]
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Sources without a report."""
+        """Names of the sources without a report."""
         return tuple(name for name, report in self.reports.items() if report is None)
 
     @property
     def rows(self) -> list[tuple[str, ReportRow]]:
-        """A row for each source and each device that it changed."""
+        """Pairs of a source and a row, one for each device whose memory usage the source changed."""
         reported = ((name, report) for name, report in self.reports.items() if report is not None)
         return [(name, row) for name, report in reported for row in changed_rows([report])]
 
     def spread(self, figure: str = "peak") -> Spread | None:
-        """The highest and the lowest ``held``, ``peak`` or ``outside``; None if it is unknown everywhere.
+        """Return the highest, lowest and median ``held``, ``peak`` or ``outside``; None if all values are unknown.
 
         Raises:
-            OptionError: There is no such figure.
+            OptionError: ``figure`` is not one of these names.
         """
         if figure not in {"held", "peak", "outside"}:
             raise OptionError(f"unknown figure {figure!r}: expected held, peak or outside")
         return spread_of(figure, self.rows)
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame, with ``source`` as the first column.
+        """Convert the rows to a pandas DataFrame with ``source`` as the first column.
 
         Raises:
             OptionError: pandas is not installed.
@@ -62,7 +62,7 @@ class Merged(TableRepr):
         return frame
 
     def tables(self) -> list[Table]:
-        """The same tables as those of ranks."""
+        """Return the same tables as for ranks."""
         results = [
             RankResult(name, "missing" if report is None else "done", report=report)
             for name, report in self.reports.items()
@@ -71,23 +71,23 @@ class Merged(TableRepr):
 
 
 def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]) -> Merged:
-    """Put the reports of several processes side by side.
+    """Merge the reports from several processes.
 
     Args:
-        reports: Reports by the name of their source (a worker, a rank); without names they are numbered from 0. None
-            represents a source that sent no report.
+        reports: Reports by the name of their source, such as a worker or a rank, or an iterable of reports, whose
+            sources are numbered from 0. None represents a source that sent no report.
 
     Raises:
         OptionError: A value is not a report, or two sources have the same name.
     """
     if isinstance(reports, Report):
-        raise OptionError("merge_reports takes several reports, in a dictionary or a list")
+        raise OptionError("merge_reports expects several reports in a dictionary or a list, not a single report")
     by_source: dict[str, Report | None] = {}
     for key, report in reports.items() if isinstance(reports, Mapping) else enumerate(reports):
         name = str(key)
         if name in by_source:
-            raise OptionError(f"two sources are named {name}: give each source its own name")
+            raise OptionError(f"two sources are named {name}: source names must be unique")
         by_source[name] = report
         if report is not None and not isinstance(report, Report):
-            raise OptionError(f"{name} is a {type(report).__name__}, not a report")
+            raise OptionError(f"{name}: expected a report or None, not {type(report).__name__}")
     return Merged(by_source)

@@ -1,4 +1,4 @@
-"""One process of several, a rank or an engine: which process it is, where it ran, and what it measured."""
+"""A rank or an engine: its identification, its host and devices, and its measurements."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SCHEMA = 1
 """Version of the JSON form: ``{"schema", "state", "origin", "report", ...}``."""
 MAX_RANKS = 1 << 24
 _MAX_TEXT = 200
-"""Characters that are kept of a text from another process."""
+"""Maximum length of strings read from another process."""
 
 State = Literal["done", "running", "late", "died", "missing", "absent"]
-"""``done``: it has a report. ``running``: it has started; nothing else is known. ``late``: it is still running.
-``died``: its process has ended. ``missing``: it sent no report. ``absent``: it is not monitored (ipygpumem is not
-installed there)."""
+"""``done``: the process sent a report. ``running``: it has started, but its current state is unknown. ``late``: it is
+still running. ``died``: it terminated before it sent a report. ``missing``: it sent no report. ``absent``: it is not
+monitored, for example because ipygpumem is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device as the process names it; ``uuid`` is the same in every process on the machine."""
+    """A device, named as in the process; ``uuid`` is the same in all processes on the host."""
 
     name: str
     uuid: str | None
@@ -35,13 +35,13 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo(PlainData):
-    """The process that a report comes from: its number in the run and the number of ranks, if it knows them.
+    """Identification of the process that wrote a report, with its rank and the world size if they are known.
 
     Attributes:
         version: Version of ipygpumem.
-        clock: Seconds that the clock of the shared folder is ahead of the machine's; None without a folder.
-        began: Start of the measurement, in seconds since 1970 by the machine's clock.
-        launch: What distinguishes this launch of the ranks from others, as (kind, value).
+        clock: Offset in seconds of the shared folder's clock from the host's clock; None without a folder.
+        began: Start of the measurement by the host's clock, in seconds since the Unix epoch.
+        launch: Pairs (kind, value) that distinguish this launch of the ranks from other launches.
     """
 
     rank: int | None = None
@@ -62,14 +62,15 @@ class RankInfo(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class RankPeak:
-    """Summary of a recording on one device: a few kilobytes, however large the recording is.
+    """Summary of a snapshot on one device, whose size does not depend on the size of the snapshot.
 
     Attributes:
-        requested: Requested bytes at the peak.
-        dropped: Allocations that the ring buffer dropped; None if unknown.
-        lines: The lines of code that hold most of the peak, largest first; ``rest``: all others together.
-        curve: (seconds, bytes): the highest level in each of about 120 intervals; empty without timestamps.
-        start_us: Start of the measurement in microseconds since 1970, according to the recording; 0 of the curve.
+        requested: Requested memory in bytes at the peak.
+        events: Number of recorded events.
+        dropped: Number of allocations dropped from the ring buffer; None if unknown.
+        lines: The lines of code that hold most of the peak, largest first; ``rest`` is the total of all other lines.
+        curve: (seconds, bytes) with the peak of each of about 120 intervals; empty without timestamps.
+        start_us: Start of the measurement in microseconds since the Unix epoch, which is time zero of ``curve``.
     """
 
     device: int
@@ -84,13 +85,13 @@ class RankPeak:
 
 @dataclass(frozen=True, slots=True)
 class RankResult(PlainData):
-    """One process of several, with what it measured.
+    """The result of one rank or engine.
 
     Attributes:
         name: Its rank, such as ``"0"``, or the name of its file.
-        report: What it measured; None unless ``state`` is ``done``.
-        note: Additional information, such as why there is no report.
-        snapshot: Path of its recording, on its own machine.
+        report: Its report; None unless ``state`` is ``done``.
+        note: Additional information, such as the reason for a missing report.
+        snapshot: Path of its snapshot on its own host.
     """
 
     name: str = field(metadata={"key": None})
@@ -103,21 +104,21 @@ class RankResult(PlainData):
 
     @property
     def host(self) -> str:
-        """Name of its machine; empty if unknown."""
+        """Name of its host; empty if unknown."""
         return "" if self.origin is None else self.origin.host
 
     @property
     def highest(self) -> RankPeak | None:
-        """The recorded peak of the device where it is highest."""
+        """The peak of the device with the highest recorded peak."""
         return max(self.peaks, key=lambda peak: peak.requested, default=None)
 
-    def device_facts(self, name: str) -> DeviceInfo | None:
-        """The device of this name; None if it is unknown."""
+    def device_info(self, name: str) -> DeviceInfo | None:
+        """Return the device with this name; None if it is unknown."""
         devices = () if self.origin is None else self.origin.devices
         return next((device for device in devices if device.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, without the report's lines and modules, which can be large."""
+        """Return JSON data without the report's lines and modules, which can be large."""
         report = None if self.report is None else replace(self.report, lines=(), modules=()).to_dict()
         return {"schema": SCHEMA, "report": report, **PlainData.to_dict(self)}
 
@@ -126,10 +127,10 @@ _READER = DataReader({"CodeLine": CodeLine})
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:
-    """Rebuild what `RankResult.to_dict` wrote; `ReportError` if the data is invalid."""
+    """Create a result from the data returned by `RankResult.to_dict`; `ReportError` if the data is invalid."""
     check_schema(mapping(data, ""))
     if "state" not in data:
-        raise ReportError("not the report of a rank: it has no state")
+        raise ReportError("not the report of a rank: state is missing")
     report = data.get("report")
     fields = _READER.fields(RankResult, data)
     result = RankResult(name, report=None if report is None else Report.from_dict(report), **fields)
@@ -144,5 +145,5 @@ def _checked(info: RankInfo) -> RankInfo:
         if number is not None and not 0 <= number < MAX_RANKS:
             raise ReportError(f"origin: {number} is not a valid rank or number of ranks")
     if not 0 <= info.began < 1 << 33:
-        raise ReportError("origin.began is not a time in seconds since 1970")
+        raise ReportError("origin.began is not a timestamp in seconds since the Unix epoch")
     return replace(info, host=info.host[:_MAX_TEXT], version=info.version[:_MAX_TEXT])

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from ipygpumem.features.ranks.model import RankInfo, RankPeak
 
 _CLOCK_TOLERANCE = 1.0
-"""Seconds by which clocks may differ: file times are coarse."""
+"""Tolerance in seconds when timestamps are compared, because file timestamps are coarse."""
 _SAME_LAUNCH = {"process", "parent", "job", "elastic"}
-"""Ids that two launches never share. The master's address can be shared: its port has a default."""
+"""Ids that are unique to a launch. The master's address is not, because its port has a default."""
 _MAX_MISSING = 100_000
 
 
 def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
-    """Keep the ranks of the newest run, each once, by file name without the extension; ``faults`` lists the others."""
+    """Return the results of the newest run by file stem, one per rank; add messages on other files to ``faults``."""
     earlier = _earlier_launches(results)
     files_by_reason = names_by_text((reason, f"{printable(stem)}{REPORT}") for stem, reason in earlier.items())
     faults += [f"{names}: {reason}" for reason, names in files_by_reason.items()]
@@ -39,13 +39,13 @@ def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults
 
 
 def _age(result: RankResult) -> tuple[bool, float]:
-    """Sort key: the most informative result of a rank comes last."""
+    """Return the sort key of a result. The most informative result of a rank has the highest key."""
     origin = result.origin
     return result.report is not None, 0.0 if origin is None else origin.start
 
 
 def _earlier_launches(results: Mapping[str, RankResult]) -> dict[str, str]:
-    """The results that do not belong to the most recent launch, each with the reason."""
+    """Return the reasons why results do not belong to the most recent launch, by file stem."""
     origins = {stem: result.origin for stem, result in results.items() if result.origin is not None}
     if not origins:
         return {}
@@ -59,7 +59,7 @@ def _earlier_launches(results: Mapping[str, RankResult]) -> dict[str, str]:
 
 
 def _earlier_reason(result: RankResult, origin: RankInfo, newest_name: str, newest: RankInfo) -> str:
-    """Why a result belongs to an earlier launch than the newest; empty if nothing suggests that."""
+    """Return the reason why a result belongs to an earlier launch than the newest; empty if there is none."""
     if origin.world and newest.world and origin.world != newest.world:
         return f"from another run, with {origin.world:,} ranks instead of {newest.world:,}"
     same_host = origin.host == newest.host
@@ -78,17 +78,17 @@ def _earlier_reason(result: RankResult, origin: RankInfo, newest_name: str, newe
 
 
 def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
-    """Whether a recording was written before the run that the report comes from."""
+    """Return whether a snapshot was written before the run that wrote the report."""
     began = None if result.origin is None else result.origin.began
     starts = [peak.start_us for peak in peaks if peak.start_us is not None]
     return bool(began and starts) and max(starts) / 1e6 < (began or 0) - _CLOCK_TOLERANCE
 
 
 def missing_ranks(chosen: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
-    """The ranks without a file from this run; ``earlier`` are the names of those with older files only."""
+    """Yield the ranks without files from this run; ``earlier`` contains the names of ranks with only older files."""
     world = max((result.origin.world or 0 for result in chosen if result.origin is not None), default=0)
     names = {result.name for result in chosen}
     for name in map(str, range(min(world, _MAX_MISSING))):
         if name not in names:
-            note = "its report is from an earlier run" if name in earlier else "nothing in the folder"
+            note = "its report is from an earlier run" if name in earlier else "no file in the folder"
             yield RankResult(name, "missing", note=note)

@@ -1,4 +1,4 @@
-"""Remarks on several processes: missing reports, slow ranks, versions, clocks, and the notes of their reports."""
+"""Notes on several processes: missing reports, slow ranks, versions, clocks, and the notes in their reports."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 _MAX_NAMES = 8
 _SAME_TIME = 1.0
-"""Seconds by which clocks and start times may differ without a remark."""
+"""Tolerance in seconds below which differences of clocks and start times are not noted."""
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Names separated by commas; of many names, the first and how many more there are."""
+    """Join names with commas; after the first eight names, add the number of remaining names."""
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
     return f"{', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The joined names that belong to each text."""
+    """Group names by text, and join the names of each group."""
     names: dict[str, list[str]] = {}
     for text, name in pairs:
         names.setdefault(text, []).append(name)
@@ -37,7 +37,7 @@ def names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def notes_tables(results: Iterable[RankResult], role: str, limit: int) -> list[Table]:
-    """A table of the notes in the reports, each with the ranks that it applies to; empty without notes."""
+    """Create a table of the notes in the reports with the ranks to which they apply; empty without notes."""
     reports = ((result.name, result.report) for result in results if result.report is not None)
     names = names_by_text((note, name) for name, report in reports for note in _notes(report))
     lines = [f"{role} {joined}: {note}" for note, joined in names.items()]
@@ -55,8 +55,8 @@ def _notes(report: Report) -> Iterator[str]:
         yield from report.profile.sentences()
 
 
-def rank_remarks(results: Sequence[RankResult], rows: Sequence[RankRow], role: str) -> Iterator[str]:
-    """The remarks below the table of figures."""
+def rank_notes(results: Sequence[RankResult], rows: Sequence[RankRow], role: str) -> Iterator[str]:
+    """Yield the notes below the table of ranks."""
     lost = [result.name for result in results if result.report is None]
     if lost and not (len(lost) == len(results) and all(result.peaks for result in results)):
         yield f"no report from {role} {join_names(lost)}"
@@ -70,23 +70,23 @@ def rank_remarks(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
         parts = [f"{version} on {role} {names}" for version, names in versions.items()]
         yield f"different versions of ipygpumem: {'; '.join(parts)}"
     started = [(name, origin) for name, origin in origins if origin.began]
-    yield from _clock_remarks([origin for _, origin in started])
-    yield from _late_remarks(started, role)
+    yield from _clock_notes([origin for _, origin in started])
+    yield from _late_start_notes(started, role)
     if any(row is not None and row.device == HOST for _, row in rows):
         yield "without a GPU: held and peak are the process's resident memory"
     yield from dict.fromkeys(result.note for result in results if result.report is not None and result.note)
 
 
-def _clock_remarks(origins: Iterable[RankInfo]) -> Iterator[str]:
-    """The machines whose clock differs from the shared folder's."""
+def _clock_notes(origins: Iterable[RankInfo]) -> Iterator[str]:
+    """Yield a note on hosts whose clocks differ from the shared folder's clock."""
     clocks = {info.host: abs(info.clock) for info in origins if info.clock and abs(info.clock) >= _SAME_TIME}
     if clocks:
         difference = f"clocks differ from the shared folder's by up to {duration(max(clocks.values()))}"
         yield f"{difference} ({join_names(list(clocks))}): start times are by the folder's clock"
 
 
-def _late_remarks(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterator[str]:
-    """Ranks that started late, by the folder's clock if there is one."""
+def _late_start_notes(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterator[str]:
+    """Yield a note on ranks that started late, by the folder's clock if it is known."""
     first = min((info.start for _, info in origins), default=0.0)
     delays = sorted(((info.start - first, name) for name, info in origins), reverse=True)
     late = [f"{name} by {duration(seconds)}" for seconds, name in delays if seconds >= _SAME_TIME]

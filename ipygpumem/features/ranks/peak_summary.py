@@ -1,4 +1,4 @@
-"""Summaries of recordings: each device's peak by line of code and a coarse curve, a few kilobytes per recording."""
+"""Summarize snapshots in a few kilobytes each: the peak of each device by line of code, and a coarse curve."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 _LINES = 200
 _INTERVALS = 120
 _MIN_POOL_FILES = 4
-"""Fewer recordings are read in this process: worker processes take a second to start."""
+"""Fewer files are read in this process, because starting worker processes takes about a second."""
 
 
 def summarize_peaks(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:
-    """Summarize each device that a recording used; `SnapshotError` if the file cannot be read."""
+    """Summarize each device used in a snapshot; `SnapshotError` if the file cannot be read."""
     snapshot = Snapshot.load(path)
     timelines = (timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved)
     return tuple(_peak(snapshot, timeline) for timeline in timelines)
@@ -55,7 +55,7 @@ def _peak(snapshot: Snapshot, timeline: Timeline) -> RankPeak:
 
 
 def _curve(timeline: Timeline, start: int | None) -> tuple[tuple[float, int], ...]:
-    """The highest level in each interval, by seconds since the start or the first event."""
+    """Return the peak of each interval, as (seconds since the start or the first event, bytes)."""
     time: Any = timeline.trace.time
     if not len(time) or time[0] < 0:
         return ()
@@ -71,7 +71,7 @@ def _curve(timeline: Timeline, start: int | None) -> tuple[tuple[float, int], ..
 
 
 def summarize_files(files: Mapping[str, Path], workers: int) -> Iterator[tuple[str, _Summary]]:
-    """Summarize several recordings; for a file that cannot be read, the reason as text."""
+    """Yield the name and summary of each snapshot, or its name and an error message if it cannot be read."""
     if workers <= 1 or len(files) < _MIN_POOL_FILES:
         yield from ((name, _summary(str(path))) for name, path in files.items())
         return
@@ -82,7 +82,7 @@ def summarize_files(files: Mapping[str, Path], workers: int) -> Iterator[tuple[s
     for name, path in files.items():
         try:
             yield name, futures[name].result()
-        except (BrokenProcessPool, KeyError):  # a worker process was killed, by which file is unknown
+        except (BrokenProcessPool, KeyError):  # a worker process was killed; it is unknown which file it was reading
             yield name, _summary_alone(path)
 
 
@@ -95,7 +95,7 @@ def _summary_alone(path: Path) -> _Summary:
         try:
             return pool.submit(_summary, str(path)).result()
         except BrokenProcessPool:
-            return "the process that read it was killed: not enough memory"
+            return "not enough memory to read it: the worker process was killed"
 
 
 def _summary(path: str) -> _Summary:
@@ -109,4 +109,4 @@ def _summary(path: str) -> _Summary:
     except MemoryError:
         return "not enough memory to read it"
     except Exception as error:  # a file can contain anything
-        return f"it cannot be read ({first_line(error)})"
+        return f"cannot be read ({first_line(error)})"

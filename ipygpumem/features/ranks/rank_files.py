@@ -1,6 +1,6 @@
-"""The files that one rank writes into the folder of its run: a report and a snapshot, each complete or not at all.
+"""Write the files of one rank into the folder of its run: a report and a snapshot, each completely or not at all.
 
-A first report is written when the rank starts. This distinguishes a rank that was killed from one that never started.
+A first report is written at the start, which distinguishes a rank that was killed from a rank that never started.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 REPORT, SNAPSHOT = ".json", ".pickle"
 _CLOCK_TOLERANCE = 1.0
-"""Seconds by which clocks may differ: file times are coarse."""
+"""Clock differences below this number of seconds are ignored, because file timestamps are coarse."""
 _DIGITS = 5
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 
@@ -33,8 +33,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 class RankFiles:
     """The files of this process in the folder of its run, which is created if it does not exist.
 
-    If ``rank`` is None it is taken from torch.distributed or the environment. ``record``: whether to write a snapshot.
-    An invalid rank or a folder that cannot be written is an `OptionError`.
+    If ``rank`` is None, it is read from torch.distributed or the environment. ``record`` enables the snapshot.
+    Raises `OptionError` if the rank is invalid or the folder is not writable.
     """
 
     def __init__(self, folder: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
@@ -43,7 +43,7 @@ class RankFiles:
         if not isinstance(folder, (str, bytes, os.PathLike)):
             raise OptionError(f"rank_reports must be the path of a folder, not {folder!r}")
         if not os.fsdecode(folder).strip():
-            raise OptionError("rank_reports is empty: give the path of a folder")
+            raise OptionError("rank_reports is empty: expected the path of a folder")
         self._folder = make_folder(os.fsdecode(folder))
         self._rank = rank
         self._no_snapshot_reason = (recording_problem() or "") if record else ""
@@ -54,7 +54,7 @@ class RankFiles:
 
     @property
     def snapshot(self) -> Path | None:
-        """Path of this rank's snapshot; None if none is to be, or can be, recorded."""
+        """Path of this rank's snapshot; None if recording is disabled or not possible."""
         return self._path(SNAPSHOT) if self._record else None
 
     def _path(self, extension: str) -> Path:
@@ -63,7 +63,7 @@ class RankFiles:
         return self._folder / f"rank_{process if info.rank is None else f'{info.rank:0{_DIGITS}}'}{extension}"
 
     def write_start(self) -> None:
-        """Write a first report, which says that this rank has started; `OptionError` if that is not possible."""
+        """Write a first report, which marks this rank as started; `OptionError` if the folder is not writable."""
         self._info = current_rank_info(rank=self._rank, clock=self._clock_difference(), began=time.time())
         try:
             self._write(RankResult("", "running", self._info))
@@ -71,7 +71,7 @@ class RankFiles:
             raise OptionError(f"cannot write into {self._folder}: {error.strerror or error}") from error
 
     def _clock_difference(self) -> float | None:
-        """Seconds that the folder's clock is ahead. For a shared folder it is the same clock for all machines."""
+        """Return the offset of the folder's clock in seconds. All hosts that share a folder see the same clock."""
         probe = self._folder / f".clock.{os.getpid()}.tmp"
         try:
             before = time.time()
@@ -83,9 +83,9 @@ class RankFiles:
         return round(difference, 3) if abs(difference) >= _CLOCK_TOLERANCE else 0.0
 
     def update_rank(self) -> bool:
-        """Look up the rank again before the snapshot is saved, because torch.distributed may have started.
+        """Update the rank before the snapshot is saved, because torch.distributed may have been initialized.
 
-        Returns False in a process that was forked in the meantime: the files belong to its parent.
+        Return False in a forked child process, because the files belong to its parent.
         """
         before = self._info
         if os.getpid() != before.pid:
@@ -101,7 +101,7 @@ class RankFiles:
         return True
 
     def write_report(self, report: Report) -> str:
-        """Write the final report. Returns an error message, or an empty string."""
+        """Write the final report, and return an error message or an empty string."""
         path = None if report.recording is None else report.recording.path
         note = self._no_snapshot_reason and f"no snapshot: {self._no_snapshot_reason}"
         try:

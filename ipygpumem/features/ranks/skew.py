@@ -1,6 +1,6 @@
-"""Comparison of several processes: the spread of their figures, the one that differs most, the devices they share.
+"""Compare several processes: the spread of their values, the process that differs most, and shared devices.
 
-Peaks of several processes are never added up, because they occur at different times.
+Peaks of several processes are not added up because they occur at different times.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     RankRow = tuple[RankResult, ReportRow | None]
 
 FIGURES = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
-"""The figures that are compared, fields of `ReportRow`, with their labels."""
+"""Fields of `ReportRow` to compare, with their labels."""
 _SLOW_FACTOR, _SLOW_SECONDS = 1.5, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The spread of a figure over all processes and devices that have it: bytes, except for ``seconds``.
+    """The spread of a value over all processes and devices on which it is known, in bytes except for ``seconds``.
 
-    ``highest_of`` and ``lowest_of`` are (process, device).
+    ``highest_of`` and ``lowest_of`` are pairs (process, device).
     """
 
     figure: str
@@ -45,11 +45,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """One device, counted once however many processes use it. Sizes are in bytes; None means unknown.
+    """Memory usage of one device, which several processes may share. Sizes are in bytes; None means unknown.
 
     Attributes:
-        users: Names of these processes.
-        used: All memory in use on the device, including the driver's, in the newest reading.
+        users: Names of the processes that use the device.
+        used: Memory in use on the device, including the driver's, in the latest reading.
         by_users: Memory of these processes, each at the end of its measurement.
         others: Memory of other processes; None also if the readings, taken at different times, contradict each other.
     """
@@ -65,12 +65,12 @@ class DeviceUsage:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The rank that differs most from the others, compared with a typical one at the peak, by line of code.
+    """Comparison of the peaks, by line of code, of the rank that differs most (``odd``) and a typical rank.
 
     Attributes:
-        typical: The rank that is closest to the median of all; peaks are in requested bytes.
+        typical: The rank closest to the median of all ranks. Peaks are requested memory in bytes.
         lines: (label, bytes of the typical rank, bytes of the odd rank), the largest difference first.
-        alike: How many of the ``compared`` ranks have the same lines and bytes as the typical rank.
+        alike: Number of the ``compared`` ranks with the same lines and sizes as the typical rank.
     """
 
     odd: str
@@ -83,14 +83,14 @@ class Difference:
 
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
-    """A row for each rank and each of its devices; None for a rank without a report."""
+    """Return pairs of a rank and a row, one per device, or (rank, None) for a rank without a report."""
     return [
         (result, row) for result in results for row in ([None] if result.report is None else report_rows(result.report))
     ]
 
 
 def spread_of(figure: str, rows: Iterable[tuple[str, ReportRow]], at_least: int = 1) -> Spread | None:
-    """The spread of a figure over (process, row); None if fewer than ``at_least`` rows have it."""
+    """Return the spread of a value over pairs (process, row); None if fewer than ``at_least`` rows contain it."""
     values = [(value, (name, row.device)) for name, row in rows if (value := getattr(row, figure)) is not None]
     if len(values) < at_least:
         return None
@@ -99,7 +99,7 @@ def spread_of(figure: str, rows: Iterable[tuple[str, ReportRow]], at_least: int 
 
 
 def spreads(rows: Iterable[RankRow]) -> list[Spread]:
-    """The spread of each figure that at least two rows have."""
+    """Return the spread of each value that at least two rows contain."""
     reported = [(result.name, row) for result, row in rows if row is not None]
     host_only = all(row.device == HOST for _, row in reported)
     figures = [figure for figure in FIGURES if not (host_only and figure == "host_peak")]  # the same as peak
@@ -107,7 +107,7 @@ def spreads(rows: Iterable[RankRow]) -> list[Spread]:
 
 
 def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
-    """The median of the seconds that the ranks took, and those of the ranks that took 50 % and one second longer."""
+    """Return the median duration, and the durations of ranks that took at least 50 % and one second longer."""
     times = {result.name: result.report.seconds for result in results if result.report is not None}
     middle = median(times.values()) if times else 0.0
     limit = max(middle * _SLOW_FACTOR, middle + _SLOW_SECONDS)
@@ -115,16 +115,16 @@ def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
 
 
 def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
-    """The devices that the processes have a context on. The same UUID on the same machine is the same device."""
+    """Return the devices on which the processes have a context, identified by host and UUID."""
     readings: dict[tuple[str, str], list[tuple[float, str, DeviceReading]]] = defaultdict(list)
     for result in results:
         if result.report is None:
             continue
         end = result.report.time + result.report.seconds
         for device in result.report.devices.values():
-            facts = result.device_facts(device.name)
-            if facts is not None and facts.uuid and device.after.context:
-                readings[result.host, facts.uuid].append((end, result.name, device.after))
+            info = result.device_info(device.name)
+            if info is not None and info.uuid and device.after.context:
+                readings[result.host, info.uuid].append((end, result.name, device.after))
     return [_usage(host, uuid, of_device) for (host, uuid), of_device in readings.items()]
 
 
@@ -140,9 +140,9 @@ def _usage(host: str, uuid: str, readings: Sequence[tuple[float, str, DeviceRead
 
 
 def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference | None:
-    """Find the rank that differs most at its highest recorded peak, and by at most ``limit`` lines of code.
+    """Find the rank whose highest recorded peak differs most, and list at most ``limit`` lines that differ.
 
-    Returns None if fewer than two ranks have a recording. Of two ranks, the second is compared with the first.
+    Return None if fewer than two ranks have a snapshot. If there are two, compare the second with the first.
     """
     peaks = {result.name: peak for result in results if (peak := result.highest) is not None}
     if len(peaks) <= 1:
@@ -155,7 +155,7 @@ def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference 
     odd = max((name for name in distance if name != typical), key=distance.__getitem__)
     lines = [(label, sums[typical][label], sums[odd][label]) for label in labels]
     lines = [line for line in lines if line[1] != line[2]]
-    lines.sort(key=lambda line: -abs(line[2] - line[1]))  # of equal differences by label
+    lines.sort(key=lambda line: -abs(line[2] - line[1]))  # equal differences stay sorted by label
     alike = sum(lines_of_rank == sums[typical] for lines_of_rank in sums.values())
     requested = peaks[odd].requested, peaks[typical].requested
     return Difference(odd, typical, *requested, tuple(lines[:limit]), len(sums), alike)

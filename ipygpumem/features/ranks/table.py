@@ -1,4 +1,4 @@
-"""Tables of several processes: the figures of each, their spread, the devices they share, the one that differs most."""
+"""Tables of several processes: their memory usage, imbalances, devices, and the process that differs most."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.tables import Table, TableRow
-from ipygpumem.core.units import VISIBLE, change_text, duration, level_text, pair, size
+from ipygpumem.core.units import VISIBLE, change_text, duration, level_text, many, pair, size
 from ipygpumem.features.history.table import row_cells, row_outcome
-from ipygpumem.features.ranks.notes import join_names, notes_tables, rank_remarks
+from ipygpumem.features.ranks.notes import join_names, notes_tables, rank_notes
 from ipygpumem.features.ranks.skew import FIGURES, compare_ranks, device_usage, rank_rows, spreads
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.ranks.skew import DeviceUsage, Difference, RankRow, Spread
 
 DEFAULT_ROWS = 32
-"""Rows of each table, unless the user asks for another number."""
+"""Default for the maximum number of rows per table."""
 _UUID_DIGITS = 8
 _MAX_LINES = 8
 _HEADER = ("device", "held", "peak", "allocated", "cached", "outside", "time")
@@ -33,20 +33,20 @@ _STATES = {
     "absent": "not monitored",
 }
 _SIMILAR_TIMES, _SHORT_TIME = 1.1, 0.1
-"""Times that differ by less than this factor, or by less than this many seconds, are similar."""
+"""Durations that differ by less than this factor or this number of seconds are considered similar."""
 
 
 def ranks_tables(
     results: Sequence[RankResult], role: str = "rank", *, by: str = "rank", limit: int = DEFAULT_ROWS, code: str = ""
 ) -> list[Table]:
-    """All tables about several processes, each with at most ``limit`` rows.
+    """Create the tables for several processes, each with at most ``limit`` rows.
 
-    ``role`` is what a process is called, such as ``rank``. ``by`` is ``rank``, which keeps the order, or ``held``,
-    ``peak``, ``outside`` or ``time``, highest first. ``code`` is the code that they ran, if it has to be shown.
+    ``role`` is the term for a process, such as ``rank``. ``by`` is ``rank``, which keeps the order, or ``held``,
+    ``peak``, ``outside`` or ``time``, highest first. ``code`` is a label of the code that was run, or empty.
     """
     rows = rank_rows(results)
-    figures = _figures_table(results, rows, role, by, limit)
-    tables = [replace(figures, title=f"{figures.title} ran: {code}") if code else figures]
+    usage = _usage_table(results, rows, role, by, limit)
+    tables = [replace(usage, title=f"{usage.title} ran: {code}") if code else usage]
     if listed := spreads(rows):
         tables.append(_spread_table(listed, role))
     if devices := device_usage(results):
@@ -56,7 +56,7 @@ def ranks_tables(
     return [*tables, *notes_tables(results, role, limit)]
 
 
-def _figures_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: str, by: str, limit: int) -> Table:
+def _usage_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: str, by: str, limit: int) -> Table:
     hosts = list(dict.fromkeys(result.host for result in results if result.host))
     reported = [row for _, row in rows if row is not None]
     largest = max((row.peak or 0 for row in reported), default=0) or 1
@@ -71,11 +71,11 @@ def _figures_table(results: Sequence[RankResult], rows: Sequence[RankRow], role:
         )
         for result, row in _sorted(rows, by)[:limit]
     )
-    title = f"{len(results):,} {role}{'' if len(results) == 1 else 's'}"
+    title = many(len(results), role)
     where = f" on {len(hosts):,} hosts" if len(hosts) > 1 else f" on {hosts[0]}" if hosts else ""
     remarks = (f"{len(rows) - limit:,} more rows not shown",) if len(rows) > limit else ()
     header = ("host", *header) if len(hosts) > 1 else header
-    return Table(title + where, header, body, (*remarks, *rank_remarks(results, rows, role)))
+    return Table(title + where, header, body, (*remarks, *rank_notes(results, rows, role)))
 
 
 def _sorted(rows: Sequence[RankRow], by: str) -> Sequence[RankRow]:
@@ -93,8 +93,8 @@ def _sorted(rows: Sequence[RankRow], by: str) -> Sequence[RankRow]:
 def _cells(result: RankResult, row: ReportRow | None, columns: int) -> Sequence[str]:
     if row is None:
         return ("",) * columns
-    facts = result.device_facts(row.device)
-    device = row.device if facts is None or not facts.uuid else f"{row.device} {_short_uuid(facts.uuid)}"
+    info = result.device_info(row.device)
+    device = row.device if info is None or not info.uuid else f"{row.device} {_short_uuid(info.uuid)}"
     held, peak, outside, time = row_cells(row)
     if columns == len(_HOST_HEADER):
         return (device, held, peak, level_text(row.allocated), time)

@@ -108,7 +108,7 @@ def test_missing_ranks_are_listed(run):
         (b'{"schema": 1}', "not the report of a rank"),
         (b'{"schema": 1, "state": "done", "report": {"devices": {"\\u001b[2J": 5}}}', "schema"),
         (b"null", "not an object"),
-        (b" " * (5 << 20), "too large for the report of a rank"),
+        (b" " * (5 << 20), "the file is too large to be the report of a rank"),
     ],
 )
 def test_invalid_report_does_not_affect_others(run, text, message):
@@ -272,7 +272,7 @@ def test_worker_processes_read_the_same(tmp_path):
 def test_killed_worker_is_reported_and_the_others_are_read(monkeypatch):
     monkeypatch.setattr(peak_summary, "_summary", workers.path_or_crash)
     summaries = dict(peak_summary.summarize_files({str(number): Path(f"/{number}") for number in range(10)}, 2))
-    assert summaries.pop("3") == "the process that read it was killed: not enough memory"
+    assert summaries.pop("3") == "not enough memory to read it: the worker process was killed"
     assert summaries == {str(number): f"/{number}" for number in range(10) if number != 3}
 
 
@@ -321,7 +321,7 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
         ({"rank": 10**9}, "an integer from 0 to 16,777,215, not 1000000000"),
         ({"rank_reports": 5}, "rank_reports must be the path of a folder, not 5"),
         ({"snapshot": "x.pickle"}, "omit snapshot"),
-        ({"rank_reports": ""}, "is empty: give the path of a folder"),
+        ({"rank_reports": ""}, "is empty: expected the path of a folder"),
         ({"rank_reports": "/dev/null/x"}, "cannot create the folder"),
         ({"rank_reports": None, "rank": 0}, "rank requires rank_reports=FOLDER"),
     ],

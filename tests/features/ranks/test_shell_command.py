@@ -76,7 +76,7 @@ def test_invalid_files_are_reported(run, capsys):
     ("arguments", "outcome"),
     [
         (["nowhere"], (1, "ipygpumem: nowhere: No such file or directory")),
-        (["empty"], (1, "ipygpumem: empty: no reports or snapshots of ranks here")),
+        (["empty"], (1, "ipygpumem: empty: the folder contains no reports or snapshots of ranks")),
         (["run", "--html", "no/x.html"], (2, "does not exist")),
         (["run", "--plot", "no/x.png"], (2, "does not exist")),
         (["bare", "--html", "x.html"], (2, "fewer than two have a snapshot")),
