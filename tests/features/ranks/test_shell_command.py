@@ -80,7 +80,7 @@ def test_invalid_files_are_reported(run, capsys):
         (["run", "--html", "no/x.html"], (2, "does not exist")),
         (["run", "--plot", "no/x.png"], (2, "does not exist")),
         (["bare", "--html", "x.html"], (2, "fewer than two have a snapshot")),
-        (["bare", "--plot", "x.png"], (2, "none has a snapshot")),
+        (["bare", "--plot", "x.png"], (2, "no rank has a snapshot")),
     ],
 )
 def test_errors(run, monkeypatch, capsys, arguments, outcome):
