@@ -47,7 +47,7 @@ def test_tables_are_shown_if_the_picture_fails(notebook, tmp_path):
     )
     result = notebook.run(f"%gpumem ranks {tmp_path} --plot")
     assert result.text.startswith("1 rank on ")
-    assert isinstance(result.error, UsageError) and "none has a snapshot with times" in result.stderr
+    assert isinstance(result.error, UsageError) and "no rank has a snapshot with timestamps" in result.stderr
 
 
 @pytest.mark.parametrize("line", ["ranks", "ranks a b", "ranks nowhere", "ranks {run} -n 0", "ranks {run} --by color"])

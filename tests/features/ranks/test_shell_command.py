@@ -79,7 +79,7 @@ def test_invalid_files_are_reported(run, capsys):
         (["empty"], (1, "ipygpumem: empty: the folder contains no reports or snapshots of ranks")),
         (["run", "--html", "no/x.html"], (2, "does not exist")),
         (["run", "--plot", "no/x.png"], (2, "does not exist")),
-        (["bare", "--html", "x.html"], (2, "fewer than two have a snapshot")),
+        (["bare", "--html", "x.html"], (2, "at least two ranks with snapshots are required")),
         (["bare", "--plot", "x.png"], (2, "no rank has a snapshot")),
     ],
 )
