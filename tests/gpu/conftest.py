@@ -37,7 +37,7 @@ def run_fresh(code, timeout=240, **environment):
         check=False,
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests"), os.environ.get("PYTHONPATH", "")]),
             **environment,
         },
     )

@@ -37,7 +37,7 @@ def test_parts_of_the_baseline_in_mode_device(make_gpu):
     make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden", others={1: 500 * MIB})])
     baseline = ipygpumem.preload_pytorch()
     assert (baseline.context, baseline.kernels) == (CONTEXT + 8 * MIB, KERNELS)
-    assert "known for the whole device only" in baseline_line(baseline)
+    assert "known only for the whole device" in baseline_line(baseline)
 
 
 def test_context_is_unknown_if_cuda_had_started(fake_gpu):

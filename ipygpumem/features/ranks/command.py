@@ -87,7 +87,7 @@ def _write_page(target: str, ranks: Ranks) -> None:
 
 RANKS = Command(
     "ranks",
-    "show the ranks of a run side by side, from the folder written by measure(rank_reports=FOLDER)",
+    "show the ranks of a run side by side, from the folder of measure(rank_reports=FOLDER)",
     (
         Option(("folder",), "FOLDER", "folder with reports and snapshots of the ranks, or only snapshots", path=True),
         Option(
