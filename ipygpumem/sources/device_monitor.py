@@ -28,13 +28,13 @@ class DeviceMonitor:
     """Monitor of the devices of this process, which are available once CUDA is initialized.
 
     ``devices`` maps indices to devices. ``selected`` contains the names of the devices to read (``"cuda:0"``), None for
-    all. ``process_directory`` identifies other processes.
+    all. ``process_names`` identifies other processes.
     """
 
     def __init__(self, selected: Iterable[str] | None = None) -> None:
         self.selected = None if selected is None else tuple(selected)
         self.devices: dict[int, Device] = {}
-        self.process_directory = ProcessNames()
+        self.process_names = ProcessNames()
         self._recorded_lists: dict[str, object] = {}
         self._callbacks: list[Callable[[], None]] = []
 
@@ -91,7 +91,7 @@ class DeviceMonitor:
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
         """Return the processes in ``entries``, pairs of pid and memory usage from NVML, sorted by decreasing usage."""
-        return self.process_directory.lookup_all(entries, trusted=self.has_local_pids(device))
+        return self.process_names.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:
         """Return whether NVML lists this process under its own pid, so that its pids belong to this namespace."""
@@ -103,7 +103,7 @@ class DeviceMonitor:
         for device in self.devices.values():
             reading = readings.get(device.name)
             if reading is not None and not self.has_recorded_processes(reading):
-                self.process_directory.record(reading.listed, trusted=self.has_local_pids(device))
+                self.process_names.record(reading.listed, trusted=self.has_local_pids(device))
                 self._recorded_lists[device.name] = reading.listed
 
     def has_recorded_processes(self, reading: DeviceReading) -> bool:
