@@ -136,11 +136,11 @@ def _user_properties(report: Report) -> list[tuple[str, object]]:
     devices = report.devices.values()
     peaks = [device.peak for device in devices if device.high is None or device.high.exact]
     outside = [device.outside for device in devices if device.process_wide]
-    figures = (
+    metrics = (
         *(_largest(values) for values in (peaks, [device.held for device in devices], outside)),
         report.host.peak if report.host.exact else None,
     )
-    return [(name, value) for name, value in zip(_PROPERTIES, figures, strict=True) if value is not None]
+    return [(name, value) for name, value in zip(_PROPERTIES, metrics, strict=True) if value is not None]
 
 
 def _largest(values: list[int | None]) -> int | None:

@@ -165,7 +165,7 @@ class DeviceReport(PlainData):
 
         If per-process memory usage is unknown, changes below 16 MiB outside PyTorch are attributed to other processes.
         """
-        figures = [
+        metrics = [
             self.held,
             self.peak if self.high is not None and self.high.exact else None,
             self.cached,
@@ -173,8 +173,8 @@ class DeviceReport(PlainData):
             self.outside_peak,
         ]
         if self.process_wide or (self.outside is not None and abs(self.outside) >= NOISE):
-            figures.append(self.outside)
-        changed = any(figure is not None and abs(figure) >= minimum for figure in figures)
+            metrics.append(self.outside)
+        changed = any(metric is not None and abs(metric) >= minimum for metric in metrics)
         return changed or self.ooms > 0 or self.retries > 0
 
     @property

@@ -39,6 +39,6 @@ def grade(trust: Trust, reason: str = "") -> Grade:
     return Grade(trust, reason)
 
 
-def exact_if_known(figure: int | None, source: str, problem: str) -> Grade:
+def exact_if_known(metric: int | None, source: str, problem: str) -> Grade:
     """Return grade ``exact`` with the source, or grade ``unknown`` with the problem if the value is None."""
-    return grade("unknown", problem) if figure is None else grade("exact", source)
+    return grade("unknown", problem) if metric is None else grade("exact", source)

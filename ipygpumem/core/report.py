@@ -248,8 +248,8 @@ def code_label(code: str) -> str:
 
 
 def _held_and_peak(part: DeviceReport | HostReport) -> str:
-    figures = (("held", part.held), ("peak", part.peak))
-    return ", ".join(f"{name} {'unknown' if change is None else signed(change)}" for name, change in figures)
+    metrics = (("held", part.held), ("peak", part.peak))
+    return ", ".join(f"{name} {'unknown' if change is None else signed(change)}" for name, change in metrics)
 
 
 @cache

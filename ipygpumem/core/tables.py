@@ -38,12 +38,12 @@ _TABLES = """\
 {%- for width, color in row | bars if width %}<span style="display:inline-block;height:7px;width:{{ width }}px;\
 background-color:{{ color }}"></span>{% endfor -%}
 </td><td style="text-align:left;padding:1px 0;opacity:{{ 1 if table.code and row.bar is not none else 0.65 }};\
-{% if table.code or (row | remark | length) <= 48 %}white-space:pre{% else %}overflow-wrap:anywhere;min-width:12em\
-{% endif %}">{{ row | remark }}</td></tr>
+{% if table.code or (row | note | length) <= 48 %}white-space:pre{% else %}overflow-wrap:anywhere;min-width:12em\
+{% endif %}">{{ row | note }}</td></tr>
 {%- endfor %}
 </table>
-{%- for remark in table.remarks %}
-<div style="opacity:0.75{% if loop.last %};margin-bottom:8px{% endif %}">{{ remark }}</div>
+{%- for note in table.notes %}
+<div style="opacity:0.75{% if loop.last %};margin-bottom:8px{% endif %}">{{ note }}</div>
 {%- endfor %}
 {%- endfor %}
 </div>"""
@@ -51,7 +51,7 @@ background-color:{{ color }}"></span>{% endfor -%}
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """Row of a table, indented by ``level``, with a ``remark`` after its last column.
+    """Row of a table, indented by ``level``, with a ``note`` after its last column.
 
     ``grade`` is the accuracy of the values; None if it is not shown. ``bar`` is the length of the row's bar, from 0 to
     1, and ``light_bar`` the length to which a lighter bar extends it.
@@ -62,21 +62,21 @@ class TableRow:
     level: int
     grade: Grade | None = None
     bar: float | None = None
-    remark: str = ""
+    note: str = ""
     light_bar: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table with a title, column names, rows and remarks below the rows.
+    """Table with a title, column names, rows and notes below the rows.
 
-    ``code`` is True if the remarks in the rows are lines of source code, which are not wrapped.
+    ``code`` is True if the notes in the rows are lines of source code, which are not wrapped.
     """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     code: bool = False
 
 
@@ -98,17 +98,17 @@ def _text_table(table: Table) -> str:
     if table.rows:
         lines.append("  ".join(["".ljust(widths[0]), *_align_right(table.header, widths[1:])]).rstrip())
     has_bars = any(row.bar for row in table.rows)
-    has_remarks = has_bars or any(row.remark for row in table.rows)
+    has_notes = has_bars or any(row.note for row in table.rows)
     for line, row in zip(body, table.rows, strict=True):
         text = "  ".join([line[0].ljust(widths[0]), *_align_right(line[1:-1], widths[1:])])
-        text = f"{text if has_remarks else text.rstrip()}{line[-1]}"
+        text = f"{text if has_notes else text.rstrip()}{line[-1]}"
         if has_bars:
             bar = "█" * max(round(row.bar * _BAR_CELLS), 1) if row.bar else ""
             text += f"  {bar.ljust(round(row.light_bar * _BAR_CELLS), '░').ljust(_BAR_CELLS)}"
-        clipped = table.code and len(row.remark) > _CODE_WIDTH
-        remark = f"{row.remark[: _CODE_WIDTH - 1]}…" if clipped else row.remark
-        lines.append(f"{text}  {remark}".rstrip())
-    return "\n".join([*lines, *_reasons(table.rows), *table.remarks])
+        clipped = table.code and len(row.note) > _CODE_WIDTH
+        note = f"{row.note[: _CODE_WIDTH - 1]}…" if clipped else row.note
+        lines.append(f"{text}  {note}".rstrip())
+    return "\n".join([*lines, *_reasons(table.rows), *table.notes])
 
 
 def _align_right(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
@@ -130,7 +130,7 @@ def template(source: str) -> Any:
     from jinja2 import Environment
 
     environment = Environment(autoescape=True)
-    environment.filters |= {"bars": _bars, "remark": _remark}
+    environment.filters |= {"bars": _bars, "note": _note}
     return environment.from_string(source)
 
 
@@ -140,8 +140,8 @@ def html_tables(tables: Iterable[Table]) -> str:
     return html
 
 
-def _remark(row: TableRow) -> str:
-    return row.remark if row.grade is None or row.grade.trust == "exact" else str(row.grade)
+def _note(row: TableRow) -> str:
+    return row.note if row.grade is None or row.grade.trust == "exact" else str(row.grade)
 
 
 def _bars(row: TableRow) -> list[tuple[int, str]]:

@@ -62,7 +62,7 @@ def change_text(count: int | None) -> str:
     return signed(count) if abs(count) >= VISIBLE else "<0.1 MiB" if count else "0"
 
 
-def level_text(count: int | None) -> str:
+def usage_text(count: int | None) -> str:
     """Format a size for a table, and None as ``"unknown"``."""
     return "unknown" if count is None else size(count)
 

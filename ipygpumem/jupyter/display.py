@@ -89,5 +89,5 @@ class Display:
         try:
             self.show_image(profile_plot(timelines, name), text)
         except Exception as error:
-            self.print(f"ipygpumem: no picture of {name}: {first_line(error)}")
+            self.print(f"ipygpumem: no image of {name}: {first_line(error)}")
             self.publish({"text/plain": text})

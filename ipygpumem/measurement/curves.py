@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.sampler import SampleWindow
 
 
-def add_reserved_levels(
+def add_reserved_usage(
     snapshot: Mapping[str, Any], windows: Sequence[SampleWindow], started_us: int, dropped: Sequence[int | None]
 ) -> None:
     """Set the reserved memory over time in the samples of each device whose recorded events have timestamps."""

@@ -14,7 +14,7 @@ from ipygpumem.core.interpreter import collector_paused
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
 from ipygpumem.measurement.allocation_history import History, HistoryOptions
-from ipygpumem.measurement.curves import add_reserved_levels, sampled_curves
+from ipygpumem.measurement.curves import add_reserved_usage, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.recording_keys import SCHEMA, CellInfo, recorded_file_names
 
@@ -100,7 +100,7 @@ class Recorder:
         snapshot = history.take()
         dropped = history.dropped(snapshot)
         if self.windows:
-            add_reserved_levels(snapshot, self.windows, history.started_us, dropped)
+            add_reserved_usage(snapshot, self.windows, history.started_us, dropped)
         names = recorded_file_names(snapshot)
         snapshot["ipygpumem"] = {
             "schema": SCHEMA,

@@ -81,14 +81,14 @@ class ReservedHistory:
 
     def upper_bound(self, begin: float, end: float) -> int | None:
         """Return the highest possible reserved memory between two times; None if unknown."""
-        return max(self._possible_levels(begin, end), default=None)
+        return max(self._possible_values(begin, end), default=None)
 
     def at(self, begin: float, end: float) -> int | None:
         """Return the reserved memory between two times; None if it is unknown or may have changed."""
-        levels = set(self._possible_levels(begin, end))
+        levels = set(self._possible_values(begin, end))
         return levels.pop() if len(levels) == 1 else None
 
-    def _possible_levels(self, begin: float, end: float) -> list[int]:
+    def _possible_values(self, begin: float, end: float) -> list[int]:
         begin, end = begin - _CLOCK_TOLERANCE, end + _CLOCK_TOLERANCE
         first = bisect_right(self._times, begin) - 1
         if first < 0:

@@ -69,7 +69,7 @@ class DisplayMethods:
             OptionError: The file cannot be written, or matplotlib is not installed.
             DeviceError: The snapshot has no such device.
         """
-        written: Path = _viewer().write_picture(path, self, device)
+        written: Path = _viewer().write_image(path, self, device)
         return written
 
 

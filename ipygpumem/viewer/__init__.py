@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ipygpumem.viewer.axes import PngImage
 from ipygpumem.viewer.page import PageData, page
-from ipygpumem.viewer.static_plot import picture
+from ipygpumem.viewer.static_plot import static_image
 from ipygpumem.viewer.view import View
-from ipygpumem.viewer.write import open_page, write_page, write_picture
+from ipygpumem.viewer.write import open_page, write_image, write_page
 
-__all__ = ["PageData", "PngImage", "View", "open_page", "page", "picture", "write_page", "write_picture"]
+__all__ = ["PageData", "PngImage", "View", "open_page", "page", "static_image", "write_image", "write_page"]

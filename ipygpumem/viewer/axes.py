@@ -50,7 +50,7 @@ def style() -> contextlib.AbstractContextManager[None]:
     """Return a context manager with the style of all images, independent of the user's settings."""
     from matplotlib import style as styles
 
-    return styles.context(["default", str(files("ipygpumem") / "data" / "picture.mplstyle")])
+    return styles.context(["default", str(files("ipygpumem") / "data" / "plot.mplstyle")])
 
 
 class PlotLayout:

@@ -69,7 +69,7 @@ class SampledCurve(NamedTuple):
         return (0, (4, 3)) if self.name.startswith("outside") else "solid"
 
 
-def picture(snapshot: Snapshot, device: int | None = None) -> PngImage:
+def static_image(snapshot: Snapshot, device: int | None = None) -> PngImage:
     """Draw the memory usage of a device, by default the device with the highest peak. Raise as `Snapshot.to_png`."""
     text = snapshot.summary(device)
     if device is None and not snapshot.timelines:

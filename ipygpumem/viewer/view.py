@@ -10,7 +10,7 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.snapshot.export.redaction import align_start_times, shareable
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_snapshot_count, join_names
-from ipygpumem.viewer.static_plot import picture
+from ipygpumem.viewer.static_plot import static_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ipygpumem.viewer.axes import PngImage
     from ipygpumem.viewer.widget import Widget
 
-_STILL_END = 64
-_MAX_STILLS = 2
+_IMAGE_END = 64
+_MAX_IMAGES = 2
 _BROWSER_HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
 _displayed: dict[str, tuple[str | None, list[View]]] = {}
 """Message ID of the last execution of each cell, and the views that it displayed."""
@@ -60,15 +60,15 @@ class View:
     @property
     def text(self) -> str:
         """Summaries of the first two snapshots."""
-        summaries = [snapshot.summary(self._device) for snapshot in self._snapshots[:_MAX_STILLS]]
+        summaries = [snapshot.summary(self._device) for snapshot in self._snapshots[:_MAX_IMAGES]]
         if len(self._snapshots) > len(summaries):
             summaries.append(f"({len(self._snapshots) - len(summaries)} more in the viewer)")
         return "\n\n".join(summaries)
 
     @cached_property
-    def pictures(self) -> tuple[PngImage, ...]:
+    def images(self) -> tuple[PngImage, ...]:
         """Static images of the first two snapshots. Raises `OptionError` if matplotlib is not installed."""
-        return tuple(picture(snapshot, self._device) for snapshot in self._snapshots[:_MAX_STILLS])
+        return tuple(static_image(snapshot, self._device) for snapshot in self._snapshots[:_MAX_IMAGES])
 
     @property
     def widget(self) -> Widget:
@@ -81,10 +81,10 @@ class View:
                 raise OptionError(message) from error
             sources = [(snapshot.name, snapshot.encode) for snapshot in self._snapshots]
             try:
-                stills = [_base64(still)[-_STILL_END:] for still in self.pictures]
+                images = [_base64(image)[-_IMAGE_END:] for image in self.images]
             except OptionError:  # the viewer does not require matplotlib
-                stills = []
-            self._widget = Widget(sources, stills)
+                images = []
+            self._widget = Widget(sources, images)
         return self._widget
 
     def close(self) -> None:
@@ -100,9 +100,9 @@ class View:
             return
         problems = []
         try:
-            for number, still in enumerate(self.pictures):
-                data = {"text/plain": "" if number else self.text, "image/png": _base64(still)}
-                target.publish(data, {"image/png": {"width": still.width, "height": still.height}})
+            for number, image in enumerate(self.images):
+                data = {"text/plain": "" if number else self.text, "image/png": _base64(image)}
+                target.publish(data, {"image/png": {"width": image.width, "height": image.height}})
         except OptionError as error:
             target.publish({"text/plain": self.text}, {})
             problems.append(str(error))
@@ -138,5 +138,5 @@ class View:
         self.publish(current_target())
 
 
-def _base64(still: PngImage) -> str:
-    return base64.b64encode(still.png).decode()
+def _base64(image: PngImage) -> str:
+    return base64.b64encode(image.png).decode()

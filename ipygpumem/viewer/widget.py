@@ -53,21 +53,21 @@ class Widget(anywidget.AnyWidget):
 
     Args:
         sources: Name of each snapshot and a function that encodes it.
-        stills: Last characters of each static image in base64, by which the script identifies the images in the page.
+        images: Last characters of each static image in base64, by which the script identifies the images in the page.
     """
 
     _esm = script("loader.js")
     state = traitlets.Unicode("").tag(sync=True)
     """The current view, in the format of a URL fragment."""
 
-    def __init__(self, sources: Sequence[tuple[str, Callable[[], bytes]]], stills: Sequence[str]) -> None:
+    def __init__(self, sources: Sequence[tuple[str, Callable[[], bytes]]], images: Sequence[str]) -> None:
         super().__init__()
         self._lock = threading.Lock()
         self._names = [name for name, _ in sources]
         self._encoders = {str(number): encode for number, (_, encode) in enumerate(sources)}
         self._encoders["script"] = lambda: script("widget.js").encode()
         self._encoded: dict[str, bytes] = {}
-        self._stills = list(stills)
+        self._images = list(images)
         self.on_msg(partial(answer_request, answer=self._answer))
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class Widget(anywidget.AnyWidget):
     def _answer(self, request: dict[str, Any]) -> Answer:
         name = request.get("get")
         if name == "about":
-            return {"names": self._names, "stills": self._stills}, []
+            return {"names": self._names, "images": self._images}, []
         if not isinstance(name, str) or name not in self._encoders:
             raise OptionError(f"unknown request: {name!r}")
         with self._lock:

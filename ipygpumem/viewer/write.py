@@ -15,7 +15,7 @@ from ipygpumem.core.files import check_path, replacing
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.redaction import align_start_times, shareable
 from ipygpumem.viewer.page import PageData, check_snapshot_count, page
-from ipygpumem.viewer.static_plot import picture
+from ipygpumem.viewer.static_plot import static_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,10 +42,10 @@ def write_page(
     return write_file(target, text.encode("utf-8"))
 
 
-def write_picture(path: str | os.PathLike[str], snapshot: Snapshot, device: int | None = None) -> Path:
+def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | None = None) -> Path:
     """Write a static image of a snapshot. Errors are those of `Snapshot.to_png`."""
-    target = check_path(path, "picture", "snapshot.png")
-    return write_file(target, picture(snapshot, device).png)
+    target = check_path(path, "image", "snapshot.png")
+    return write_file(target, static_image(snapshot, device).png)
 
 
 def write_file(target: Path, data: bytes) -> Path:

@@ -53,14 +53,14 @@ class Notebook:
         return self.page.evaluate(API, [cell, call])
 
     def drawn(self, cell, seconds=30):
-        """Wait until a cell's viewer is drawn and its picture is hidden."""
+        """Wait until a cell's viewer is drawn and its image is hidden."""
         for _ in range(seconds * 20):
-            if self.call(cell, "view()") and not self.picture(cell).is_visible():
+            if self.call(cell, "view()") and not self.static_image(cell).is_visible():
                 return
             self.page.wait_for_timeout(50)
         raise AssertionError(f"no viewer in cell {cell}: {self.cell(cell).inner_text()} {self.errors}")
 
-    def picture(self, cell):
+    def static_image(self, cell):
         return self.cell(cell).locator("img[src^='data:image/png;base64,']")
 
     def save(self):
@@ -130,9 +130,9 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     notebook.drawn(0)
     assert notebook.cell(0).locator(".jp-OutputArea-child").count() == 2
 
-    # after closing the viewer, the picture is shown
+    # after closing the viewer, the image is shown
     notebook.run(2)
-    notebook.picture(1).wait_for(state="visible", timeout=20_000)
+    notebook.static_image(1).wait_for(state="visible", timeout=20_000)
     assert notebook.call(1, "peak()") is None
     assert notebook.call(0, "peak()")["bytes"] == requested, "the other viewer still works"
 
@@ -153,28 +153,28 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     notebook.drawn(0)
     assert notebook.call(0, "peak()")["bytes"] == requested
 
-    # restart the kernel: the open page still works, and the next page shows the picture
+    # restart the kernel: the open page still works, and the next page shows the image
     notebook.restart()
     assert notebook.call(0, "peak()")["bytes"] == requested
     notebook.reload()
-    notebook.picture(0).wait_for(state="visible", timeout=20_000)
-    assert notebook.picture(1).is_visible()
+    notebook.static_image(0).wait_for(state="visible", timeout=20_000)
+    assert notebook.static_image(1).is_visible()
     tab.wait_for_timeout(1000)
-    assert notebook.picture(0).is_visible()
+    assert notebook.static_image(0).is_visible()
 
 
 def test_comparison_of_two_snapshots(lab, tab):
-    """Each picture is hidden by its viewer, also if the same file is shown twice."""
+    """Each image is hidden by its viewer, also if the same file is shown twice."""
     notebook = Notebook(lab, tab, "compare.ipynb", f"{LOAD}snapshot.view(snapshot)", "snapshot.view().widget")
     notebook.run(0)
     for _ in range(100):
-        pictures = notebook.picture(0)
-        if notebook.call(0, "view()") and not any(picture.is_visible() for picture in pictures.all()):
+        images = notebook.static_image(0)
+        if notebook.call(0, "view()") and not any(image.is_visible() for image in images.all()):
             break
         tab.wait_for_timeout(200)
-    assert pictures.count() == 2
-    assert not any(picture.is_visible() for picture in pictures.all())
-    # A widget without a picture does not hide the pictures of other widgets
+    assert images.count() == 2
+    assert not any(image.is_visible() for image in images.all())
+    # A widget without a image does not hide the images of other widgets
     tab.evaluate("document.querySelectorAll('.jp-OutputArea-child').forEach((area) => { area.style.display = '' })")
     notebook.run(1)
     for _ in range(100):
@@ -182,7 +182,7 @@ def test_comparison_of_two_snapshots(lab, tab):
             break
         tab.wait_for_timeout(200)
     tab.wait_for_timeout(500)
-    assert all(picture.is_visible() for picture in pictures.all())
+    assert all(image.is_visible() for image in images.all())
     assert notebook.errors == []
 
 
@@ -193,7 +193,7 @@ def test_busy_kernel(lab, tab):
     notebook.run(0)
     waiting_message = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
     waiting_message.wait_for(timeout=20_000)
-    assert notebook.picture(0).is_visible()
+    assert notebook.static_image(0).is_visible()
     notebook.drawn(0)
     assert waiting_message.count() == 0
     assert notebook.errors == []
@@ -207,7 +207,7 @@ def test_kernel_that_dies(lab, tab):
     waiting_message.wait_for(timeout=30_000)
     tab.locator(".jp-Dialog", has_text="Kernel Restarting").wait_for(timeout=30_000)
     assert waiting_message.is_visible()
-    assert notebook.picture(0).is_visible()
+    assert notebook.static_image(0).is_visible()
     assert notebook.call(0, "peak()") is None
 
 
@@ -223,9 +223,9 @@ def test_picture_in_an_untrusted_notebook(lab, browser, snapshot):
     context = browser.new_context(viewport={"width": 1100, "height": 800})
     page = context.new_page()
     page.goto(lab.url("lab/workspaces/strange/tree/strange.ipynb"))
-    picture = page.locator(".jp-OutputArea-output img[src^='data:image/png;base64,']")
-    picture.wait_for(timeout=60_000)
-    box = picture.bounding_box()
+    image = page.locator(".jp-OutputArea-output img[src^='data:image/png;base64,']")
+    image.wait_for(timeout=60_000)
+    box = image.bounding_box()
     assert 500 < box["width"] <= 880
     assert box["width"] / box["height"] == pytest.approx(880 / shown_pictures[0][1]["image/png"]["height"], rel=0.02)
     assert page.locator(".jp-OutputArea-output", has_text=HINT).is_visible()
@@ -248,7 +248,7 @@ def test_nbconvert_shows_the_picture(snapshot):
     assert shown_pictures[0][0]["image/png"] in body.replace("\n", "")
     assert HINT in body
     assert "widget-view+json" not in body
-    # a front end may store the state of widgets: the picture is shown nevertheless
+    # a front end may store the state of widgets: the image is shown nevertheless
     state = {WIDGET.replace("view", "state"): {"version_major": 2, "version_minor": 0, "state": {}}}
     notebook.metadata["widgets"] = json.loads(json.dumps(state))
     model = shown_pictures[1][0][WIDGET]["model_id"]

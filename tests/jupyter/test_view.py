@@ -96,12 +96,12 @@ def test_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monkeyp
     path = tmp_path / "x.pickle"
     result = gpu_notebook.run(f"%%gpumem --snapshot {path} --view\n{BODY}")
     assert result.value == 31457280
-    table, picture, viewer = result.displays
+    table, image, viewer = result.displays
     assert f"snapshot {path}: " in table["text/plain"]
-    assert picture["text/plain"] == Snapshot.load(path).summary()
-    assert "peak 62.0 MiB requested" in picture["text/plain"]
-    assert f"In[{gpu_notebook.shell.execution_count - 1}]:2 <" in picture["text/plain"]
-    assert "image/png" in picture
+    assert image["text/plain"] == Snapshot.load(path).summary()
+    assert "peak 62.0 MiB requested" in image["text/plain"]
+    assert f"In[{gpu_notebook.shell.execution_count - 1}]:2 <" in image["text/plain"]
+    assert "image/png" in image
     assert WIDGET in viewer
 
 

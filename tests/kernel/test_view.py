@@ -76,13 +76,13 @@ def test_widget_in_an_interactive_notebook(kernel, answering):
     assert answer.reply["status"] == "ok"
     opened = {content["comm_id"]: content["data"]["state"] for kind, content in answer.outputs if kind == "comm_open"}
     displays = [content["data"] for kind, content in answer.outputs if kind == "display_data"]
-    picture, viewer = displays[0], displays[1]
-    assert set(picture) == {"image/png", "text/plain"}
+    image, viewer = displays[0], displays[1]
+    assert set(image) == {"image/png", "text/plain"}
     comm = viewer[WIDGET]["model_id"]
     assert len(str(opened[comm])) < 4096
     about, _ = ask(kernel, comm, {"id": "a", "get": "about"})
     assert about["names"] == ["gpt_small.pickle.xz"]
-    assert picture["image/png"].endswith(about["stills"][0])
+    assert image["image/png"].endswith(about["images"][0])
     facts, data = ask(kernel, comm, {"id": "b", "get": "0"})
     assert facts == {"id": "b", "size": len(data)}
     assert data == Snapshot.load(sample()).encode()

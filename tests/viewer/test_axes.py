@@ -1,4 +1,4 @@
-"""Ticks at round values, and texts inside the picture."""
+"""Ticks at round values, and texts inside the plot."""
 
 from __future__ import annotations
 

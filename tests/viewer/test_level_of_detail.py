@@ -64,11 +64,11 @@ def test_every_pixel_shows_the_allocation_at_its_height(timeline):
     allocations = timeline.allocations
     single = (np.arange(len(allocations)) % 100 + 2).astype(np.uint8)
     band = (allocations.stack % 5 + 110).astype(np.uint8)
-    picture = strata(timeline, chosen, height, unit, single=single, band=band)
-    assert picture.shape == (height, width)
+    image = strata(timeline, chosen, height, unit, single=single, band=band)
+    assert image.shape == (height, width)
     tall = 0
     for column in range(width):
-        strip = picture[::-1, column]
+        strip = image[::-1, column]
         assert np.count_nonzero(strip) == round(int(chosen.requested[column]) / unit)
         assert (strip[np.count_nonzero(strip) :] == EMPTY).all()
         live = [row for row in range(len(allocations)) if allocations.start[row] <= chosen.event[column]]
@@ -97,6 +97,6 @@ def test_small_allocations_of_one_line_form_a_band():
     band = {0: 50, 1: 51, 2: 52}
     lines = np.asarray([band[stack] for stack in timeline.allocations.stack.tolist()], np.uint8)
     single = np.full(7, 9, np.uint8)
-    picture = strata(timeline, columns(timeline, 1), 7, 10.0, single=single, band=lines)
+    image = strata(timeline, columns(timeline, 1), 7, 10.0, single=single, band=lines)
     # from below: 7 of a and 5 of b are less than a pixel each, c is drawn individually, 6 of a is small, 13 of b a band
-    assert picture[::-1, 0].tolist() == [SMALL, 9, 9, SMALL, 51, 0, 0]
+    assert image[::-1, 0].tolist() == [SMALL, 9, 9, SMALL, 51, 0, 0]

@@ -1,4 +1,4 @@
-"""The still picture of a snapshot: exact, small, and independent of the user's matplotlib settings."""
+"""The still plot of a snapshot: exact, small, and independent of the user's matplotlib settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.viewer.axes import MAX_BYTES, WIDTH, PlotLayout
 from ipygpumem.viewer.level_of_detail import columns
 from ipygpumem.viewer.line_colors import line_colors
-from ipygpumem.viewer.static_plot import picture, sampled_curves
+from ipygpumem.viewer.static_plot import sampled_curves, static_image  # _curves
 from snapshot import files
 
 FRAME = {"filename": "/x/a.py", "line": 1, "name": "f"}
@@ -36,7 +36,7 @@ def opened(still):
 @pytest.mark.parametrize("name", ["gpt_small", "gpt_cpp", "oom_fragmented", "resnet50", "gpt_500k"])
 def test_file_is_small_with_high_resolution(name):
     snapshot = Snapshot.load(files.path(name))
-    still = picture(snapshot)
+    still = static_image(snapshot)
     image = opened(still)
     assert len(still.png) <= MAX_BYTES
     assert still.width == WIDTH
@@ -49,7 +49,7 @@ def test_peak_is_at_its_event():
     """One allocation among thousands: its color reaches from the axis up to its bytes and occurs nowhere else."""
     low = [event(addr=1 << 30, size=1), event("free_completed", addr=1 << 30, size=1)]
     trace = [event(addr=8192, size=100 << 20), *low * 30, event("free_completed", 8192, 100 << 20), *low * 2000]
-    still = picture(Snapshot.load({"segments": [], "device_traces": [trace]}))
+    still = static_image(Snapshot.load({"segments": [], "device_traces": [trace]}))
     pixels = np.asarray(opened(still).convert("RGB")).astype(int)
     scale = pixels.shape[1] / WIDTH
     # the plot: 100 of 116 MiB
@@ -64,16 +64,16 @@ def test_peak_is_at_its_event():
 
 def test_user_settings_are_neither_used_nor_changed():
     snapshot = Snapshot.load(files.path("gpt_small"))
-    expected = picture(snapshot).png
+    expected = static_image(snapshot).png
     changes = {"font.size": 31.0, "axes.facecolor": "black", "text.color": "red", "lines.linewidth": 9.0}
     with mpl.rc_context(changes):
         mpl.rcParams["path.sketch"] = (9, 9, 9)
         before = dict(mpl.rcParams)
-        assert picture(snapshot).png == expected
+        assert static_image(snapshot).png == expected
         assert dict(mpl.rcParams) == before
     code = (
-        "import sys; from ipygpumem import Snapshot; from ipygpumem.viewer import picture;"
-        "picture(Snapshot.load(sys.argv[1])); print('matplotlib.pyplot' in sys.modules)"
+        "import sys; from ipygpumem import Snapshot; from ipygpumem.viewer import static_image;"
+        "static_image(Snapshot.load(sys.argv[1])); print('matplotlib.pyplot' in sys.modules)"
     )
     command = [sys.executable, "-c", code, str(files.path("gpt_small"))]
     assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == "False\n"
@@ -81,7 +81,7 @@ def test_user_settings_are_neither_used_nor_changed():
 
 def test_many_live_blocks_have_a_coarser_picture():
     trace = [event(addr=512 * number, size=512, time_us=number) for number in range(120_000)]
-    still = picture(Snapshot.load({"segments": [], "device_traces": [trace]}))
+    still = static_image(Snapshot.load({"segments": [], "device_traces": [trace]}))
     assert opened(still).size[0] == WIDTH
 
 
@@ -118,7 +118,7 @@ HOSTILE = "</script><img onerror=alert(1)>$\\frac{$ %s \x1b[31m \u202e \ud800 æ—
     ],
 )
 def test_unusual_files_have_a_picture(snapshot, text):
-    still = picture(Snapshot.load(snapshot))
+    still = static_image(Snapshot.load(snapshot))
     assert text in still.text
     assert len(still.png) <= MAX_BYTES
     assert opened(still).size[0] >= WIDTH
@@ -126,13 +126,13 @@ def test_unusual_files_have_a_picture(snapshot, text):
 
 def test_unknown_device():
     with pytest.raises(DeviceError, match="no device 7"):
-        picture(Snapshot.load(files.path("gpt_small")), 7)
+        static_image(Snapshot.load(files.path("gpt_small")), 7)
 
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(OptionError, match="images require matplotlib: install it with pip install matplotlib"):
-        picture(Snapshot.load(files.path("gpt_small")))
+        static_image(Snapshot.load(files.path("gpt_small")))
 
 
 MIB = 1 << 20
@@ -153,7 +153,7 @@ def cell(number, start, end, filename=""):
 
 @pytest.fixture
 def texts(monkeypatch):
-    """Return every text of a picture, with its center in CSS pixels."""
+    """Return every text of a plot, with its center in CSS pixels."""
     positions = {}
     pixels = PlotLayout.pixels
 
@@ -169,7 +169,7 @@ def texts(monkeypatch):
     monkeypatch.setattr(PlotLayout, "pixels", record_texts)
 
     def texts_of(snapshot):
-        picture(snapshot)
+        static_image(snapshot)
         return positions
 
     return texts_of
@@ -177,7 +177,7 @@ def texts(monkeypatch):
 
 def test_every_cell_has_a_band():
     cells = [cell(number + 1, number, number + 1) for number in range(300)]
-    still = picture(load_events([numbered(number) for number in range(300)], {"cells": cells}))
+    still = static_image(load_events([numbered(number) for number in range(300)], {"cells": cells}))
     pixels = np.asarray(opened(still).convert("RGB")).astype(int)
     scale = pixels.shape[1] / WIDTH
     band = pixels[round(70 * scale), round(72 * scale) : round(862 * scale)]
@@ -219,7 +219,7 @@ def test_sampled_curves_are_drawn_and_named(texts):
     constant_curve = {**curve, "bytes": [30 * MIB] * 3}
     events = [numbered(number) for number in range(100)]
     snapshot = load_events(events, {"curves": {"device used": curve, "outside PyTorch": constant_curve}})
-    pixels = np.asarray(opened(picture(snapshot)).convert("RGB")).astype(int)
+    pixels = np.asarray(opened(static_image(snapshot)).convert("RGB")).astype(int)
     assert (np.abs(pixels - [107, 74, 160]).sum(axis=2) < 60).sum() > 500
     assert {"device used, at most 90.0 MiB (sampled)", "outside PyTorch, at most 30.0 MiB (sampled)"} <= {
         *texts(snapshot)
@@ -235,7 +235,7 @@ def test_negative_reserved_bytes_are_not_drawn():
 
 def test_peak_label_is_readable_over_other_lines():
     """The label's background hides the lines of out-of-memory events."""
-    still = picture(load_events([numbered(0), *(numbered(number, "oom") for number in range(1, 40))]))
+    still = static_image(load_events([numbered(0), *(numbered(number, "oom") for number in range(1, 40))]))
     pixels = np.asarray(opened(still).convert("RGB")).astype(int)
     scale = pixels.shape[1] / WIDTH
     red = (pixels[:, :, 0] > 150) & (pixels[:, :, 1] < 90)

@@ -37,13 +37,13 @@ def live(displayed):
     return DisplayTarget("live", lambda data, metadata: displayed.append((data, metadata)))
 
 
-draw_once = functools.cache(view.picture)
+draw_once = functools.cache(view.static_image)
 
 
 @pytest.fixture(autouse=True)
 def pictures_are_drawn_once(monkeypatch):
-    """Draw the picture of each snapshot once for this module, because drawing takes half a second."""
-    monkeypatch.setattr(view, "picture", draw_once)
+    """Draw the image of each snapshot once for this module, because drawing takes half a second."""
+    monkeypatch.setattr(view, "static_image", draw_once)
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +53,11 @@ def no_displayed_views(monkeypatch):
 
 def test_live_front_end(snapshot, live, displayed):
     snapshot.view().publish(live)
-    (picture, size), (viewer, _) = displayed
-    assert picture["text/plain"] == snapshot.summary()
-    assert base64.b64decode(picture["image/png"]).startswith(b"\x89PNG")
+    (image, size), (viewer, _) = displayed
+    assert image["text/plain"] == snapshot.summary()
+    assert base64.b64decode(image["image/png"]).startswith(b"\x89PNG")
     assert size["image/png"]["width"] == 880
-    assert set(picture) == {"text/plain", "image/png"}
+    assert set(image) == {"text/plain", "image/png"}
     assert set(viewer) == {"text/plain", WIDGET}
     assert viewer["text/plain"] == "(run this cell for the live viewer of gpt_small.pickle.xz)"
     assert len(viewer[WIDGET]["model_id"]) == 32
@@ -66,14 +66,14 @@ def test_live_front_end(snapshot, live, displayed):
 def test_unattended_notebook(snapshot, displayed):
     batch = snapshot.view()
     batch.publish(DisplayTarget("batch", lambda data, metadata: displayed.append((data, metadata))))
-    ((picture, _),) = displayed
-    assert set(picture) == {"text/plain", "image/png"}
+    ((image, _),) = displayed
+    assert set(image) == {"text/plain", "image/png"}
     assert batch._widget is None
 
 
 @pytest.mark.parametrize("kind", ["text", "none"])
 def test_terminal(snapshot, kind, monkeypatch, displayed):
-    monkeypatch.setattr(view, "picture", None)
+    monkeypatch.setattr(view, "static_image", None)
     snapshot.view().publish(DisplayTarget(kind, lambda data, metadata: displayed.append((data, metadata))))
     ((data, _),) = displayed
     assert data == {
@@ -85,10 +85,10 @@ def test_two_snapshots(snapshot, live, displayed):
     second = Snapshot.load(files.path("resnet50"))
     combined = snapshot.view(second)
     combined.publish(live)
-    pictures = [data for data, _ in displayed if "image/png" in data]
-    assert [data["text/plain"] for data in pictures] == [f"{snapshot.summary()}\n\n{second.summary()}", ""]
+    images = [data for data, _ in displayed if "image/png" in data]
+    assert [data["text/plain"] for data in images] == [f"{snapshot.summary()}\n\n{second.summary()}", ""]
     assert repr(combined) == "<View of gpt_small.pickle.xz and resnet50.pickle.xz>"
-    assert len(combined.widget._stills) == 2
+    assert len(combined.widget._images) == 2
 
 
 def test_many_snapshots_keep_a_notebook_small(snapshot, live, displayed):
@@ -97,7 +97,7 @@ def test_many_snapshots_keep_a_notebook_small(snapshot, live, displayed):
     (text, _) = [data["text/plain"] for data, _ in displayed if "image/png" in data]
     assert text == f"{snapshot.summary()}\n\n{snapshot.summary()}\n\n(6 more in the viewer)"
     assert repr(shown_view) == "<View of gpt_small.pickle.xz, gpt_small.pickle.xz and 6 more>"
-    assert (len(shown_view.widget._stills), len(shown_view.widget._names)) == (2, 8)
+    assert (len(shown_view.widget._images), len(shown_view.widget._names)) == (2, 8)
     with pytest.raises(OptionError, match="the viewer shows 1 to 8 snapshots side by side, got 9"):
         snapshot.view(*[snapshot] * 8)
 
@@ -106,8 +106,8 @@ def test_without_anywidget(snapshot, live, displayed, monkeypatch):
     monkeypatch.delitem(sys.modules, "ipygpumem.viewer.widget")
     monkeypatch.setitem(sys.modules, "anywidget", None)
     snapshot.view().publish(live)
-    (picture, _), (note, _) = displayed
-    assert "image/png" in picture
+    (image, _), (note, _) = displayed
+    assert "image/png" in image
     assert list(note) == ["text/plain"]
     assert note["text/plain"].startswith(
         "ipygpumem: the live viewer requires anywidget: install it with pip install anywidget"
@@ -120,13 +120,13 @@ def test_widget_error_is_displayed_as_one_line(snapshot, live, displayed, monkey
 
     monkeypatch.setattr(widget.Widget, "__init__", broken)
     snapshot.view().publish(live)
-    (picture, _), (note, _) = displayed
-    assert "image/png" in picture
+    (image, _), (note, _) = displayed
+    assert "image/png" in image
     assert note == {"text/plain": "ipygpumem: the live viewer cannot be displayed: AttributeError: no comm_manager"}
 
 
 def test_without_matplotlib(snapshot, live, displayed, monkeypatch):
-    monkeypatch.setattr(view, "picture", draw_once.__wrapped__)
+    monkeypatch.setattr(view, "static_image", draw_once.__wrapped__)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     snapshot.view().publish(live)
     (text, _), (viewer, _), (note, _) = displayed
@@ -231,9 +231,9 @@ def test_synchronized_state_is_small(snapshot):
 
 def test_about_request(ask, snapshot):
     content, buffers = ask({"id": "x1", "get": "about"})
-    (end,) = content["stills"]
-    assert content == {"id": "x1", "names": ["gpt_small.pickle.xz"], "stills": [end]}
-    assert base64.b64encode(View([snapshot]).pictures[0].png).decode().endswith(end)
+    (end,) = content["images"]
+    assert content == {"id": "x1", "names": ["gpt_small.pickle.xz"], "images": [end]}
+    assert base64.b64encode(View([snapshot]).images[0].png).decode().endswith(end)
     assert len(end) == 64
     assert not buffers
 

@@ -1,4 +1,4 @@
-"""Pages and pictures as files, and pages in a browser."""
+"""Pages and images as files, and pages in a browser."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_failed_write_keeps_previous_page(snapshot, tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["to_html", "to_png"])
 def test_invalid_path_is_rejected_immediately(snapshot, tmp_path, method, monkeypatch):
     monkeypatch.setattr("ipygpumem.viewer.write.encode", None)
-    monkeypatch.setattr("ipygpumem.viewer.write.picture", None)
+    monkeypatch.setattr("ipygpumem.viewer.write.static_image", None)
     for path, message in ((tmp_path, "is a folder: name a file in it"), (tmp_path / "no" / "x", "does not exist")):
         with pytest.raises(OptionError, match=message):
             getattr(snapshot, method)(path)

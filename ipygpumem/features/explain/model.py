@@ -45,7 +45,7 @@ class WaterfallStep:
     amount: int | None
     grade: Grade
     todo: str = ""
-    remark: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

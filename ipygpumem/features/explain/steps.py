@@ -154,8 +154,8 @@ def _outside_steps(
         steps.append(WaterfallStep("CUDA context", "outside", baseline.context, accuracy, _PERMANENT))
     if baseline is not None and baseline.kernels and kernels:
         accuracy = grade("derived", "measured when the first kernels were loaded, assumed not to change")
-        remark = "code and handles of CUDA's libraries"
-        steps.append(WaterfallStep("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, remark))
+        note = "code and handles of CUDA's libraries"
+        steps.append(WaterfallStep("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, note))
     memories = sorted((memory for memory in named if not memory.managed and memory.amount), key=lambda m: -m.amount)
     steps += [WaterfallStep(memory.name, "outside", memory.amount, memory.grade, memory.advice) for memory in memories]
     remainder = reading.outside - sum(step.amount or 0 for step in steps)
@@ -207,17 +207,17 @@ def _cache_steps(cached: int, cache: Cache) -> list[WaterfallStep]:
         steps.append(WaterfallStep(RELEASABLE, "cache", cache.releasable, accuracy, todo))
     if cache.fragmented:
         verb = "is" if cache.used_blocks == 1 else "are"
-        remark = (
+        note = (
             f"{_plural(cache.free_blocks, 'free block')} in {_plural(cache.segments, 'segment')}, because "
             f"{_plural(cache.used_blocks, 'block')} of {size(cache.used)} in the same segments {verb} in use"
         )
         setting = "" if cache.expandable else ", or expandable_segments:True"
         todo = f"free the tensors in these segments (%gpumem who){setting}"
-        steps.append(WaterfallStep("cached, cannot be freed", "cache", cache.fragmented, accuracy, todo, remark))
+        steps.append(WaterfallStep("cached, cannot be freed", "cache", cache.fragmented, accuracy, todo, note))
     if cache.private:
-        remark = f"{_plural(cache.pools, 'pool')}, kept for the next replay"
+        note = f"{_plural(cache.pools, 'pool')}, kept for the next replay"
         todo = "delete the graphs (or the MemPool), then empty_cache()"
-        steps.append(WaterfallStep("unused in private pools of graphs", "cache", cache.private, listed, todo, remark))
+        steps.append(WaterfallStep("unused in private pools of graphs", "cache", cache.private, listed, todo, note))
     if cached != cache.total:
         changed = grade("derived", "memory changed between two readings")
         steps.append(WaterfallStep("cached, changed while reading", "cache", cached - cache.total, changed))

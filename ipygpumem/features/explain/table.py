@@ -96,9 +96,9 @@ def _text(waterfall: Waterfall) -> str:
     for label, row in zip(labels, rows, strict=True):
         columns = (label.ljust(label_width), row.text.rjust(size_width), _bar(row), row.grade.ljust(grade_width))
         lines.append("  ".join([*columns, row.step.todo]).rstrip())
-    remarks = [f"{row.step.label}: {row.step.remark}" for row in rows if row.step.remark]
+    notes = [f"{row.step.label}: {row.step.note}" for row in rows if row.step.note]
     reasons = [f"{row.step.label}: {row.step.grade}" for row in rows if row.step.grade.trust != "exact"]
-    return "\n".join([*lines, "", *dict.fromkeys(remarks), *dict.fromkeys(reasons), *waterfall.notes]).rstrip()
+    return "\n".join([*lines, "", *dict.fromkeys(notes), *dict.fromkeys(reasons), *waterfall.notes]).rstrip()
 
 
 def _bar(row: _Row) -> str:
@@ -153,5 +153,5 @@ def _html_notes(waterfall: Waterfall) -> Iterator[str]:
     for step in waterfall.steps:
         if step.grade.trust in {"unknown", "device"}:
             yield f"{step.label}: {step.grade}"
-        if step.remark:
-            yield f"{step.label}: {step.remark}"
+        if step.note:
+            yield f"{step.label}: {step.note}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
-from ipygpumem.core.units import change_text, difference, level_text
+from ipygpumem.core.units import change_text, difference, usage_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ def release_tables(before: Reading, after: Reading, removed: Sequence[str], note
         rss = _row("this process (RSS)", before.host.rss, after.host.rss, 0)
         tables = [Table("host memory", _HEADER, (rss,))]
     freed = f"freed: {'; '.join(removed)}" if removed else "nothing to free"
-    return [*tables[:-1], replace(tables[-1], remarks=(freed, *notes))]
+    return [*tables[:-1], replace(tables[-1], notes=(freed, *notes))]
 
 
 def _device_table(before: DeviceReading, after: DeviceReading) -> Table:
@@ -40,4 +40,4 @@ def _device_table(before: DeviceReading, after: DeviceReading) -> Table:
 
 
 def _row(label: str, before: int | None, after: int | None, level: int) -> TableRow:
-    return TableRow(label, (level_text(before), level_text(after), change_text(difference(before, after))), level)
+    return TableRow(label, (usage_text(before), usage_text(after), change_text(difference(before, after))), level)

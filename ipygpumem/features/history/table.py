@@ -67,7 +67,7 @@ def history_tables(
     largest = max((abs(getattr(row, bar_field) or 0) for row in rows), default=0) or 1
     selected = page.select(listed)
     body = [
-        TableRow("", row_cells(row), 1, bar=max(getattr(row, bar_field) or 0, 0) / largest, remark=row_outcome(row))
+        TableRow("", row_cells(row), 1, bar=max(getattr(row, bar_field) or 0, 0) / largest, note=row_outcome(row))
         for row in selected
     ]
     measurements = {(row.time, row.cell, row.seconds) for row in rows}
@@ -157,7 +157,7 @@ def comparison_tables(
     ]
     if len(listed) < len(pairs):
         notes.append(f"{many(len(pairs) - len(listed), 'row')} without memory usage in either run not shown")
-    body = tuple(TableRow("", _compared_cells(pair), 1, remark=_pair_note(pair, names)) for pair in listed)
+    body = tuple(TableRow("", _compared_cells(pair), 1, note=_pair_note(pair, names)) for pair in listed)
     several = len({pair.row.device for pair in pairs}) > 1
     table = Table(title, ("held", "change", "peak", "change", "time", "change"), body, tuple(notes))
     return [_with_cells(table, [pair.row for pair in listed], _COMPARED_CODE_WIDTH, several=several)]

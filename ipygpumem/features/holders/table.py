@@ -23,7 +23,7 @@ def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list
     if not tables:
         tables = [Table("who holds the memory", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]
     notes = (f"note: {note}" for note in holders.notes)
-    return [*tables[:-1], replace(tables[-1], remarks=(*tables[-1].remarks, *notes))]
+    return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, *notes))]
 
 
 def _table(holders: Holders, total: Total, limit: int, parts: int) -> Table:
@@ -58,11 +58,11 @@ def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
     cells = (_size(holder.amount), f"{holder.count:,}")
     if len(groups) == 1:
         (storages,) = groups
-        return [TableRow(_shorten(storages[0].name), cells, 1, bar=share, remark=_description(storages))]
-    rows = [TableRow(_shorten(holder.name), cells, 1, bar=share, remark=_kinds(holder))]
+        return [TableRow(_shorten(storages[0].name), cells, 1, bar=share, note=_description(storages))]
+    rows = [TableRow(_shorten(holder.name), cells, 1, bar=share, note=_kinds(holder))]
     for storages in groups[:parts]:
         cells = (_size(_bytes(storages)), f"{len(storages):,}")
-        rows.append(TableRow(_shorten(storages[0].name), cells, 2, remark=_description(storages)))
+        rows.append(TableRow(_shorten(storages[0].name), cells, 2, note=_description(storages)))
     if parts and groups[parts:]:
         hidden = [storage for storages in groups[parts:] for storage in storages]
         rows.append(TableRow(f"{len(groups) - parts:,} more", (_size(_bytes(hidden)), f"{len(hidden):,}"), 2))

@@ -29,13 +29,13 @@ def line_table(device: DeviceLines) -> Table:
     scale = max(device.peak_requested, 1)
     rows: list[TableRow] = []
     for listing in device.listings:
-        rows += [TableRow("", _EMPTY, 0, remark=listing.title), *_source_rows(listing.lines, scale)]
+        rows += [TableRow("", _EMPTY, 0, note=listing.title), *_source_rows(listing.lines, scale)]
     if device.elsewhere is not None:
         rows += [
-            TableRow("", _EMPTY, 0, remark="elsewhere"),
+            TableRow("", _EMPTY, 0, note="elsewhere"),
             _use_row("", "other code and threads", device.elsewhere, scale),
         ]
-    rows.append(TableRow("", _EMPTY, 0, remark="device at the end, and at its peak"))
+    rows.append(TableRow("", _EMPTY, 0, note="device at the end, and at its peak"))
     for label, end, peak, shown in (
         ("requested", device.end_requested, device.peak_requested, True),
         ("rounding by the allocator", device.end_rounding, device.peak_rounding, device.peak_rounding is None),
@@ -44,7 +44,7 @@ def line_table(device: DeviceLines) -> Table:
     ):
         if shown or end or peak:
             cells = (precise_size(end), precise_size(peak), "", "", "")
-            rows.append(TableRow("", cells, 1, remark=label))
+            rows.append(TableRow("", cells, 1, note=label))
     title = f"{device.device} by line of code: requested bytes, {precise_size(device.before)} in use before"
     return Table(title, _HEADER, tuple(rows), (_NOTE,), code=True)
 
@@ -57,7 +57,7 @@ def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
     for skip, group in groupby(range(len(lines)), lambda index: len(lines) > _LONG_LISTING and index not in near):
         indexes = list(group)
         if skip and len(indexes) > 1:
-            yield TableRow("", _EMPTY, 1, remark=f"… {len(indexes):,} lines that neither allocate nor free")
+            yield TableRow("", _EMPTY, 1, note=f"… {len(indexes):,} lines that neither allocate nor free")
             continue
         for index in indexes:
             yield _use_row(f"{lines[index].number:>3}", dedented[index], lines[index].use, scale)
@@ -65,7 +65,7 @@ def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
 
 def _use_row(number: str, text: str, use: LineUsage | None, scale: int) -> TableRow:
     if use is None:
-        return TableRow(number, _EMPTY, 1, remark=text)
+        return TableRow(number, _EMPTY, 1, note=text)
     cells = (
         "" if use.after is None else precise_size(use.after),
         "" if use.peak is None else precise_size(use.peak),
@@ -73,7 +73,7 @@ def _use_row(number: str, text: str, use: LineUsage | None, scale: int) -> Table
         _bytes_and_count(use.freed, use.frees),
         precise_size(use.kept) if use.kept else "",
     )
-    return TableRow(number, cells, 1, bar=(use.after or 0) / scale, light_bar=(use.peak or 0) / scale, remark=text)
+    return TableRow(number, cells, 1, bar=(use.after or 0) / scale, light_bar=(use.peak or 0) / scale, note=text)
 
 
 def _bytes_and_count(nbytes: int, count: int) -> str:

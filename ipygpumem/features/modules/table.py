@@ -83,7 +83,7 @@ def _module_table(tree: ModuleTree) -> Table:
         count = f" ×{module.count}" if module.count > 1 else ""  # noqa: RUF001 (multiplication sign)
         cells = tuple(_amount_or_dash(getattr(row, column)) for column in columns)
         bar = (row.peak or 0) / whole
-        rows.append(TableRow(f"{name}: {row.type}{count}", cells, row.depth, remark=row.note, bar=bar))
+        rows.append(TableRow(f"{name}: {row.type}{count}", cells, row.depth, note=row.note, bar=bar))
         # the part of the module's peak that no row below includes
         unlisted = any(id(child) in shown_ids for child in module.children) and row.own != row.peak
         if unlisted and row.own and row.own >= whole / 100:

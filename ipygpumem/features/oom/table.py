@@ -33,8 +33,8 @@ def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> li
     if len(tables) > 1:
         failure_time = "at the failure" if panel.count == 1 else "at the first failure"
         title = f"{title} {failure_time if panel.caught else 'now'}"
-    notes = (remark for remark in last.remarks if not remark.startswith("%gpumem"))  # the advice contains these
-    tables[-1] = replace(last, title=title, remarks=(*notes, *_advice(panel)))
+    notes = (note for note in last.notes if not note.startswith("%gpumem"))  # the advice contains these
+    tables[-1] = replace(last, title=title, notes=(*notes, *_advice(panel)))
     return tables
 
 
@@ -48,13 +48,13 @@ def _device_table(panel: OutOfMemoryReport, baseline: Baseline | None) -> Table:
     for line, next_level in zip(shown, next_levels, strict=True):
         share = (line.nbytes or 0) / total if total else 0
         bar = share if next_level <= line.level and share >= _MIN_BAR_SHARE else None
-        remark = _free_blocks(failure) if line.label == "cached" else ""
-        rows.append(TableRow(line.label, (size(line.nbytes or 0),), line.level, line.grade, bar, remark))
+        note = _free_blocks(failure) if line.label == "cached" else ""
+        rows.append(TableRow(line.label, (size(line.nbytes or 0),), line.level, line.grade, bar, note))
         if line.label == "other processes":
             for process in failure.other_processes[:_MAX_PROCESSES]:
                 text = "unknown" if process.amount is None else size(process.amount)
                 rows.append(TableRow(process.title, (text,), 2))
-    rows.append(TableRow("free", (size(failure.free),), 0, remark=_limit(failure)))
+    rows.append(TableRow("free", (size(failure.free),), 0, note=_limit(failure)))
     caught = " (caught by the code)" if panel.caught else ""
     title = f"{failure.device} is out of memory: {size(failure.requested)} requested{caught}"
     return Table(title, ("at the failure",), tuple(rows), tuple(_request(panel)))

@@ -106,7 +106,7 @@ def _library_row(library: LibraryMemory, kind: str | None = None) -> TableRow:
         size(library.freed),
         f"{library.allocations:,}",
     )
-    return TableRow(label, cells, 1, remark=library.file if library.file not in label else "")
+    return TableRow(label, cells, 1, note=library.file if library.file not in label else "")
 
 
 def _row(label: str, change: int | None, allocations: str = "") -> TableRow:
@@ -119,4 +119,4 @@ def _pool_row(pool: PoolMemory) -> TableRow:
     details = [] if pool.now is None else [f"{size(pool.now)} now"]
     if pool.change is not None and pool.used is not None:
         details.append(f"in use {change_text(pool.used)}")
-    return TableRow(pool.name, (change, peak, "", "", ""), 1, remark=", ".join(details))
+    return TableRow(pool.name, (change, peak, "", "", ""), 1, note=", ".join(details))

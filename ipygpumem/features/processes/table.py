@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow, is_visible
-from ipygpumem.core.units import VISIBLE, change_text, level_text, signed, size
+from ipygpumem.core.units import VISIBLE, change_text, signed, size, usage_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
     for change in report.neighbours:
         process = (change.neighbour.title, (change.change, change.after), _EVENTS.get(change.event, ""))
         processes.setdefault(change.device, []).append(process)
-    return _with_rows(tables, processes, lambda change, after: (change_text(change), "", level_text(after)))
+    return _with_rows(tables, processes, lambda change, after: (change_text(change), "", usage_text(after)))
 
 
 def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[OtherProcess, ...]]) -> list[Table]:
@@ -53,7 +53,7 @@ def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[
         device: [(process.title, (process.amount,), "") for process in of_device]
         for device, of_device in processes.items()
     }
-    return _with_rows(tables, rows, lambda usage: (level_text(usage),))
+    return _with_rows(tables, rows, lambda usage: (usage_text(usage),))
 
 
 def _with_rows(
@@ -67,7 +67,7 @@ def _with_rows(
         if more:
             columns = zip(*(sizes for _, sizes, _ in more), strict=True)
             listed.append((f"{len(more)} more", tuple(sum(nbytes or 0 for nbytes in column) for column in columns), ""))
-        rows = [TableRow(label, cells(*sizes), 2, remark=remark) for label, sizes, remark in listed]
+        rows = [TableRow(label, cells(*sizes), 2, note=note) for label, sizes, note in listed]
         end = next((i for i, row in enumerate(table.rows, 1) if row.label == _ROW_LABEL), 0)
         result.append(replace(table, rows=(*table.rows[:end], *rows, *table.rows[end:])) if end else table)
     return result
@@ -81,9 +81,9 @@ def processes_table(device: DeviceProcesses) -> Table:
     if device.pid is not None:
         rows.append(_row(f"pid {device.pid:<{width}}  this process", "", device.own, total))
     for process in device.neighbours:
-        remark = process.command or process.name or process.why
+        note = process.command or process.name or process.why
         label = f"pid {process.pid:<{width}}  {_relation(process)}"
-        rows.append(_row(label, process.user, process.amount, total, remark))
+        rows.append(_row(label, process.user, process.amount, total, note))
     unattributed = device.unattributed or 0
     if unattributed >= VISIBLE:
         rows.append(_row("not in any process's entry", "", unattributed, total, "page tables, managed memory"))
@@ -91,14 +91,14 @@ def processes_table(device: DeviceProcesses) -> Table:
         rows.append(_row("listed twice", "", unattributed, 0, "NVML's entries add up to more than the memory in use"))
     if device.used is not None:
         rows.append(TableRow(f"used ({device.source or 'nvidia-smi'})", ("", size(device.used)), 0))
-    remark = device.why or ("" if device.neighbours else "no other process uses this device")
+    note = device.why or ("" if device.neighbours else "no other process uses this device")
     title = f"{device.device} {device.label}".rstrip()
-    return Table(title, ("user", "bytes"), tuple(rows), (remark,) if remark else ())
+    return Table(title, ("user", "bytes"), tuple(rows), (note,) if note else ())
 
 
-def _row(label: str, user: str, nbytes: int | None, total: int, remark: str = "") -> TableRow:
+def _row(label: str, user: str, nbytes: int | None, total: int, note: str = "") -> TableRow:
     share = (nbytes or 0) / total if total else 0
-    return TableRow(label, (user, level_text(nbytes)), 1, bar=share or None, remark=remark)
+    return TableRow(label, (user, usage_text(nbytes)), 1, bar=share or None, note=note)
 
 
 def _relation(process: OtherProcess) -> str:

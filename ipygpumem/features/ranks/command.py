@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("rank", "held", "peak", "outside", "time")
 _WORKERS = min(os.cpu_count() or 1, 8)
-_ENDINGS = {"plot": ("picture", ".png"), "html": ("page", ".html", ".htm")}
+_ENDINGS = {"plot": ("image", ".png"), "html": ("page", ".html", ".htm")}
 
 
 def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:

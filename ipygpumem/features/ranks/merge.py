@@ -41,15 +41,15 @@ class Merged(TableRepr):
         reported = ((name, report) for name, report in self.reports.items() if report is not None)
         return [(name, row) for name, report in reported for row in changed_rows([report])]
 
-    def spread(self, figure: str = "peak") -> Spread | None:
+    def spread(self, metric: str = "peak") -> Spread | None:
         """Return the highest, lowest and median ``held``, ``peak`` or ``outside``; None if all values are unknown.
 
         Raises:
-            OptionError: ``figure`` is not one of these names.
+            OptionError: ``metric`` is not one of these names.
         """
-        if figure not in {"held", "peak", "outside"}:
-            raise OptionError(f"unknown figure {figure!r}: expected held, peak or outside")
-        return spread_of(figure, self.rows)
+        if metric not in {"held", "peak", "outside"}:
+            raise OptionError(f"unknown metric {metric!r}: expected held, peak or outside")
+        return spread_of(metric, self.rows)
 
     def to_pandas(self) -> Any:
         """Convert the rows to a pandas DataFrame with ``source`` as the first column.

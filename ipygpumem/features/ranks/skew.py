@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     RankRow = tuple[RankResult, ReportRow | None]
 
-FIGURES = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
+METRICS = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
 """Fields of `ReportRow` to compare, with their labels."""
 _SLOW_FACTOR, _SLOW_SECONDS = 1.5, 1.0
 
@@ -35,7 +35,7 @@ class Spread:
     ``highest_of`` and ``lowest_of`` are pairs (process, device).
     """
 
-    figure: str
+    metric: str
     lowest: float
     lowest_of: tuple[str, str]
     median: float
@@ -89,21 +89,21 @@ def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
     ]
 
 
-def spread_of(figure: str, rows: Iterable[tuple[str, ReportRow]], at_least: int = 1) -> Spread | None:
+def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int = 1) -> Spread | None:
     """Return the spread of a value over pairs (process, row); None if fewer than ``at_least`` rows contain it."""
-    values = [(value, (name, row.device)) for name, row in rows if (value := getattr(row, figure)) is not None]
+    values = [(value, (name, row.device)) for name, row in rows if (value := getattr(row, metric)) is not None]
     if len(values) < at_least:
         return None
     middle = median(value for value, _ in values)
-    return Spread(figure, *min(values, key=itemgetter(0)), middle, *max(values, key=itemgetter(0)))
+    return Spread(metric, *min(values, key=itemgetter(0)), middle, *max(values, key=itemgetter(0)))
 
 
 def spreads(rows: Iterable[RankRow]) -> list[Spread]:
     """Return the spread of each value that at least two rows contain."""
     reported = [(result.name, row) for result, row in rows if row is not None]
     host_only = all(row.device == HOST for _, row in reported)
-    figures = [figure for figure in FIGURES if not (host_only and figure == "host_peak")]  # the same as peak
-    return [spread for figure in figures if (spread := spread_of(figure, reported, at_least=2)) is not None]
+    metrics = [metric for metric in METRICS if not (host_only and metric == "host_peak")]  # the same as peak
+    return [spread for metric in metrics if (spread := spread_of(metric, reported, at_least=2)) is not None]
 
 
 def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.tables import Table, TableRow
-from ipygpumem.core.units import VISIBLE, change_text, duration, level_text, many, pair, size
+from ipygpumem.core.units import VISIBLE, change_text, duration, many, pair, size, usage_text
 from ipygpumem.features.history.table import row_cells, row_outcome
 from ipygpumem.features.ranks.notes import join_names, notes_tables, rank_notes
-from ipygpumem.features.ranks.skew import FIGURES, compare_ranks, device_usage, rank_rows, spreads
+from ipygpumem.features.ranks.skew import METRICS, compare_ranks, device_usage, rank_rows, spreads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,24 +67,24 @@ def _usage_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
             (*([result.host] if len(hosts) > 1 else ()), *_cells(result, row, len(header))),
             1,
             bar=None if row is None else max(row.peak or 0, 0) / largest,
-            remark=_missing_reason(result) if row is None else row_outcome(row),
+            note=_missing_reason(result) if row is None else row_outcome(row),
         )
         for result, row in _sorted(rows, by)[:limit]
     )
     title = many(len(results), role)
     where = f" on {len(hosts):,} hosts" if len(hosts) > 1 else f" on {hosts[0]}" if hosts else ""
-    remarks = (f"{len(rows) - limit:,} more rows not shown",) if len(rows) > limit else ()
+    notes = (f"{len(rows) - limit:,} more rows not shown",) if len(rows) > limit else ()
     header = ("host", *header) if len(hosts) > 1 else header
-    return Table(title + where, header, body, (*remarks, *rank_notes(results, rows, role)))
+    return Table(title + where, header, body, (*notes, *rank_notes(results, rows, role)))
 
 
 def _sorted(rows: Sequence[RankRow], by: str) -> Sequence[RankRow]:
     if by == "rank":
         return rows
-    figure = "seconds" if by == "time" else by
+    metric = "seconds" if by == "time" else by
 
     def descending(rank_row: RankRow) -> float:
-        value = getattr(rank_row[1], figure, None)
+        value = getattr(rank_row[1], metric, None)
         return float("inf") if value is None else -value
 
     return sorted(rows, key=descending)
@@ -97,9 +97,9 @@ def _cells(result: RankResult, row: ReportRow | None, columns: int) -> Sequence[
     device = row.device if info is None or not info.uuid else f"{row.device} {_short_uuid(info.uuid)}"
     held, peak, outside, time = row_cells(row)
     if columns == len(_HOST_HEADER):
-        return (device, held, peak, level_text(row.allocated), time)
-    cached = "" if row.device == HOST else level_text(row.cache)
-    return (device, held, peak, level_text(row.allocated), cached, outside, time)
+        return (device, held, peak, usage_text(row.allocated), time)
+    cached = "" if row.device == HOST else usage_text(row.cache)
+    return (device, held, peak, usage_text(row.allocated), cached, outside, time)
 
 
 def _short_uuid(uuid: str) -> str:
@@ -119,13 +119,13 @@ def _spread_table(listed: Sequence[Spread], role: str) -> Table:
     several = len({device for spread in listed for _, device in (spread.lowest_of, spread.highest_of)}) > 1
     rows, similar = [], []
     for spread in listed:
-        label = FIGURES[spread.figure]
+        label = METRICS[spread.metric]
         if _is_similar(spread):
             similar.append(label)
             continue
         values = (spread.lowest, spread.median, spread.highest)
         lowest, middle, highest = (
-            duration(value) if spread.figure == "seconds" else change_text(round(value)) for value in values
+            duration(value) if spread.metric == "seconds" else change_text(round(value)) for value in values
         )
         lowest_name, highest_name = (
             ", ".join(rank_and_device) if several else rank_and_device[0]
@@ -133,14 +133,14 @@ def _spread_table(listed: Sequence[Spread], role: str) -> Table:
         )
         cells = (lowest, lowest_name, middle, highest, highest_name)
         ratio = "1.0" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
-        rows.append(TableRow(label, cells, 1, remark="" if ratio == "1.0" else f"highest is {ratio} times the median"))
-    remarks = (f"similar on all: {', '.join(similar)}",) if similar else ()
-    return Table("imbalance", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), remarks)
+        rows.append(TableRow(label, cells, 1, note="" if ratio == "1.0" else f"highest is {ratio} times the median"))
+    notes = (f"similar on all: {', '.join(similar)}",) if similar else ()
+    return Table("imbalance", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), notes)
 
 
 def _is_similar(spread: Spread) -> bool:
     difference = spread.highest - spread.lowest
-    if spread.figure == "seconds":
+    if spread.metric == "seconds":
         return difference < _SHORT_TIME or spread.highest <= spread.median * _SIMILAR_TIMES
     return difference < VISIBLE
 
@@ -150,21 +150,21 @@ def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Tabl
     body = tuple(
         TableRow(
             f"{device.host}  {_short_uuid(device.uuid)}" if several else _short_uuid(device.uuid),
-            (join_names(device.users), _used(device), level_text(device.by_users), level_text(device.others)),
+            (join_names(device.users), _used(device), usage_text(device.by_users), usage_text(device.others)),
             1,
             bar=None if device.used is None or not device.total else device.used / device.total,
-            remark=f"shared by {len(device.users)} processes, counted once" if len(device.users) > 1 else "",
+            note=f"shared by {len(device.users)} processes, counted once" if len(device.users) > 1 else "",
         )
         for device in devices[:limit]
     )
-    remarks = (f"{len(devices) - limit:,} more devices not shown",) if len(devices) > limit else ()
+    notes = (f"{len(devices) - limit:,} more devices not shown",) if len(devices) > limit else ()
     header = (f"{role}s", "used", f"by these {role}s", "other processes")
-    return Table("devices at the end of the measurements", header, body, remarks)
+    return Table("devices at the end of the measurements", header, body, notes)
 
 
 def _used(device: DeviceUsage) -> str:
     if device.used is None or device.total is None:
-        return level_text(device.used)
+        return usage_text(device.used)
     return pair(device.used, device.total)
 
 
@@ -180,9 +180,9 @@ def _difference_table(difference: Difference, role: str) -> Table:
     peaks = difference.typical_peak, difference.odd_peak
     body.append(TableRow("peak, requested", (*map(size, peaks), change_text(peaks[1] - peaks[0])), 0))
     more = len(difference.lines) - _MAX_LINES
-    remarks = [f"{more:,} more lines differ"] if more > 0 else []
+    notes = [f"{more:,} more lines differ"] if more > 0 else []
     comparison = f"{odd} compared with {typical}"
     if difference.compared > len(peaks):
         comparison = f"{odd} differs most, {typical} is the most typical"
-        remarks.append(f"{difference.alike:,} of {difference.compared:,} recordings are equal to that of {typical}")
-    return Table(f"{title}: {comparison}", (typical, odd, "change"), tuple(body), tuple(remarks))
+        notes.append(f"{difference.alike:,} of {difference.compared:,} recordings are equal to that of {typical}")
+    return Table(f"{title}: {comparison}", (typical, odd, "change"), tuple(body), tuple(notes))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.breakdown import PRELOAD_OFF, breakdown
 from ipygpumem.core.tables import Table, TableRow, is_visible, tables_bundle
-from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, level_text, size
+from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, size, usage_text
 from ipygpumem.features.holders.table import holders_tables
 from ipygpumem.features.lines.table import line_table
 from ipygpumem.features.modules.table import module_tables
@@ -70,7 +70,7 @@ def report_tables(report: Report) -> list[Table]:
     tables.append(_host_table(report.host))
     tables = with_outside(with_change_rows(tables, report), report)
     tables[0] = replace(tables[0], title=f"{tables[0].title}   {report.caption}")
-    tables[-1] = replace(tables[-1], remarks=(*tables[-1].remarks, *report_notes(report)))
+    tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, *report_notes(report)))
     return tables
 
 
@@ -94,19 +94,19 @@ def _device_table(device: DeviceReport) -> Table:
         ("free", "used", free, None, after.free, 0),
     )
     rows = tuple(
-        TableRow(label, (change_text(change), _peak(peak, kind, grades), level_text(now)), level, grades.get(kind))
+        TableRow(label, (change_text(change), _peak(peak, kind, grades), usage_text(now)), level, grades.get(kind))
         for label, kind, change, peak, now, level in metrics
         if change
         or peak
         or now
         or (grades[kind].trust == "unknown" if kind else now is None and before.driver_reserved is not None)
     )
-    remarks = [f"at most: {grades['peak'].reason}"] if grades["peak"].trust == "bound" else []
+    notes = [f"at most: {grades['peak'].reason}"] if grades["peak"].trust == "bound" else []
     if device.outside_peak is not None:
         sampled = None if device.outside_peak == device.accounted else device.sampled
         time = "" if sampled is None else f", at {duration(sampled.seconds)}"
-        remarks.append(f"at least{time}: {grades['outside_peak'].reason}")
-    return Table(device.name, ("change", "peak", "now"), rows, tuple(remarks))
+        notes.append(f"at least{time}: {grades['outside_peak'].reason}")
+    return Table(device.name, ("change", "peak", "now"), rows, tuple(notes))
 
 
 def _peak(peak: int | None, kind: str, grades: Mapping[str, Grade]) -> str:
@@ -117,13 +117,13 @@ def _peak(peak: int | None, kind: str, grades: Mapping[str, Grade]) -> str:
 def _host_table(host: HostReport) -> Table:
     grades = host.grades
     held = grades["held"].qualifier + change_text(host.held)
-    cells = (held, _peak(host.peak, "held", grades), level_text(host.after.rss))
+    cells = (held, _peak(host.peak, "held", grades), usage_text(host.after.rss))
     rows = [TableRow("resident (RSS)", cells, 1, None if grades["held"].qualifier else grades["held"])]
     if host.after.pinned or is_visible(host.pinned):
-        cells = (change_text(host.pinned), "", level_text(host.after.pinned))
+        cells = (change_text(host.pinned), "", usage_text(host.after.pinned))
         rows.append(TableRow("pinned by PyTorch", cells, 1, grades["pinned"]))
-    remarks = (f"at most: {grades['peak'].reason}",) if grades["peak"].trust == "bound" else ()
-    return Table("host memory of this process", ("change", "peak", "now"), tuple(rows), remarks)
+    notes = (f"at most: {grades['peak'].reason}",) if grades["peak"].trust == "bound" else ()
+    return Table("host memory of this process", ("change", "peak", "now"), tuple(rows), notes)
 
 
 def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
@@ -131,12 +131,12 @@ def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
     tables = []
     for peak in devices:
         lines = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]
-        rows = [TableRow(line.label, (level_text(line.amount), f"{line.blocks:,}"), 1) for line in lines]
+        rows = [TableRow(line.label, (usage_text(line.amount), f"{line.blocks:,}"), 1) for line in lines]
         if peak.rounding:
-            rows.append(TableRow("rounding by the allocator", (level_text(peak.rounding), ""), 1))
+            rows.append(TableRow("rounding by the allocator", (usage_text(peak.rounding), ""), 1))
         if peak.pending:
             rows.append(TableRow("pending (freed, waiting for a stream)", (change_text(peak.pending), ""), 1))
-        rows.append(TableRow("allocated", (level_text(peak.allocated), ""), 0))
+        rows.append(TableRow("allocated", (usage_text(peak.allocated), ""), 0))
         tables.append(Table(f"{peak.device} at its peak, by line of code", ("bytes", "blocks"), tuple(rows)))
     return tables
 
@@ -149,7 +149,7 @@ def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list
             continue
         label = f" {baseline.label}" if baseline is not None and baseline.device == device.name else ""
         rows = tuple(
-            TableRow(line.label, (level_text(line.nbytes),), line.level, line.grade)
+            TableRow(line.label, (usage_text(line.nbytes),), line.level, line.grade)
             for line in breakdown(device, baseline)
             if line.nbytes != 0
         )
@@ -163,11 +163,11 @@ def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list
         ("its peak so far", host.peak, 1),
         ("pinned by PyTorch", host.pinned or 0, 1),
     )
-    rows = tuple(TableRow(label, (level_text(nbytes),), level) for label, nbytes, level in sizes if nbytes != 0)
-    remarks = (f"not used by this process: {', '.join(unused)}",) if unused else ()
+    rows = tuple(TableRow(label, (usage_text(nbytes),), level) for label, nbytes, level in sizes if nbytes != 0)
+    notes = (f"not used by this process: {', '.join(unused)}",) if unused else ()
     if not tables and not unused and baseline is not None and baseline.note:
-        remarks = ("CUDA is not initialized" if baseline.note == PRELOAD_OFF else f"no GPU: {baseline.note}",)
-    tables.append(Table("host memory", ("now",), rows, remarks))
+        notes = ("CUDA is not initialized" if baseline.note == PRELOAD_OFF else f"no GPU: {baseline.note}",)
+    tables.append(Table("host memory", ("now",), rows, notes))
     return tables
 
 

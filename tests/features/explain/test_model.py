@@ -71,7 +71,7 @@ def test_all_steps():
     assert todo["NCCL"] == "torch.distributed.destroy_process_group()"
     assert todo["pid 7 (python a.py)"] == "your process: run kill 7 if it is no longer needed"
     pinned = next(step for step in waterfall.steps if step.label == "cached, cannot be freed")
-    assert pinned.remark == ("3 free blocks in 2 segments, because 4 blocks of 9.0 MiB in the same segments are in use")
+    assert pinned.note == ("3 free blocks in 2 segments, because 4 blocks of 9.0 MiB in the same segments are in use")
 
 
 def test_without_own_entry_remainder_may_belong_to_other_processes():

@@ -86,7 +86,7 @@ def test_pages():
 def test_page_of_ten_thousand_rows():
     (table,) = history_tables(changed_rows(session(10_000)), TablePage())
     assert len(table.rows) == 30
-    assert table.remarks == ("page 1 of 334 (next page: --page 2)",)
+    assert table.notes == ("page 1 of 334 (next page: --page 2)",)
 
 
 def test_one_row_per_device():

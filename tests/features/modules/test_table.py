@@ -157,7 +157,7 @@ def test_modules_without_memory_are_omitted():
     rows = [row("", "Net", 0, MIB, 0), row("drop", "Dropout", 1, 0, 0), row("out", "Linear", 1, MIB, MIB)]
     table = module_table(rows)
     assert [table_row.label for table_row in table.rows] == ["model: Net", "out: Linear"]
-    assert table.remarks[0] == "not listed: 1 of 3 modules, all of which are in report.modules"
+    assert table.notes[0] == "not listed: 1 of 3 modules, all of which are in report.modules"
 
 
 def test_itself_row_only_for_noticeable_share():
@@ -178,7 +178,7 @@ def test_large_model_fits_a_screen():
         rows += [row(f"{block}.part{part}", "Linear", 2, 10**6, 10**6) for part in range(8)]
     table = module_table(rows)
     assert len(table.rows) == 31
-    assert table.remarks[0] == "not listed: 240 of 271 modules, all of which are in report.modules"
+    assert table.notes[0] == "not listed: 240 of 271 modules, all of which are in report.modules"
     rows = [rows[0], *(row(f"{n}", "Linear", 1, n * 10**6, n) for n in range(500))]
     table = module_table(rows)
     assert len(table.rows) == 60

@@ -64,7 +64,7 @@ cuda:0 NVIDIA H200
   pid 7     other user                ada     unknown         sleep
   not in any process's entry                         512.0 MiB  █      page tables, managed memory
 used (nvidia-smi)                  6.0 GiB
-a remark"""
+a note"""
 
 
 def test_table():
@@ -73,14 +73,14 @@ def test_table():
         OtherProcess(99, 512 * MIB, "python", "child", "me", "DataLoader worker"),
         OtherProcess(7, None, "sleep", "other", "ada"),
     )
-    device = DeviceProcesses("cuda:0", GIB, 12, neighbours, 6 * GIB, 512 * MIB, "a remark", "NVIDIA H200")
+    device = DeviceProcesses("cuda:0", GIB, 12, neighbours, 6 * GIB, 512 * MIB, "a note", "NVIDIA H200")
     lines = [" ".join(line.split()) for line in text_tables([processes_table(device)]).splitlines()]
     assert lines == [" ".join(line.split()) for line in TABLE.splitlines()]
 
 
 def test_no_other_process():
     table = processes_table(DeviceProcesses("cuda:0", GIB, 12, (), GIB, 0))
-    assert table.remarks == ("no other process uses this device",)
+    assert table.notes == ("no other process uses this device",)
 
 
 def test_long_command_is_wrapped():

@@ -372,7 +372,7 @@ def test_torchrun(tmp_path, count):
     assert [member.name for member in ranks.members] == [str(rank) for rank in range(count)]
     assert {member.origin.world for member in ranks.members} == {count}
     assert ranks.members[-1].report.host.held >= count * 16 * MIB
-    (peak,) = [spread for spread in spreads(rank_rows(ranks.members)) if spread.figure == "peak"]
+    (peak,) = [spread for spread in spreads(rank_rows(ranks.members)) if spread.metric == "peak"]
     assert peak.highest_of == (str(count - 1), "host")
 
 

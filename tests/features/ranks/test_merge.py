@@ -84,7 +84,7 @@ def test_spread():
     assert (spread.highest, spread.highest_of) == (900 * MIB, ("b", "cuda:0"))
     assert (spread.lowest, spread.lowest_of) == (5 * MIB, ("b", "cuda:1"))
     assert merged.lost == ("dead",)
-    with pytest.raises(OptionError, match="unknown figure 'color'"):
+    with pytest.raises(OptionError, match="unknown metric 'color'"):
         merged.spread("color")
 
 

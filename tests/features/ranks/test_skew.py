@@ -33,7 +33,7 @@ def test_spread_names_ranks():
         member("2", cell(1, peak=200)),
         member("3"),
     ]
-    (peak,) = [spread for spread in spreads(rank_rows(members)) if spread.figure == "peak"]
+    (peak,) = [spread for spread in spreads(rank_rows(members)) if spread.metric == "peak"]
     assert (peak.lowest, peak.lowest_of) == (100 * MIB, ("0", "cuda:0"))
     assert (peak.highest, peak.highest_of) == (900 * MIB, ("1", "cuda:0"))
     assert peak.median == 200 * MIB

@@ -93,7 +93,7 @@ def test_row_limit():
     assert table[5] == "297 more rows not shown"
 
 
-def test_many_clocks_are_one_remark():
+def test_many_clocks_are_one_note():
     members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
     (note,) = [line for line in text(members) if line.startswith("clocks")]
     assert note == (

@@ -15,7 +15,7 @@ function render({ model, el }) {
   let destroy;
 
   async function open() {
-    const { names, stills } = (await request({ get: "about" })).content;
+    const { names, images } = (await request({ get: "about" })).content;
     const sources = [];
     for (const [number, name] of names.entries()) sources.push({ name, bytes: await bytes(String(number)) });
     if (stop.signal.aborted) return;
@@ -39,7 +39,7 @@ function render({ model, el }) {
     /** @type {any} */ (el).ipygpumem = viewer.api;
     // If the viewer fails, it shows the reason itself, and the picture stays
     await viewer.api.view().then(
-      () => picture.hide(stills),
+      () => picture.hide(images),
       () => {},
     );
   }
