@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.lines.model import DeviceLines, PeakLines
     from ipygpumem.features.modules.model import ModuleTree
     from ipygpumem.features.outside.model import OutsideMemory
-    from ipygpumem.features.profile.model import ProfileFacts
+    from ipygpumem.features.profile.model import ProfileSummary
 
 __all__ = [
     "CODE_WIDTH",
@@ -47,7 +47,7 @@ _SECTIONS = {
     "ExceededLimit": "limits",
     "ModuleTree": "modules",
     "OutsideMemory": "outside",
-    "ProfileFacts": "profile",
+    "ProfileSummary": "profile",
 }
 """Section class to the feature that defines it. The features are imported when a report is read from a file."""
 CODE_WIDTH = 80
@@ -145,7 +145,7 @@ class Report(PlainData):
     excesses: tuple[ExceededLimit, ...] = ()
     modules: tuple[ModuleTree, ...] = ()
     libraries: tuple[OutsideMemory, ...] = ()
-    profile: ProfileFacts | None = None
+    profile: ProfileSummary | None = None
     neighbours: tuple[OtherProcessChange, ...] = ()
     code: str = ""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
     from ipygpumem.core.tables import Table
-    from ipygpumem.features.profile.model import ProfileFacts
+    from ipygpumem.features.profile.model import ProfileSummary
     from ipygpumem.features.profile.timeline import CategoryTimeline
 
 
@@ -81,7 +81,7 @@ class Display:
 
         View([Snapshot.load(file) for file in files]).publish(shell_target(self.shell))
 
-    def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileFacts) -> None:
+    def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileSummary) -> None:
         """Display a plot of memory by category, with a table for front ends that do not show images."""
         from ipygpumem.features.profile.timeline_plot import profile_plot
 

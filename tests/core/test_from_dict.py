@@ -18,10 +18,10 @@ from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.features.limits.model import ExceededLimit
-from ipygpumem.features.lines.model import CodeLine, DeviceLines, LineUsage, PeakLines, SourceLine, SourceListing
+from ipygpumem.features.lines.model import AllocationSite, DeviceLines, LineUsage, PeakLines, SourceLine, SourceListing
 from ipygpumem.features.modules.model import BytesByKind, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
-from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
+from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
 
 LINES = DeviceLines(
     device="cuda:0",
@@ -39,7 +39,7 @@ LINES = DeviceLines(
     peak_pending=0,
     peak_allocated=7,
 )
-PEAK_LINES = PeakLines("cuda:0", (CodeLine("train.py:3", 512, 1),), CodeLine("3 more", 5, 6), 7, -8, 9)
+PEAK_LINES = PeakLines("cuda:0", (AllocationSite("train.py:3", 512, 1),), AllocationSite("3 more", 5, 6), 7, -8, 9)
 TREE = ModuleTree(
     device="cuda:0",
     phases=(StepPhase("forward", 2, 0.5, 10, 20, None),),
@@ -61,7 +61,7 @@ OUTSIDE_MEMORY = OutsideMemory(
     grade=grade("exact", "records"),
 )
 OTHER_PROCESS = OtherProcess(7, 5, "python a.py", "own", "ada", "kernel", "/home/ada/b.ipynb", "", 1.5, "")
-PROFILE = ProfileFacts(
+PROFILE = ProfileSummary(
     *("t.json.gz", 5, "t.html", 6, 7),
     (CategoryPeak("cuda:0", 8, 0.5, (("parameter", 3), ("unknown", 5))),),
     *(1.5, 0.25, "why", ("an error",)),
@@ -144,7 +144,7 @@ READING = ("devices", "cuda:0", "before")
         (["seconds"], 10**400, "seconds is not a finite number"),
         (["seconds"], -0.5, "seconds must not be negative"),
         (["cell"], -1, "cell must not be negative"),
-        (["time"], -5, "time is out of range: it must be in seconds since 1970"),
+        (["time"], -5, "time is out of range: it must be in seconds since the Unix epoch"),
         (["notes"], "note", "notes is a string, not a list"),
         (["notes", 1], 7, "notes[1] is an integer, not a string"),
         (["modules", 0, "rounding"], [1, 2, 3], "modules[0].rounding has 3 parts, not 2"),

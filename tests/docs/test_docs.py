@@ -135,7 +135,7 @@ def test_reference_of_magics_and_settings(site):
 def test_reference_of_public_names(site):
     anchors = site[0]["api.html"].anchors
     functions = {"load_ipython_extension", "unload_ipython_extension", "__version__"}
-    results = {"Ranks", "Merged", "Spread", "Engines", "ProfileFacts", "CategoryPeak", "HostReport", "DeviceReport"}
+    results = {"Ranks", "Merged", "Spread", "Engines", "ProfileSummary", "CategoryPeak", "HostReport", "DeviceReport"}
     names = {*ipygpumem.__all__, *results} - functions
     assert not {name for name in names if not any(anchor.endswith(f".{name}") for anchor in anchors)}
 

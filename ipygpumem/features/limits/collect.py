@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
     from ipygpumem.features.limits.model import ExceededLimit, Limits
-    from ipygpumem.features.lines.model import CodeLine
+    from ipygpumem.features.lines.model import AllocationSite
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.snapshot import Snapshot
 
@@ -76,7 +76,7 @@ def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
     return "; ".join(phrases)
 
 
-def _first_known(lines: Sequence[CodeLine]) -> str:
+def _first_known(lines: Sequence[AllocationSite]) -> str:
     return next((line.label for line in lines if line.known), "")
 
 

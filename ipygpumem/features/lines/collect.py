@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
-from ipygpumem.features.lines.recording import THREAD_FILE, RecordedSection, allocator_bytes, outermost_files
 from ipygpumem.features.lines.source import SourceCode, SourceRegion, enclosing_functions
+from ipygpumem.features.recorded_section import THREAD_FILE, RecordedSection, allocator_bytes, outermost_files
 from ipygpumem.measurement.backward_passes import BackwardPasses
 from ipygpumem.measurement.snapshot_events import EventLookup
 from ipygpumem.snapshot.model.trace import Action
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.features.lines.recording import DeviceRecording
+    from ipygpumem.features.recorded_section import DeviceRecording
     from ipygpumem.measurement.backward_passes import BackwardPass
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.snapshot import Snapshot

@@ -80,7 +80,7 @@ class DeviceLines(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class CodeLine:
+class AllocationSite:
     """A line of code that allocated ``amount`` requested bytes in ``blocks`` blocks.
 
     ``label`` is, for example, ``"In [3]:2 train(): y = f(x)"``, or the reason in parentheses if the line is unknown.
@@ -105,8 +105,8 @@ class PeakLines:
     """
 
     device: str
-    lines: tuple[CodeLine, ...]
-    rest: CodeLine
+    lines: tuple[AllocationSite, ...]
+    rest: AllocationSite
     rounding: int
     pending: int
     allocated: int

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.features.lines.model import CodeLine, PeakLines
-from ipygpumem.features.lines.recording import allocator_bytes, device_timeline
+from ipygpumem.features.lines.model import AllocationSite, PeakLines
+from ipygpumem.features.recorded_section import allocator_bytes, device_timeline
 from ipygpumem.measurement.plan import Collector
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.queries.live_set import LiveSet
@@ -24,17 +24,17 @@ _LINES_SHOWN = 5
 _LABEL_WIDTH = 90
 
 
-def code_lines(live: LiveSet) -> tuple[CodeLine, ...]:
+def code_lines(live: LiveSet) -> tuple[AllocationSite, ...]:
     """Group live blocks by the line of user code that allocated them, the largest group first."""
-    return tuple(CodeLine(_label(group), group.bytes, group.count) for group in live.by("line"))
+    return tuple(AllocationSite(_label(group), group.bytes, group.count) for group in live.by("line"))
 
 
-def lines_at_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]:
+def lines_at_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite, ...]:
     """Return the lines that allocated the memory in use at the peak of a device, the largest first."""
     return code_lines(snapshot.peak(device).live)
 
 
-def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]:
+def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite, ...]:
     """Return the lines whose allocation raised memory usage to its peak."""
     peak = snapshot.peak(device)
     timeline = peak.live.timeline
@@ -42,10 +42,10 @@ def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]
     return code_lines(LiveSet(snapshot, timeline, peak.event, rows))
 
 
-def largest_lines(lines: Sequence[CodeLine], limit: int) -> tuple[tuple[CodeLine, ...], CodeLine]:
+def largest_lines(lines: Sequence[AllocationSite], limit: int) -> tuple[tuple[AllocationSite, ...], AllocationSite]:
     """Return the first ``limit`` lines together with the total of all other lines."""
-    remaining = lines[limit:]
-    total = CodeLine("other lines", sum(line.amount for line in remaining), sum(line.blocks for line in remaining))
+    other = lines[limit:]
+    total = AllocationSite("other lines", sum(line.amount for line in other), sum(line.blocks for line in other))
     return tuple(lines[:limit]), total
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.features.lines.recording import THREAD_FILE, outermost_files
 from ipygpumem.features.modules.model import MEMORY_KINDS
+from ipygpumem.features.recorded_section import THREAD_FILE, outermost_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,19 +6,19 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.features.lines.recording import RecordedSection, allocator_bytes
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations
 from ipygpumem.features.modules.model import MEMORY_KINDS, BytesByKind, ModuleRow, ModuleTree
+from ipygpumem.features.recorded_section import RecordedSection, allocator_bytes
 from ipygpumem.measurement.snapshot_events import EventLookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipygpumem.features.lines.recording import DeviceRecording
     from ipygpumem.features.modules.attribution import Mask
     from ipygpumem.features.modules.model import MemoryKind
     from ipygpumem.features.modules.storages import ModuleInfo
     from ipygpumem.features.modules.tracker import ModuleTracker
+    from ipygpumem.features.recorded_section import DeviceRecording
     from ipygpumem.measurement.measurement import Measurement
 
 _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
@@ -73,7 +73,7 @@ class ModulesCollector(RecordedSection):
 
 def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
     notes = [tracker.problem] if tracker.problem else []
-    if tracker.raised_steps:
+    if tracker.failed_steps:
         notes.append(
             "an optimizer step raised an error, so memory and time until the next forward, backward or step are"
             " attributed to the optimizer"

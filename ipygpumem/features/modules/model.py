@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ipygpumem.core.to_dict import PlainData
@@ -36,7 +36,7 @@ class StepPhase:
 
     Attributes:
         name: ``forward``, ``backward``, ``optimizer`` or ``other`` (all code outside these phases).
-        times: Number of runs.
+        count: Number of runs.
         seconds: Total time on the host.
         change: Total change in allocated memory. The changes of all phases add up to the measurement's ``held``.
         after: Allocated memory at the end of the last run.
@@ -44,7 +44,7 @@ class StepPhase:
     """
 
     name: str
-    times: int
+    count: int = field(metadata={"key": "times"})
     seconds: float
     change: int
     after: int

@@ -41,8 +41,8 @@ def _phase_table(tree: ModuleTree) -> Table:
     peak = None if None in peaks else max((peak or 0 for peak in peaks), default=0)
     rows = []
     for phase in tree.phases:
-        times, seconds, after = f"{phase.times:,}", duration(phase.seconds), precise_size(phase.after)
-        cells = times, seconds, change_text(phase.change), after, precise_size(phase.peak)
+        count, seconds, after = f"{phase.count:,}", duration(phase.seconds), precise_size(phase.after)
+        cells = count, seconds, change_text(phase.change), after, precise_size(phase.peak)
         rows.append(TableRow(phase.name, cells, 1, bar=(phase.peak or 0) / (peak or 1)))
     seconds = duration(sum(phase.seconds for phase in tree.phases))
     change = change_text(sum(phase.change for phase in tree.phases))

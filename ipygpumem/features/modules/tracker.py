@@ -56,7 +56,7 @@ class ModuleTracker:
         spans: Name, begin and end of each backward pass and optimizer step.
         phases: Memory usage and time by phase.
         problem: Reason why addresses are missing; empty if none are missing.
-        raised_steps: Number of optimizer steps that raised an error.
+        failed_steps: Number of optimizer steps that raised an error.
 
     Raises:
         OptionError: ``model`` is not a `torch.nn.Module`.
@@ -71,7 +71,7 @@ class ModuleTracker:
         self.spans: list[tuple[str, EventPosition, EventPosition]] = []
         self.phases = PhaseTracker(reset=reset)
         self.problem = ""
-        self.raised_steps = 0
+        self.failed_steps = 0
         self._torch = torch
         self._storages = ModelStorages(torch, model)
         self.modules = self._storages.modules
@@ -115,7 +115,7 @@ class ModuleTracker:
             return
         self._running = False
         with contextlib.suppress(Exception):
-            self._end_raised_steps()
+            self._end_failed_steps()
         self._undo.close()
         with contextlib.suppress(Exception), self._lock:
             self.phases.end()
@@ -144,7 +144,7 @@ class ModuleTracker:
     def _enter(self, number: int) -> None:
         stack = self._stack()
         if not stack:
-            self._end_raised_steps()
+            self._end_failed_steps()
             _, self._thread_state.root = _running_frames()
             with self._lock:
                 self.phases.enter("forward")
@@ -174,7 +174,7 @@ class ModuleTracker:
     # Backward passes and optimizer steps
 
     def _begin_backward(self) -> None:
-        self._end_raised_steps()
+        self._end_failed_steps()
         with self._lock:
             self._begin_phase("backward")
 
@@ -184,7 +184,7 @@ class ModuleTracker:
 
     def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         with contextlib.suppress(Exception), self._lock:
-            self._end_raised_steps()
+            self._end_failed_steps()
             self._running_steps.append((threading.get_ident(), id(sys._getframe(1))))
             self._storages.add_optimizer(optimizer)
             self._scan(states=False)
@@ -197,7 +197,7 @@ class ModuleTracker:
                 self._running_steps.remove(step)
             self._end_phase("optimizer")
 
-    def _end_raised_steps(self) -> None:
+    def _end_failed_steps(self) -> None:
         """End the steps whose frame has returned, because PyTorch runs no hook after a step that raises."""
         if not self._running_steps:
             return
@@ -206,7 +206,7 @@ class ModuleTracker:
             for step in reversed(self._running_steps.copy()):
                 if step[0] == thread and step[1] not in frames:
                     self._running_steps.remove(step)
-                    self.raised_steps += 1
+                    self.failed_steps += 1
                     self._end_phase("optimizer")
 
     def _begin_phase(self, name: str) -> None:

@@ -62,7 +62,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(slots=True)
-class Totals:
+class AllocationTotals:
     """Net change, peak, and total size in bytes of an owner's allocations in an interval, and their number."""
 
     change: int = 0
@@ -97,8 +97,8 @@ class RecordingInterval:
     """
 
     start: int
-    owners: dict[Owner, Totals] = field(default_factory=dict)
-    devices: dict[int, Totals] = field(default_factory=dict)
+    owners: dict[Owner, AllocationTotals] = field(default_factory=dict)
+    devices: dict[int, AllocationTotals] = field(default_factory=dict)
     seconds: float = 0.0
     lost: int = 0
     problem: str = ""
@@ -108,17 +108,17 @@ class RecordingInterval:
         outside: dict[int, NDArray[Any]] = {}
         for number in np.unique(numbers).tolist():
             owner, selected = owners[number], numbers == number
-            self.owners.setdefault(owner, Totals()).add(changes[selected])
+            self.owners.setdefault(owner, AllocationTotals()).add(changes[selected])
             if owner.outside:
                 outside[owner.device] = selected | outside.get(owner.device, False)
         for device, selected in outside.items():
-            self.devices.setdefault(device, Totals()).add(changes[selected])
+            self.devices.setdefault(device, AllocationTotals()).add(changes[selected])
 
-    def _totals(self, owner: Owner) -> list[Totals]:
+    def _totals(self, owner: Owner) -> list[AllocationTotals]:
         """Return the totals that include an owner's allocations."""
-        totals = [self.owners.setdefault(owner, Totals())]
+        totals = [self.owners.setdefault(owner, AllocationTotals())]
         if owner.outside:
-            totals.append(self.devices.setdefault(owner.device, Totals()))
+            totals.append(self.devices.setdefault(owner.device, AllocationTotals()))
         return totals
 
     def move_free(self, before: Owner, after: Owner, nbytes: int) -> None:

@@ -11,7 +11,7 @@ from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import difference, duration, signed
-from ipygpumem.features.outside.allocation_totals import Owner, RecordingInterval, Totals
+from ipygpumem.features.outside.allocation_totals import AllocationTotals, Owner, RecordingInterval
 from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
@@ -143,7 +143,7 @@ class OutsideCollector(Collector):
             device,
             libraries,
             pools,
-            peak=None if self._interval is None else interval.devices.get(index, Totals()).peak,
+            peak=None if self._interval is None else interval.devices.get(index, AllocationTotals()).peak,
             reserved=None if shared else changes.get(STREAMS),
             graphs=changes.get(GRAPHS),
             seconds=interval.seconds,
@@ -168,11 +168,11 @@ class OutsideCollector(Collector):
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0
-        recorded = self._interval.owners.get(Owner.allocator(index), Totals())
+        recorded = self._interval.owners.get(Owner.allocator(index), AllocationTotals())
         return recorded.change - change
 
 
-def _library_memory(owner: Owner, totals: Totals) -> LibraryMemory:
+def _library_memory(owner: Owner, totals: AllocationTotals) -> LibraryMemory:
     values = totals.change, totals.peak, totals.allocated, totals.freed, totals.allocations
     return LibraryMemory(owner.library, owner.file, owner.memory, *values, owner.pooled)
 

@@ -10,7 +10,7 @@ from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
 from ipygpumem.core.interpreter import collector_paused
 from ipygpumem.features.profile.categories import CATEGORIES
-from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
+from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
 from ipygpumem.features.profile.profiler_session import ProfilerSession
 from ipygpumem.measurement.plan import Collector
 
@@ -97,7 +97,7 @@ class ProfileCollector(Collector):
         """Write the files and return the report with the profile."""
         return replace(report, profile=self.write(), host=replace(report.host, profiled=True))
 
-    def write(self) -> ProfileFacts:
+    def write(self) -> ProfileSummary:
         """Write the files and return the results, including error messages."""
         began = time.perf_counter()
         session, errors = self._session, []
@@ -113,7 +113,7 @@ class ProfileCollector(Collector):
                 errors.append(f"{path} was not written: {type(error).__name__}: {first_line(error)}")
         seconds = session.cost + time.perf_counter() - began
         session.release()
-        return ProfileFacts(**results, seconds=seconds, errors=tuple(dict.fromkeys(errors)))
+        return ProfileSummary(**results, seconds=seconds, errors=tuple(dict.fromkeys(errors)))
 
     def _write_trace(self, path: Path) -> dict[str, Any]:
         return {"trace_size": self._session.write(path), "trace": str(path)}

@@ -25,7 +25,7 @@ class CategoryPeak:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileFacts:
+class ProfileSummary:
     """The results of profiling a measurement.
 
     Attributes:

@@ -9,7 +9,7 @@ from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import DataReader, check_schema, mapping
 from ipygpumem.core.report import Report
 from ipygpumem.core.to_dict import PlainData
-from ipygpumem.features.lines.model import CodeLine
+from ipygpumem.features.lines.model import AllocationSite
 
 SCHEMA = 1
 """Version of the JSON form: ``{"schema", "state", "origin", "report", ...}``."""
@@ -77,8 +77,8 @@ class RankPeak:
     requested: int
     events: int
     dropped: int | None
-    lines: tuple[CodeLine, ...]
-    rest: CodeLine
+    lines: tuple[AllocationSite, ...]
+    rest: AllocationSite
     curve: tuple[tuple[float, int], ...] = ()
     start_us: int | None = None
 
@@ -123,7 +123,7 @@ class RankResult(PlainData):
         return {"schema": SCHEMA, "report": report, **PlainData.to_dict(self)}
 
 
-_READER = DataReader({"CodeLine": CodeLine})
+_READER = DataReader({"AllocationSite": AllocationSite})
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:

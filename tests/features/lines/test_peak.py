@@ -6,7 +6,7 @@ import ipygpumem
 from ipygpumem import Snapshot
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import MIB
-from ipygpumem.features.lines.model import CodeLine
+from ipygpumem.features.lines.model import AllocationSite
 from ipygpumem.features.lines.peak import largest_lines, lines_at_peak, lines_reaching_peak, peak_lines
 from ipygpumem.features.report.table import peak_lines_tables
 
@@ -65,6 +65,6 @@ def test_no_lines_for_bounded_peak(fake_gpu, tmp_path):
 
 
 def test_largest_lines():
-    lines = [CodeLine(f"a.py:{number}", 10 - number, 1) for number in range(4)]
-    assert largest_lines(lines, 2) == ((lines[0], lines[1]), CodeLine("other lines", 8 + 7, 2))
-    assert largest_lines(lines, 9) == (tuple(lines), CodeLine("other lines", 0, 0))
+    lines = [AllocationSite(f"a.py:{number}", 10 - number, 1) for number in range(4)]
+    assert largest_lines(lines, 2) == ((lines[0], lines[1]), AllocationSite("other lines", 8 + 7, 2))
+    assert largest_lines(lines, 9) == (tuple(lines), AllocationSite("other lines", 0, 0))

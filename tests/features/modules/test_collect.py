@@ -122,7 +122,7 @@ def test_training_step(traffic):
     assert tree.rows[0].temporary >= tree.row("1").temporary >= 16 * 256 * 4, "submodules are included"
     assert [row.depth for row in tree.rows] == [0, 1, 1, 2, 2, 1]
     assert tree.row("1").activations >= 16 * 256 * 4
-    assert [(phase.name, phase.times) for phase in tree.phases] == [
+    assert [(phase.name, phase.count) for phase in tree.phases] == [
         ("forward", 3),
         ("backward", 3),
         ("optimizer", 3),
@@ -206,7 +206,7 @@ def test_checkpointed_modules_are_recomputed(traffic):
     assert tree.row("0").note == ""
     assert row.activations == 16 * 64 * 4, "the output only; the activations inside are discarded"
     assert row.temporary >= 16 * 256 * 4
-    assert [(phase.name, phase.times) for phase in tree.phases if phase.name != "other"] == [
+    assert [(phase.name, phase.count) for phase in tree.phases if phase.name != "other"] == [
         ("forward", 3),
         ("backward", 1),
     ]
@@ -574,9 +574,9 @@ def test_step_that_raises_ends_its_phase(traffic):
         tensor = torch.zeros(100_000)
     tree = check_sums(m)
     phases = {phase.name: phase for phase in tree.phases}
-    assert phases["forward"].times == 2
-    assert phases["backward"].times == 2
-    assert phases["optimizer"].times == 3
+    assert phases["forward"].count == 2
+    assert phases["backward"].count == 2
+    assert phases["optimizer"].count == 3
     assert phases["forward"].change > 0
     assert any("an optimizer step raised" in note for note in tree.notes)
     del tensor

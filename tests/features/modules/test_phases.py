@@ -36,7 +36,7 @@ def test_sums(gpu):
     phases.end()
     after = current().peaks.leave(outer, 0).now.allocated
     totals = phases.of_device(0)
-    assert [(phase.name, phase.times) for phase in totals] == [("forward", 2), ("backward", 1), ("other", 4)]
+    assert [(phase.name, phase.count) for phase in totals] == [("forward", 2), ("backward", 1), ("other", 4)]
     assert [phase.change // MIB for phase in totals] == [20, -10, 0]
     assert [phase.peak // MIB for phase in totals] == [51, 21, 23]
     assert sum(phase.change for phase in totals) == after - before

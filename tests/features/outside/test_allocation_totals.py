@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.cupti import CUBLAS, CUPY, NCCL, TORCH
-from ipygpumem.features.outside.allocation_totals import COLUMNS, LiveAllocations, Owner, RecordingInterval, Totals
+from ipygpumem.features.outside.allocation_totals import (
+    COLUMNS,
+    AllocationTotals,
+    LiveAllocations,
+    Owner,
+    RecordingInterval,
+)
 from ipygpumem.features.outside.model import BEFORE_RECORDING
 
 
@@ -171,6 +177,6 @@ def test_memory_is_independent_of_number_of_records():
 
 
 def test_peak_of_totals_with_only_frees_is_zero():
-    totals = Totals()
+    totals = AllocationTotals()
     totals.add(np.array([-5, -6, 3]))
     assert figures(totals) == (-8, 0, 3, 11, 1)

@@ -194,9 +194,9 @@ def test_result_is_released(tmp_path):
 
 
 def test_sentences():
-    from ipygpumem.features.profile.model import ProfileFacts
+    from ipygpumem.features.profile.model import ProfileSummary
 
-    facts = ProfileFacts("/a/t.json", 3 << 20, "/a/t.html", 500, seconds=2.5)
+    facts = ProfileSummary("/a/t.json", 3 << 20, "/a/t.html", 500, seconds=2.5)
     assert facts.sentences() == [
         "trace: /a/t.json (3.0 MiB), open it with https://ui.perfetto.dev",
         "timeline: /a/t.html (500 B), open it with any browser",

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.sessions import cell
 from ipygpumem.core.errors import ReportError
-from ipygpumem.features.lines.model import CodeLine
+from ipygpumem.features.lines.model import AllocationSite
 from ipygpumem.features.ranks.model import DeviceInfo, RankInfo, RankPeak, RankResult, rank_result_from
 from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, slow_ranks, spreads
 
@@ -20,9 +20,9 @@ def member(name, report=None, *, uuid=None, host="a", lines=None, **options):
     origin = RankInfo(int(name), 4, host, 100 + int(name), "0.1.0", (DeviceInfo("cuda:0", uuid, "H200", 1 << 37),))
     peaks = ()
     if lines is not None:
-        parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines.items())
+        parts = tuple(AllocationSite(label, mib * MIB, 1) for label, mib in lines.items())
         total = sum(lines.values()) * MIB
-        peaks = (RankPeak(0, total, 10, 0, parts, CodeLine("other lines", 0, 0), ((0.0, total),), 5),)
+        peaks = (RankPeak(0, total, 10, 0, parts, AllocationSite("other lines", 0, 0), ((0.0, total),), 5),)
     return RankResult(name, "missing" if report is None else "done", origin, report, peaks, **options)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from fakes.sessions import cell
 from ipygpumem.core.tables import html_tables, text_tables
-from ipygpumem.features.lines.model import CodeLine
+from ipygpumem.features.lines.model import AllocationSite
 from ipygpumem.features.ranks.model import DeviceInfo, RankInfo, RankPeak, RankResult
 from ipygpumem.features.ranks.table import ranks_tables
 
@@ -16,9 +16,9 @@ MIB = 1 << 20
 def member(rank, report, *, uuid="GPU-aaaa1111-2", lines=(), **origin):
     facts = RankInfo(rank, 4, **{"host": "node", "pid": 7, "version": "0.1.0", **origin})
     facts = dataclasses.replace(facts, devices=(DeviceInfo("cuda:0", uuid, "H200", 143_771 * MIB),))
-    parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines)
+    parts = tuple(AllocationSite(label, mib * MIB, 1) for label, mib in lines)
     total = sum(mib for _, mib in lines) * MIB
-    peaks = (RankPeak(0, total, 9, 0, parts, CodeLine("other lines", 0, 0)),) if lines else ()
+    peaks = (RankPeak(0, total, 9, 0, parts, AllocationSite("other lines", 0, 0)),) if lines else ()
     return RankResult(str(rank), "done", facts, report, peaks)
 
 

@@ -62,11 +62,11 @@ export function axisTop(visible, capacity, whole) {
  * @property {import("./history.js").History} history
  * @property {(number|null)[][]} tops cumulated rows
  * @property {string[]} areas the color of each row
- * @property {number} begin seconds since 1970
+ * @property {number} begin seconds since the Unix epoch
  * @property {number} end
  * @property {number} top bytes at the upper end of the axis
  * @property {number|null} capacity
- * @property {number|null} cursor seconds since 1970
+ * @property {number|null} cursor seconds since the Unix epoch
  *
  * @typedef {ChartState & {context: CanvasRenderingContext2D, colors: Colors, box: import("../ui/axes.js").Box,
  *   x: (time: number) => number, y: (bytes: number) => number}} Chart
@@ -191,7 +191,7 @@ function timeTicks({ begin, end, box, x }) {
   return ticks;
 }
 
-/** The time of day. @param {number} time seconds since 1970 @param {number} step */
+/** The time of day. @param {number} time seconds since the Unix epoch @param {number} step */
 export function clockTime(time, step = 1) {
   const date = new Date(time * 1000);
   const parts = [date.getHours(), date.getMinutes(), ...(step >= 60 ? [] : [date.getSeconds()])];

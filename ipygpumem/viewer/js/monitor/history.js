@@ -17,7 +17,7 @@ const TRIM_BATCH = 60;
 
 export class History {
   constructor() {
-    /** Seconds since 1970. @type {number[]} */
+    /** Seconds since the Unix epoch. @type {number[]} */
     this.time = [];
     /** @type {Map<string, Series>} */
     this.devices = new Map();

@@ -121,7 +121,7 @@ export class Engine {
     return request.events.map((event) => [axis.place(event), axis.until(event)]);
   }
 
-  /** Microseconds since 1970. @param {Where & {events: number[]}} request */
+  /** Microseconds since the Unix epoch. @param {Where & {events: number[]}} request */
   times(request) {
     const { device } = this.pane(request);
     return request.events.map((event) => device.time(event));

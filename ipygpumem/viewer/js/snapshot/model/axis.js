@@ -25,7 +25,7 @@ export class Axis {
     return this.countUntil(x, true);
   }
 
-  /** The number of events before a time. Differences to the first event are exact, times since 1970 are not. @param {number} x @param {boolean} inclusive */
+  /** The number of events before a time. Differences to the first event are exact, times since the Unix epoch are not. @param {number} x @param {boolean} inclusive */
   countUntil(x, inclusive) {
     const { trace, origin } = this;
     return countWhile(trace.length, (event) => {

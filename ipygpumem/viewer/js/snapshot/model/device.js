@@ -72,7 +72,7 @@ export class Device {
     return countWhile(byEnd.length, (i) => end[byEnd[i]] <= event);
   }
 
-  /** Microseconds since 1970 of an event; null if unknown. @param {number} event */
+  /** Microseconds since the Unix epoch of an event; null if unknown. @param {number} event */
   time(event) {
     return this.trace.timed && event >= 0 && event < this.trace.length ? this.trace.time[event] : null;
   }

@@ -70,7 +70,7 @@ function times(device, rows) {
   return Array.from(rows ?? [], (row) => startTime(device, row));
 }
 
-/** When an allocation began, in microseconds since 1970; -1 if unknown. @param {Device} device @param {number} row */
+/** When an allocation began, in microseconds since the Unix epoch; -1 if unknown. @param {Device} device @param {number} row */
 function startTime(device, row) {
   const event = device.allocations.start[row];
   return event < 0 ? -1 : device.trace.time[event];

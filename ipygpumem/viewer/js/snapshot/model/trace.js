@@ -49,7 +49,7 @@ export class Trace {
     this.base = 0n;
     this.action = read(columns, `${this.prefix}/action`, Uint8Array);
     this.size = read(columns, `${this.prefix}/size`, Float64Array);
-    /** Microseconds since 1970; -1 in a file without times. */
+    /** Microseconds since the Unix epoch; -1 in a file without times. */
     this.time = read(columns, `${this.prefix}/time`, Float64Array);
     this.length = this.action.length;
     this.timed = this.length > 0 && this.time[0] >= 0;
