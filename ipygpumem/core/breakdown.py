@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, grade
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, Reading

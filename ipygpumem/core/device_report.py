@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.grade import Grade, exact_if_known, grade
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.samples import NOISE
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference, duration
 
 if TYPE_CHECKING:

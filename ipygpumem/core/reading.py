@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Literal
 
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference
 
 Mode = Literal["process", "device", "torch-only"]

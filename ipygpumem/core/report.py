@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_report import DeviceReport, Peak
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.from_dict import SCHEMA, DataReader, check_ranges, check_schema, mapping, printable
 from ipygpumem.core.grade import Grade
 from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
 from ipygpumem.core.reading import DeviceReading, HostReading, shared
 from ipygpumem.core.samples import OutsidePeak
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import SCHEMA, DataReader, PlainData, check_ranges, check_schema, mapping, printable
 from ipygpumem.core.units import duration, signed
 
 if TYPE_CHECKING:

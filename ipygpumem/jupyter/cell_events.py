@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipygpumem.core.errors import first_line
-from ipygpumem.core.interpreter import frame_label
+from ipygpumem.core.introspection import frame_label
 from ipygpumem.jupyter.method_patch import replace_method
 from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.runtime import current

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from traitlets import TraitError
 
-from ipygpumem.core.interpreter import frame_label
+from ipygpumem.core.introspection import frame_label
 from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.roots import naming, notebook_roots, python_roots

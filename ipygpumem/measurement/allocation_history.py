@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
-from ipygpumem.core.interpreter import collector_paused
+from ipygpumem.core.introspection import collector_paused
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
-from ipygpumem.core.interpreter import collector_paused
+from ipygpumem.core.introspection import collector_paused
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement
 
 if TYPE_CHECKING:

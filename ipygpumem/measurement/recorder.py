@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
-from ipygpumem.core.interpreter import collector_paused
+from ipygpumem.core.introspection import collector_paused
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
 from ipygpumem.measurement.allocation_history import History, HistoryOptions

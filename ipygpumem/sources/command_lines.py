@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.from_dict import printable
+from ipygpumem.core.serialization import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

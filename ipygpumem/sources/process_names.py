@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.from_dict import printable
 from ipygpumem.core.other_process import OtherProcess
+from ipygpumem.core.serialization import printable
 from ipygpumem.sources.command_lines import redact_command, short_name
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ def _profiled(torch):
 def run():
     import torch
 
-    from ipygpumem.core.interpreter import collector_paused
+    from ipygpumem.core.introspection import collector_paused
     from ipygpumem.features.profile.event_tree import read_flow
     from ipygpumem.features.profile.page import timeline_page
     from ipygpumem.features.profile.timeline import build_timelines

@@ -117,12 +117,12 @@ def test_env_shows_missing_packages(gpu_notebook, no_cupti):
 
 def test_env_shows_the_pip_command(notebook, monkeypatch):
     from ipygpumem.core.errors import CuptiError
-    from ipygpumem.sources.cupti.buffers import Buffers
+    from ipygpumem.sources.cupti.buffers import ActivityBuffers
 
     def missing():
         raise CuptiError("llvmlite is not installed: pip install 'ipygpumem[outside]'")
 
-    monkeypatch.setattr(Buffers, "pool", missing)
+    monkeypatch.setattr(ActivityBuffers, "pool", missing)
     assert "pip install 'ipygpumem[outside]'" in notebook.run("%gpumem env").stdout
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.files import check_path
-from ipygpumem.core.interpreter import collector_paused
+from ipygpumem.core.introspection import collector_paused
 from ipygpumem.measurement.recorder import write_snapshot
 
 

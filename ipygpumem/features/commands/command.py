@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.interpreter import is_ipython_name
+from ipygpumem.core.introspection import is_ipython_name
 from ipygpumem.core.units import parse_size
 
 if TYPE_CHECKING:

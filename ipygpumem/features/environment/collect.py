@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.errors import NvmlError
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import size
 from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.measurement.allocation_history import recording_problem

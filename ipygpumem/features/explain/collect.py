@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import grade
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE
 from ipygpumem.features.explain.cache import device_cache
 from ipygpumem.features.explain.model import Waterfall, host_waterfall

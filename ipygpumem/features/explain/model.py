@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ipygpumem.core.grade import Grade, grade
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE, size
 
 if TYPE_CHECKING:

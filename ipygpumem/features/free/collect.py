@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.interpreter import LATEST_OUTPUTS, frame_locals, is_exactly, is_instance, output_number, type_name
+from ipygpumem.core.introspection import LATEST_OUTPUTS, frame_locals, is_exactly, is_instance, output_number, type_name
 from ipygpumem.core.units import many
 from ipygpumem.features.holders.roots import is_output
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import ReportError, first_line
-from ipygpumem.core.from_dict import SCHEMA, check_schema, mapping, printable
 from ipygpumem.core.report import Report, code_label
+from ipygpumem.core.serialization import SCHEMA, check_schema, mapping, printable
 from ipygpumem.core.units import size
 from ipygpumem.features.history.model import MIME, ReportRow, changed_rows, rows_from_summary
 

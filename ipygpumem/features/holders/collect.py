@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.core.interpreter import user_frame
+from ipygpumem.core.introspection import user_frame
 from ipygpumem.core.units import MIB, VISIBLE, in_bytes, size
 from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Remainder, Storage, StorageBaseline, Total
 from ipygpumem.features.holders.roots import Root, module_roots, naming

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ipygpumem.core.interpreter import (
+from ipygpumem.core.introspection import (
     frame_locals,
     instance_dict,
     is_exactly,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import many, size
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interpreter import is_exactly, type_name
+from ipygpumem.core.introspection import is_exactly, type_name
 from ipygpumem.features.holders.labels import ReferenceLabel, fallback_label, is_labelled_indirectly, reference_labels
 from ipygpumem.features.holders.model import PLACES
 

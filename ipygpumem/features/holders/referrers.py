@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.interpreter import frame_locals, is_exactly, is_instance, running_frames
+from ipygpumem.core.introspection import frame_locals, is_exactly, is_instance, running_frames
 from ipygpumem.features.holders.labels import global_namespaces, reference_labels
 from ipygpumem.features.holders.roots import Root
 

@@ -7,7 +7,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interpreter import (
+from ipygpumem.core.introspection import (
     LATEST_OUTPUTS,
     frame_label,
     instance_dict,

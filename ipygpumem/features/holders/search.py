@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interpreter import collector_paused, running_frames
+from ipygpumem.core.introspection import collector_paused, running_frames
 from ipygpumem.features.holders.model import PLACES, Storage
 from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.referrers import ReferrerGraph, SearchLimit, TrackedObjects

@@ -14,7 +14,7 @@ from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interpreter import instance_dict, is_exactly, is_instance, mro, slot_values, type_dict
+from ipygpumem.core.introspection import instance_dict, is_exactly, is_instance, mro, slot_values, type_dict
 from ipygpumem.features.holders.model import KINDS, Kind
 from ipygpumem.sources.storages import is_saved_tensor
 

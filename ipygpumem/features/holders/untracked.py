@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.interpreter import is_instance, mro
+from ipygpumem.core.introspection import is_instance, mro
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

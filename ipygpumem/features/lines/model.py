@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 
 MemoryKind = Literal[
     "parameters",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ipygpumem.core.interpreter import instance_dict, is_instance, mro, slot_values
+from ipygpumem.core.introspection import instance_dict, is_instance, mro, slot_values
 from ipygpumem.sources.storages import TorchTypes
 
 if TYPE_CHECKING:

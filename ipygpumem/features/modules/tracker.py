@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.interpreter import is_instance
+from ipygpumem.core.introspection import is_instance
 from ipygpumem.features.modules.hooks import GlobalHooks, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, StorageAddress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.interpreter import is_library_file
+from ipygpumem.core.introspection import is_library_file
 from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders

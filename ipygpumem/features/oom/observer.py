@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interpreter import is_own_frame, thread_name
+from ipygpumem.core.introspection import is_own_frame, thread_name
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.oom.model import FailedAllocation, free_blocks
 from ipygpumem.measurement.runtime import current

@@ -27,7 +27,7 @@ from ipygpumem.features.outside.allocation_totals import (
 )
 from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
-from ipygpumem.sources.cupti.buffers import Buffers
+from ipygpumem.sources.cupti.buffers import ActivityBuffers
 from ipygpumem.sources.cupti.library import Cupti
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class OutsideRecords:
         self._forked = False
         self._users = 0
         self._intervals: list[RecordingInterval] = []
-        self._sources: tuple[Cupti, Buffers] | None = None
+        self._sources: tuple[Cupti, ActivityBuffers] | None = None
         self._recording = False
         self._pauses = 0.0
         self._paused_at: float | None = None
@@ -73,11 +73,11 @@ class OutsideRecords:
             return str(error)
         return self._failed
 
-    def _prepare(self) -> tuple[Cupti, Buffers]:
+    def _prepare(self) -> tuple[Cupti, ActivityBuffers]:
         if self._forked:
             raise CuptiError("this process was forked from the measured process")
         if self._sources is None:
-            self._sources = Cupti(), Buffers.pool()
+            self._sources = Cupti(), ActivityBuffers.pool()
             os.register_at_fork(after_in_child=self._forget)
         return self._sources
 

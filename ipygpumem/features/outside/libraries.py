@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ipygpumem.core.from_dict import printable
+from ipygpumem.core.serialization import printable
 
 _MAX_LENGTH = 80
 

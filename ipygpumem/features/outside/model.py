@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

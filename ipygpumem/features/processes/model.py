@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.other_process import Event, OtherProcess, OtherProcessChange
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 
 if TYPE_CHECKING:
     from collections.abc import Callable

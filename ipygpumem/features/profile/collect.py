@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
-from ipygpumem.core.interpreter import collector_paused
+from ipygpumem.core.introspection import collector_paused
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
 from ipygpumem.features.profile.profiler_session import ProfilerSession

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
-from ipygpumem.core.interpreter import collector_paused
+from ipygpumem.core.introspection import collector_paused
 from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.from_dict import printable
+from ipygpumem.core.serialization import plain, printable
 from ipygpumem.core.tables import TableRepr
-from ipygpumem.core.to_dict import plain
 from ipygpumem.features.history.load import open_regular_file, parse_json
 from ipygpumem.features.ranks.model import RankResult, rank_result_from
 from ipygpumem.features.ranks.newest_run import is_older_snapshot, missing_ranks, newest_run

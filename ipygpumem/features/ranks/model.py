@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.from_dict import DataReader, check_schema, mapping
 from ipygpumem.core.report import Report
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import DataReader, PlainData, check_schema, mapping
 from ipygpumem.features.lines.model import AllocationSite
 
 SCHEMA = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.from_dict import printable
+from ipygpumem.core.serialization import printable
 from ipygpumem.features.ranks.model import RankResult
 from ipygpumem.features.ranks.notes import names_by_text
 from ipygpumem.features.ranks.rank_files import REPORT

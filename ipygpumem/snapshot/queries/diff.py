@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot import Snapshot
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries.groups import label_rows

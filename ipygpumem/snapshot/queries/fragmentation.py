@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
 from ipygpumem.snapshot.model.trace import Action

@@ -74,14 +74,14 @@ _TYPED = {"word": "i64*", "call": "i64 (i32, i64*, i64)*"}
 """Typed pointers for LLVM versions before 17 (llvmlite up to 0.44)."""
 
 
-class Buffers:
+class ActivityBuffers:
     """Activity buffers of this process. Raises CuptiError if llvmlite is missing or cannot compile the callbacks.
 
     ``request`` and ``complete`` are the addresses of the callbacks that provide an empty buffer and receive a completed
     buffer. The file descriptor ``ready`` becomes readable when a buffer is completed.
     """
 
-    _pool: Buffers | None = None
+    _pool: ActivityBuffers | None = None
 
     def __init__(self) -> None:
         compile_code = _compiler()
@@ -113,7 +113,7 @@ class Buffers:
         os.register_at_fork(after_in_child=self._detach)
 
     @classmethod
-    def pool(cls) -> Buffers:
+    def pool(cls) -> ActivityBuffers:
         """Return the shared instance, which the first call creates."""
         if cls._pool is None:
             cls._pool = pool = cls()

@@ -19,7 +19,7 @@ from ipygpumem.sources.host import loaded_library
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.sources.cupti.buffers import Buffers
+    from ipygpumem.sources.cupti.buffers import ActivityBuffers
 
 ALLOCATION = 1
 KINDS = {2: "pinned", 3: "device", 4: "array", 5: "managed", 6: "static", 7: "managed"}
@@ -85,7 +85,7 @@ class Cupti:
         self._library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
         return text.value.decode(errors="replace") if text.value else f"CUPTI error {code}"
 
-    def start(self, buffers: Buffers) -> None:
+    def start(self, buffers: ActivityBuffers) -> None:
         """Start recording all allocations and frees into the buffers."""
         functions = ctypes.c_void_p(buffers.request), ctypes.c_void_p(buffers.complete)
         self._call("cuptiActivityRegisterCallbacks", *functions)

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 
-from ipygpumem.core.interpreter import frame_locals, running_frames
+from ipygpumem.core.introspection import frame_locals, running_frames
 
 
 class Value:

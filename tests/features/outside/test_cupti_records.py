@@ -15,7 +15,7 @@ import torch
 from fakes.cupti import CTYPES, CUPY, NCCL, TORCH, FakeCupti, use_library
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.features.outside.allocation_totals import Owner
-from ipygpumem.sources.cupti.buffers import Buffers
+from ipygpumem.sources.cupti.buffers import ActivityBuffers
 
 pytest.importorskip("llvmlite")
 MIB = 1 << 20
@@ -128,14 +128,14 @@ def test_buffers_of_several_threads_are_sorted_by_time(records, cupti):
 def test_buffers_are_read_during_an_interval(records, cupti):
     records.acquire()
     interval = records.open_interval()
-    lost_count = Buffers.pool().lost
+    lost_count = ActivityBuffers.pool().lost
     for i in range(150_000):  # the buffers hold 262,144 records
         cupti.alloc(0x1000, 512)
         cupti.free(0x1000)
         if i % 20_000 == 0:
             time.sleep(0.15)
     records.close_interval(interval)
-    assert Buffers.pool().lost == lost_count
+    assert ActivityBuffers.pool().lost == lost_count
     assert figures(interval) == {"ctypes": (0, 512, 150_000)}
     assert len(records._pending) == 0
 
@@ -263,14 +263,14 @@ def test_interrupt_during_start_stops_recording(records, cupti, monkeypatch):
 
 
 def test_unreadable_buffer_is_reported_and_returned(records, cupti, monkeypatch):
-    returned, original = 0, Buffers.recycle
+    returned, original = 0, ActivityBuffers.recycle
 
     def recycle(pool, address):
         nonlocal returned
         returned += 1
         original(pool, address)
 
-    monkeypatch.setattr(Buffers, "recycle", recycle)
+    monkeypatch.setattr(ActivityBuffers, "recycle", recycle)
     monkeypatch.setattr(records, "_read_buffers", lambda *_: None)
     records.acquire()
     interval = records.open_interval()

@@ -19,7 +19,7 @@ pytest.importorskip("llvmlite")
 
 @pytest.fixture
 def pool():
-    return buffers.Buffers()  # a separate pool, as other tests may have used buffers of the process's pool
+    return buffers.ActivityBuffers()  # a separate pool, as other tests may have used buffers of the process's pool
 
 
 def request(pool):
@@ -34,7 +34,7 @@ def complete(pool, address, valid, size=1 << 17):
 
 
 def test_pool_is_a_singleton():
-    assert buffers.Buffers.pool() is buffers.Buffers.pool()
+    assert buffers.ActivityBuffers.pool() is buffers.ActivityBuffers.pool()
 
 
 def test_buffer_is_requested_completed_and_returned(pool):
@@ -123,7 +123,7 @@ def test_without_llvmlite(monkeypatch):
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(CuptiError, match=r"^llvmlite is not installed: pip install 'ipygpumem\[outside\]'$"):
-        buffers.Buffers()
+        buffers.ActivityBuffers()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -131,5 +131,5 @@ def test_descriptors_are_closed_if_compiling_fails(monkeypatch):
     monkeypatch.setattr(buffers, "_CODE", "define nonsense")
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(CuptiError, match=r"^llvmlite cannot compile on this machine: "):
-        buffers.Buffers()
+        buffers.ActivityBuffers()
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -10,14 +10,14 @@ from fakes.cupti import CTYPES, NCCL, RECORD, FakeCupti
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.sources import host
 from ipygpumem.sources.cupti import library as cupti
-from ipygpumem.sources.cupti.buffers import Buffers
+from ipygpumem.sources.cupti.buffers import ActivityBuffers
 
 pytest.importorskip("llvmlite")
 
 
 def filled(library):
     """Return address and size of a buffer with the library's records."""
-    pool = Buffers.pool()
+    pool = ActivityBuffers.pool()
     library.cuptiActivityFlushAll(ctypes.c_uint32(1))
     ((address, valid),) = pool.completed()
     pool.recycle(address)
@@ -31,7 +31,7 @@ def library():
 
 def start_library(library):
     session = cupti.Cupti(library)
-    session.start(Buffers.pool())
+    session.start(ActivityBuffers.pool())
     return session
 
 
@@ -92,7 +92,7 @@ def test_records_outlive_their_buffer(library):
 def test_records_of_unknown_version_raise(count):
     library = FakeCupti(stride=112)  # CUpti_ActivityMemory3, before the source
     session = cupti.Cupti(library)
-    session.start(Buffers.pool())
+    session.start(ActivityBuffers.pool())
     for i in range(count):
         library.write(bytes(112))
         library.clock += i

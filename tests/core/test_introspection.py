@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipygpumem.core.interpreter import frame_label, user_frame
+from ipygpumem.core.introspection import frame_label, user_frame
 
 
 def test_innermost_frame_of_user_code():

@@ -1,7 +1,8 @@
-"""Build dataclasses from plain data, and reject invalid data.
+"""Convert dataclasses to JSON-serializable data and back.
 
-Report files can come from untrusted sources. Every value is therefore checked against the type of its field, numbers
-are bounded, and control characters, which could change the state of a terminal, are replaced with question marks.
+Report files can come from untrusted sources. When data is read, every value is therefore checked against the type of
+its field, numbers are bounded, and control characters, which could change the state of a terminal, are replaced with
+question marks.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import dataclasses
 import re
 import types
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.to_dict import written_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,42 @@ _LATEST_TIME = 1 << 33
 """Latest valid timestamp, in the year 2242."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except tab, line separators, bidirectional formatting characters, and surrogates."""
+
+
+class PlainData:
+    """Base class of dataclasses that are written to files.
+
+    A field's metadata can set its key, ``field(metadata={"key": "peaks"})``; the key None excludes the field. The
+    properties in ``written_properties`` are also written, but not read back.
+    """
+
+    __slots__ = ()
+    written_properties: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes as plain data. Sizes are in bytes, and unknown values are None."""
+        return _written_values(self) | {name: plain(getattr(self, name)) for name in self.written_properties}
+
+
+def plain(value: Any) -> Any:
+    """Convert dataclasses to dicts and tuples to lists, recursively."""
+    if isinstance(value, PlainData):
+        return value.to_dict()
+    if isinstance(value, (tuple, list)):
+        return [plain(part) for part in value]
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return _written_values(value) if dataclasses.is_dataclass(value) else value
+
+
+def _written_values(value: Any) -> dict[str, Any]:
+    return {key: plain(getattr(value, field.name)) for field, key in _written_fields(value.__class__)}
+
+
+@cache
+def _written_fields(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], str]]:
+    keys = [(field, field.metadata.get("key", field.name)) for field in dataclasses.fields(kind)]
+    return [(field, key) for field, key in keys if key is not None]
 
 
 def printable(text: str) -> str:
@@ -65,7 +101,7 @@ def check_ranges(report: Any) -> None:
 
 
 class DataReader:
-    """Reader that builds dataclasses from the output of `ipygpumem.core.to_dict`.
+    """Reader that builds dataclasses from the output of `ipygpumem.core.serialization`.
 
     Missing fields have their default values; if ``lenient``, so do optional fields whose values are invalid. Unknown
     keys are ignored because later versions may write them. ``names`` maps names to those types that the modules of the
@@ -101,7 +137,7 @@ class DataReader:
 
     def _make_field_readers(self, kind: Any) -> list[tuple[dataclasses.Field[Any], str, _Reader]]:
         hints = get_type_hints(kind, localns=self._names)
-        return [(field, key, self._reader(hints[field.name])) for field, key in written_fields(kind)]
+        return [(field, key, self._reader(hints[field.name])) for field, key in _written_fields(kind)]
 
     def _make_reader(self, kind: Any) -> _Reader:
         origin, arguments = get_origin(kind), get_args(kind)
