@@ -1,4 +1,4 @@
-"""Fixtures for tests on a real GPU, such as new processes for code that can run only once in a process."""
+"""Fixtures for tests on a real GPU, for example a new process for code that can run only once per process."""
 
 import json
 import os
@@ -26,9 +26,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def run_fresh(code, timeout=240, **environment):
-    """Run code in a new process, and return the arguments of its calls of ``tell(...)``."""
-    head = "import json\ndef tell(**facts):\n    print('FACTS ' + json.dumps(facts), flush=True)\n"
+def run_in_new_process(code, timeout=240, **environment):
+    """Run code in a new process, and return the values that it passes to ``emit(name=value)``.
+
+    The returned dict also contains ``stdout``, ``stderr`` and ``returncode`` of the process.
+    """
+    head = "import json\ndef emit(**values):\n    print('VALUES ' + json.dumps(values), flush=True)\n"
     completed = subprocess.run(
         [sys.executable, "-c", head + textwrap.dedent(code)],
         capture_output=True,
@@ -41,23 +44,23 @@ def run_fresh(code, timeout=240, **environment):
             **environment,
         },
     )
-    facts = {}
+    values = {}
     for line in completed.stdout.splitlines():
-        if line.startswith("FACTS "):
-            facts.update(json.loads(line[6:]))
-    assert facts and completed.returncode == 0, f"{completed.stdout}\n{completed.stderr}"
-    facts["stdout"], facts["stderr"], facts["returncode"] = completed.stdout, completed.stderr, completed.returncode
-    return facts
+        if line.startswith("VALUES "):
+            values.update(json.loads(line.removeprefix("VALUES ")))
+    assert values and completed.returncode == 0, f"{completed.stdout}\n{completed.stderr}"
+    values["stdout"], values["stderr"], values["returncode"] = completed.stdout, completed.stderr, completed.returncode
+    return values
 
 
 @pytest.fixture
-def fresh():
-    return run_fresh
+def run_python():
+    return run_in_new_process
 
 
 @pytest.fixture(scope="session")
 def torch():
-    """CUDA is initialized and the first kernels are loaded, as after ``%load_ext``."""
+    """PyTorch with CUDA initialized and the first kernels loaded, as after ``%load_ext``."""
     import torch
 
     import ipygpumem
@@ -80,7 +83,7 @@ def clean(request):
 
 
 @pytest.fixture
-def two(torch):
+def torch_on_two_gpus(torch):
     if torch.cuda.device_count() < 2:
-        pytest.skip("one GPU only: this needs two")
+        pytest.skip("the test needs two GPUs")
     return torch

@@ -1,4 +1,4 @@
-"""Held, peak, cached, pending, outside, others: compared with figures of the device and of PyTorch."""
+"""Held, peak, cached, pending and outside memory, compared with counters of the device and of PyTorch."""
 
 import ctypes
 import subprocess
@@ -12,11 +12,11 @@ import ipygpumem
 from fakes.facts import imbalance
 from ipygpumem.core.units import MIB
 
-GRAIN = 2 * MIB
-"""What CUDA gives at a time: the tolerance of everything that NVML counts."""
+GRANULARITY = 2 * MIB
+"""The unit in which CUDA allocates device memory, and therefore the tolerance for values from NVML."""
 
 
-def balanced(report):
+def check_balance(report):
     for device in report.devices.values():
         assert imbalance(device.before) == 0
         assert imbalance(device.after) == 0
@@ -25,7 +25,7 @@ def balanced(report):
         assert device.after.used - device.before.used == driver + sum(parts)
 
 
-def test_own_entry_is_verified(torch):
+def test_nvml_entry_of_this_process_is_verified(torch):
     reading = ipygpumem.reading().devices["cuda:0"]
     assert reading.mode == "process"
     assert "test allocation" in reading.why
@@ -41,8 +41,8 @@ def test_held_is_exact(torch):
     assert device.held == torch.cuda.memory_allocated() - before == 100 * MIB + 512
     assert device.peak == device.held
     assert device.grades["held"].trust == device.grades["peak"].trust == "exact"
-    assert abs(device.outside) <= GRAIN
-    balanced(m.report)
+    assert abs(device.outside) <= GRANULARITY
+    check_balance(m.report)
     del tensors
 
 
@@ -79,8 +79,8 @@ def test_cache_and_empty_cache(torch):
     with ipygpumem.measure() as drain:
         torch.cuda.empty_cache()
     assert drain.report.devices["cuda:0"].cached <= -64 * MIB
-    balanced(fill.report)
-    balanced(drain.report)
+    check_balance(fill.report)
+    check_balance(drain.report)
 
 
 def test_pending_frees_are_not_cache(torch):
@@ -95,10 +95,10 @@ def test_pending_frees_are_not_cache(torch):
     device = m.report.devices["cuda:0"]
     assert device.pending == 40 * MIB
     assert device.held == 0
-    balanced(m.report)
+    check_balance(m.report)
 
 
-def test_note_about_work_in_flight(torch):
+def test_reading_says_whether_kernels_are_running(torch):
     with ipygpumem.measure() as m:
         torch.cuda._sleep(1_000_000_000)
     assert m.report.devices["cuda:0"].after.busy is True
@@ -107,7 +107,7 @@ def test_note_about_work_in_flight(torch):
     assert m.report.devices["cuda:0"].after.busy is False
 
 
-def test_raw_allocation_is_outside(torch):
+def test_allocation_with_cudart_is_outside_pytorch(torch):
     maps = Path("/proc/self/maps").read_text().splitlines()
     library = next(line.split()[-1] for line in maps if "libcudart" in line.rpartition("/")[2])
     cudart = ctypes.CDLL(library)
@@ -115,27 +115,27 @@ def test_raw_allocation_is_outside(torch):
     with ipygpumem.measure() as m:
         assert cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(64 * MIB)) == 0
     device = m.report.devices["cuda:0"]
-    assert abs(device.outside - 64 * MIB) <= GRAIN
+    assert abs(device.outside - 64 * MIB) <= GRANULARITY
     assert device.held == 0
     assert device.grades["outside"].trust == "exact"
     with ipygpumem.measure() as m:
         assert cudart.cudaFree(pointer) == 0
-    assert abs(m.report.devices["cuda:0"].outside + 64 * MIB) <= GRAIN
-    balanced(m.report)
+    assert abs(m.report.devices["cuda:0"].outside + 64 * MIB) <= GRANULARITY
+    check_balance(m.report)
 
 
-def test_cupy_is_outside(torch):
+def test_cupy_is_outside_pytorch(torch):
     cupy = pytest.importorskip("cupy")
     cupy.cuda.runtime.getDeviceCount()
     with ipygpumem.measure() as m:
         tensors = cupy.empty(256 * MIB, dtype=cupy.uint8)
-    assert abs(m.report.devices["cuda:0"].outside - 256 * MIB) <= GRAIN
+    assert abs(m.report.devices["cuda:0"].outside - 256 * MIB) <= GRANULARITY
     del tensors
     cupy.get_default_memory_pool().free_all_blocks()
 
 
-def test_nccl_is_outside(fresh):
-    facts = fresh(
+def test_nccl_is_outside_pytorch(run_python):
+    values = run_python(
         """
         import torch, torch.distributed as dist, ipygpumem
         ipygpumem.preload_pytorch()
@@ -145,12 +145,12 @@ def test_nccl_is_outside(fresh):
             dist.all_reduce(x)
             torch.cuda.synchronize()
         device = m.report.devices["cuda:0"]
-        tell(outside=device.outside, held=device.held, grade=device.grades["outside"].trust)
+        emit(outside=device.outside, held=device.held, grade=device.grades["outside"].trust)
         dist.destroy_process_group()
         """
     )
-    assert facts["outside"] > 300 * MIB
-    assert facts["grade"] == "exact"
+    assert values["outside"] > 300 * MIB
+    assert values["grade"] == "exact"
 
 
 def test_another_process_is_not_counted(torch):
@@ -158,23 +158,23 @@ def test_another_process_is_not_counted(torch):
         import torch, sys
         x = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
         torch.cuda.synchronize()
-        print("there", flush=True)
+        print("ready", flush=True)
         sys.stdin.readline()
     """
     with ipygpumem.measure() as m:
         process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert process.stdout.readline().strip() == "there"
+        assert process.stdout.readline().strip() == "ready"
     device = m.report.devices["cuda:0"]
     assert device.others > 256 * MIB
-    assert abs(device.outside) <= GRAIN
+    assert abs(device.outside) <= GRANULARITY
     assert device.held == 0
-    balanced(m.report)
+    check_balance(m.report)
     process.communicate("\n", timeout=60)
 
 
-def test_out_of_memory_is_the_user_error(torch, tmp_path):
+def test_out_of_memory_error_is_raised_as_usual(torch, tmp_path):
     path = tmp_path / "oom.pickle"
     with pytest.raises(torch.cuda.OutOfMemoryError), ipygpumem.measure(snapshot=path) as m:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
@@ -198,7 +198,7 @@ def test_graph_capture(torch):
     assert m.report.devices["cuda:0"].held >= 0
 
 
-ACROSS_A_CAPTURE = """
+MEASURE_DURING_CAPTURE = """
 import torch, ipygpumem
 ipygpumem.preload_pytorch()
 x = torch.ones(1024, device="cuda")
@@ -216,15 +216,15 @@ with torch.cuda.stream(side):
     graph.capture_end()
 graph.replay()
 torch.cuda.synchronize()
-tell(value=y.sum().item(), mode=m.report.devices["cuda:0"].after.mode)
+emit(value=y.sum().item(), mode=m.report.devices["cuda:0"].after.mode)
 """
 
 
-def test_capture_on_another_stream(fresh):
+def test_capture_on_another_stream(run_python):
     """A reading must not invalidate a capture that is active while the default stream is the current one."""
-    facts = fresh(ACROSS_A_CAPTURE)
-    assert facts["value"] == 2048
-    assert facts["mode"] == "process"
+    values = run_python(MEASURE_DURING_CAPTURE)
+    assert values["value"] == 2048
+    assert values["mode"] == "process"
 
 
 def test_pinned_host_memory_is_counted(torch):
@@ -234,7 +234,7 @@ def test_pinned_host_memory_is_counted(torch):
     del tensors
 
 
-def test_drop_in_memory_functions(torch):
+def test_replacements_for_ipyexperiments(torch):
     from ipygpumem.compat import ipyexperiments as mem
 
     total, free, used = mem.gpu_mem_get_mbs()
@@ -252,7 +252,7 @@ def test_drop_in_memory_functions(torch):
     assert abs(mem.gpu_mem_get_free_no_cache_mbs() - free_before) <= 2
 
 
-def test_zeta_drop_ins(torch, tmp_path, capsys):
+def test_replacements_for_zeta(torch, tmp_path, capsys):
     with ipygpumem.print_cuda_memory_usage():
         tensors = torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")
     assert capsys.readouterr().out == "CUDA memory usage: 0.39 GB\n"

@@ -1,4 +1,4 @@
-"""Processes with settings that change the order of devices and the allocator."""
+"""Settings that change the order of devices or the allocator, each in its own process."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from ipygpumem.features.report.line import text_line
 from ipygpumem.features.report.table import baseline_line
 device = m.report.devices["cuda:0"]
 uuid = ipygpumem.measurement.runtime.current().monitor.devices[0].uuid
-tell(mode=device.after.mode, why=device.after.why, held=device.held, outside=device.outside, uuid=str(uuid),
+emit(mode=device.after.mode, why=device.after.why, held=device.held, outside=device.outside, uuid=str(uuid),
      imbalance=imbalance(device.after), count=torch.cuda.device_count(), line=baseline_line(baseline),
      torch_why=device.after.torch_why, text=text_line(m.report), process=device.after.process,
      context=baseline.context, kernels=baseline.kernels, workspace=baseline.workspace)
@@ -30,46 +30,46 @@ def uuids():
     return [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(torch.cuda.device_count())]
 
 
-def test_device_by_index_and_uuid(torch, fresh):
+def test_device_by_index_and_uuid(torch, run_python):
     index = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     for visible in (index, uuids()[0], uuids()[0][:12]):
-        facts = fresh(READ_DEVICE, CUDA_VISIBLE_DEVICES=visible)
-        assert (facts["mode"], facts["held"], facts["imbalance"]) == ("process", 64 * MIB, 0)
-        assert f"GPU-{facts['uuid']}" == uuids()[0]
-        assert "test allocation" in facts["why"]
+        values = run_python(READ_DEVICE, CUDA_VISIBLE_DEVICES=visible)
+        assert (values["mode"], values["held"], values["imbalance"]) == ("process", 64 * MIB, 0)
+        assert f"GPU-{values['uuid']}" == uuids()[0]
+        assert "test allocation" in values["why"]
 
 
-def test_reversed_device_order(two, fresh):
+def test_reversed_device_order(torch_on_two_gpus, run_python):
     for visible, first in (("0,1", 0), ("1,0", 1), ("1", 1), (f"{uuids()[1]},{uuids()[0]}", 1)):
-        facts = fresh(READ_DEVICE, CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")
-        assert f"GPU-{facts['uuid']}" == uuids()[first]
-        assert (facts["mode"], facts["held"], facts["imbalance"]) == ("process", 64 * MIB, 0)
+        values = run_python(READ_DEVICE, CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+        assert f"GPU-{values['uuid']}" == uuids()[first]
+        assert (values["mode"], values["held"], values["imbalance"]) == ("process", 64 * MIB, 0)
 
 
-def test_expandable_segments(torch, fresh):
-    facts = fresh(READ_DEVICE, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
-    assert (facts["mode"], facts["held"], facts["imbalance"]) == ("process", 64 * MIB, 0)
-    assert abs(facts["outside"]) <= 4 * MIB
+def test_expandable_segments(torch, run_python):
+    values = run_python(READ_DEVICE, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    assert (values["mode"], values["held"], values["imbalance"]) == ("process", 64 * MIB, 0)
+    assert abs(values["outside"]) <= 4 * MIB
 
 
-def test_cuda_malloc_async(torch, fresh, tmp_path):
-    facts = fresh(
+def test_cuda_malloc_async(torch, run_python, tmp_path):
+    values = run_python(
         READ_DEVICE
         + f"""
 try:
     ipygpumem.measure(snapshot={str(tmp_path / "x.pickle")!r})
 except ipygpumem.RecordingError as error:
-    tell(refused=str(error))
+    emit(refused=str(error))
 """,
         PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync",
     )
-    assert facts["held"] == 64 * MIB
-    assert "default memory pool" in facts["torch_why"]
-    assert "cudaMallocAsync" in facts["refused"]
-    assert facts["imbalance"] == 0
+    assert values["held"] == 64 * MIB
+    assert "default memory pool" in values["torch_why"]
+    assert "cudaMallocAsync" in values["refused"]
+    assert values["imbalance"] == 0
 
 
-def test_pluggable_allocator(torch, fresh, tmp_path):
+def test_pluggable_allocator(torch, run_python, tmp_path):
     import shutil
     import subprocess
 
@@ -77,30 +77,30 @@ def test_pluggable_allocator(torch, fresh, tmp_path):
     source = tmp_path / "alloc.cu"
     source.write_text(
         "#include <cuda_runtime.h>\n#include <sys/types.h>\n"
-        'extern "C" void* take(ssize_t size, int device, cudaStream_t stream)'
+        'extern "C" void* allocate(ssize_t size, int device, cudaStream_t stream)'
         "{ void* p; cudaMalloc(&p, size); return p; }\n"
-        'extern "C" void give(void* p, ssize_t size, int device, cudaStream_t stream) { cudaFree(p); }\n'
+        'extern "C" void release(void* p, ssize_t size, int device, cudaStream_t stream) { cudaFree(p); }\n'
     )
     library = tmp_path / "alloc.so"
     subprocess.run([compiler, "-shared", "-Xcompiler", "-fPIC", "-o", library, source], check=True, timeout=200)
-    facts = fresh(
+    values = run_python(
         f"""
         import torch, ipygpumem
         torch.cuda.memory.change_current_allocator(
-            torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "take", "give"))
+            torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "allocate", "release"))
         from ipygpumem.features.report.line import text_line
         ipygpumem.preload_pytorch()
         with ipygpumem.measure() as m:
             x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
         device = m.report.devices["cuda:0"]
-        tell(held=device.held, process=device.process, why=device.after.torch_why, mode=device.after.mode,
+        emit(held=device.held, process=device.process, why=device.after.torch_why, mode=device.after.mode,
              grade=device.grades["held"].trust, text=text_line(m.report))
         """
     )
-    assert facts["held"] is None
-    assert facts["grade"] == "unknown"
-    assert facts["mode"] == "process"
-    assert facts["process"] == pytest.approx(64 * MIB, abs=2 * MIB)
+    assert values["held"] is None
+    assert values["grade"] == "unknown"
+    assert values["mode"] == "process"
+    assert values["process"] == pytest.approx(64 * MIB, abs=2 * MIB)
 
 
 FIRST_USES = """
@@ -122,29 +122,29 @@ first("copy", lambda: f(1000, 1000).cpu())
 linear = torch.nn.Linear(512, 512).cuda()
 with torch.no_grad():
     first("linear", lambda: torch.nn.functional.gelu(linear(f(64, 512))))
-tell(**a)
+emit(**a)
 """
 
 
-def test_first_kernels_are_in_baseline(torch, fresh):
-    facts = fresh(FIRST_USES)
-    used = {name: value for name, value in facts.items() if isinstance(value, int) and name != "returncode"}
+def test_first_kernels_are_in_baseline(torch, run_python):
+    values = run_python(FIRST_USES)
+    used = {name: value for name, value in values.items() if isinstance(value, int) and name != "returncode"}
     assert len(used) == 7
     assert all(abs(value) <= 4 * MIB for value in used.values()), str({k: v / MIB for k, v in used.items()})
 
 
-def test_preload_adds_up(torch, fresh):
-    facts = fresh(READ_DEVICE)
-    total = (facts["context"] + facts["kernels"]) / MIB
-    assert facts["context"] > 300 * MIB
-    assert 0 < facts["kernels"] < 200 * MIB
-    assert f"baseline {round(total)} MiB (context " in facts["line"]
-    assert "cuBLAS workspace" in facts["line"]
+def test_preload_adds_up(torch, run_python):
+    values = run_python(READ_DEVICE)
+    total = (values["context"] + values["kernels"]) / MIB
+    assert values["context"] > 300 * MIB
+    assert 0 < values["kernels"] < 200 * MIB
+    assert f"baseline {round(total)} MiB (context " in values["line"]
+    assert "cuBLAS workspace" in values["line"]
 
 
-def test_preload_leaves_no_trace(torch, fresh):
-    """Random state, default flags and peak counters are unchanged."""
-    facts = fresh(
+def test_preload_has_no_side_effects(torch, run_python):
+    """The random state and the peak counters are unchanged."""
+    values = run_python(
         """
         import torch, ipygpumem
         torch.manual_seed(7)
@@ -152,79 +152,79 @@ def test_preload_leaves_no_trace(torch, fresh):
         ipygpumem.preload_pytorch()
         same_cpu = bool((torch.get_rng_state() == state).all())
         value = torch.rand(3, device="cuda").tolist()
-        tell(same_cpu=same_cpu, value=value, peak=torch.cuda.max_memory_allocated(),
+        emit(same_cpu=same_cpu, value=value, peak=torch.cuda.max_memory_allocated(),
              now=torch.cuda.memory_allocated())
         """
     )
-    bare = fresh(
+    bare = run_python(
         """
         import torch
         torch.manual_seed(7)
-        tell(value=torch.rand(3, device="cuda").tolist())
+        emit(value=torch.rand(3, device="cuda").tolist())
         """
     )
-    assert facts["same_cpu"]
-    assert facts["value"] == bare["value"]
-    # the random numbers take 512 bytes besides the workspace
-    assert 0 <= facts["peak"] - facts["now"] <= 2 * MIB
+    assert values["same_cpu"]
+    assert values["value"] == bare["value"]
+    # the random numbers need 512 bytes in addition to the workspace
+    assert 0 <= values["peak"] - values["now"] <= 2 * MIB
 
 
-def test_no_context_on_unused_device(two, fresh):
-    facts = fresh(
+def test_no_context_on_unused_device(torch_on_two_gpus, run_python):
+    values = run_python(
         """
         import torch, ipygpumem
         ipygpumem.preload_pytorch()
         with ipygpumem.measure():
             torch.ones(10, device="cuda:0")
-        tell(other=bool(torch._C._cuda_hasPrimaryContext(1)))
+        emit(other=bool(torch._C._cuda_hasPrimaryContext(1)))
         with ipygpumem.measure() as m:
             torch.ones(64 << 20, dtype=torch.uint8, device="cuda:1")
             x = torch.ones(64 << 20, dtype=torch.uint8, device="cuda:1")
         device = m.report.devices["cuda:1"]
-        tell(held=device.held, started=device.started, outside=device.outside, mode=device.after.mode,
+        emit(held=device.held, started=device.started, outside=device.outside, mode=device.after.mode,
              idle=m.report.devices["cuda:0"].held)
         """
     )
-    assert facts["other"] is False
-    assert facts["held"] == 64 * MIB
-    assert facts["started"] is True
-    assert facts["outside"] > 200 * MIB
-    assert facts["mode"] == "process"
-    assert facts["idle"] == 0
+    assert values["other"] is False
+    assert values["held"] == 64 * MIB
+    assert values["started"] is True
+    assert values["outside"] > 200 * MIB
+    assert values["mode"] == "process"
+    assert values["idle"] == 0
 
 
-def test_warning_of_deprecated_package_is_hidden(torch, fresh):
-    facts = fresh("import ipygpumem\nr = ipygpumem.preload_pytorch()\ntell(ok=r.device)")
-    assert "FutureWarning" not in facts["stderr"]
-    assert json.dumps(facts["ok"]) == '"cuda:0"'
+def test_warning_of_deprecated_package_is_hidden(torch, run_python):
+    values = run_python("import ipygpumem\nr = ipygpumem.preload_pytorch()\nemit(ok=r.device)")
+    assert "FutureWarning" not in values["stderr"]
+    assert json.dumps(values["ok"]) == '"cuda:0"'
 
 
-def test_preload_context_only(torch, fresh):
-    facts = fresh(
+def test_preload_context_only(torch, run_python):
+    values = run_python(
         """
         import torch
         from ipygpumem.measurement.runtime import current
         baseline = current().preload("context")
         device = baseline.reading.devices["cuda:0"]
-        tell(context=baseline.context, kernels=baseline.kernels, reserved=device.reserved, mode=device.mode)
+        emit(context=baseline.context, kernels=baseline.kernels, reserved=device.reserved, mode=device.mode)
         """
     )
-    assert facts["context"] > 300 * MIB
-    assert (facts["kernels"], facts["reserved"], facts["mode"]) == (0, 0, "process")
+    assert values["context"] > 300 * MIB
+    assert (values["kernels"], values["reserved"], values["mode"]) == (0, 0, "process")
 
 
-def test_test_allocation_is_outside_pytorch(torch, fresh):
+def test_test_allocation_is_outside_pytorch(torch, run_python):
     """The test allocation uses the loaded runtime, and does not change PyTorch's allocator."""
-    facts = fresh(
+    values = run_python(
         """
         import torch, ipygpumem
         ipygpumem.preload_pytorch()
         before = torch.cuda.memory_stats()["segment.all.allocated"]
         device = ipygpumem.measurement.runtime.current().monitor.devices[0]
         device.verify(torch, torch.cuda.memory_reserved())
-        tell(mode=device.mode, why=device.reason,
-             moved=torch.cuda.memory_stats()["segment.all.allocated"] - before)
+        emit(mode=device.mode, why=device.reason,
+             new_segments=torch.cuda.memory_stats()["segment.all.allocated"] - before)
         """
     )
-    assert (facts["mode"], facts["moved"]) == ("process", 0)
-    assert "test allocation" in facts["why"]
+    assert (values["mode"], values["new_segments"]) == ("process", 0)
+    assert "test allocation" in values["why"]

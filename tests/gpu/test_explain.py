@@ -1,11 +1,11 @@
-"""Waterfalls and other processes on a real GPU."""
+"""Waterfall charts and other processes on a real GPU."""
 
 import shutil
 
 import pytest
 
 MIB = 1 << 20
-GRAIN = 2 * MIB
+GRANULARITY = 2 * MIB
 
 HEAD = """
 import ctypes, gc, os, subprocess, sys, time
@@ -13,16 +13,17 @@ import torch, ipygpumem
 from fakes.facts import waterfall_imbalance
 MIB = 1 << 20
 ipygpumem.preload_pytorch()
-def steps():
-    (fall,) = ipygpumem.explain(device=[0]).devices
-    assert waterfall_imbalance(fall) == 0
-    return {step.label: step.amount for step in fall.steps}, [step.grade.trust for step in fall.steps], fall.summary
+def explain_steps():
+    (waterfall,) = ipygpumem.explain(device=[0]).devices
+    assert waterfall_imbalance(waterfall) == 0
+    steps = waterfall.steps
+    return {step.label: step.amount for step in steps}, [step.grade.trust for step in steps], waterfall.summary
 library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])
 cudart, pointer = ctypes.CDLL(library), ctypes.c_void_p()
 OTHER = '''
 import torch, sys
 x = torch.empty(256 << 20, dtype=torch.uint8, device="cuda"); torch.cuda.synchronize()
-print("there", flush=True); sys.stdin.readline()
+print("ready", flush=True); sys.stdin.readline()
 '''
 def other(**variables):
     child = subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -33,8 +34,8 @@ def other(**variables):
 
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
-def test_memory_freed_by_empty_cache(fresh, settings):
-    facts = fresh(
+def test_memory_freed_by_empty_cache(run_python, settings):
+    values = run_python(
         HEAD
         + """
 tensors = [torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for size in (1, 3, 30, 7, 100, 1, 64)]
@@ -47,78 +48,78 @@ for i in (1, 2, 4):
     tensors[i] = None
 gc.collect()
 torch.cuda.synchronize()
-before, trusts, summary = steps()
+before, trusts, summary = explain_steps()
 reserved = torch.cuda.memory_reserved()
 torch.cuda.empty_cache()
 freed = reserved - torch.cuda.memory_reserved()
-after, _, _ = steps()
-tell(before=before, after=after, freed=freed, allocated=torch.cuda.memory_allocated(), summary=summary, trusts=trusts)
+after, _, _ = explain_steps()
+emit(before=before, after=after, freed=freed, allocated=torch.cuda.memory_allocated(), summary=summary, trusts=trusts)
 """,
         PYTORCH_ALLOC_CONF=settings,
         PYTORCH_CUDA_ALLOC_CONF=settings,
     )
-    before, after = facts["before"], facts["after"]
-    assert facts["freed"] == before["cached, can be freed"] > 0
+    before, after = values["before"], values["after"]
+    assert values["freed"] == before["cached, can be freed"] > 0
     assert "cached, can be freed" not in after
     assert after["unused in private pools of graphs"] == before["unused in private pools of graphs"] > 0
-    assert after["allocated (tensors)"] == facts["allocated"]
+    assert after["allocated (tensors)"] == values["allocated"]
     drop = before["nvidia-smi shows"] - after["nvidia-smi shows"]
-    assert abs(drop - facts["freed"]) <= GRAIN
+    assert abs(drop - values["freed"]) <= GRANULARITY
     assert {"CUDA context", "first kernels", "this process"} <= set(before)
-    assert "torch.cuda.empty_cache() frees" in facts["summary"]
+    assert "torch.cuda.empty_cache() frees" in values["summary"]
 
 
-@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi here")
-def test_first_step_matches_nvidia_smi(fresh):
-    facts = fresh(
+@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="nvidia-smi is not installed")
+def test_first_step_matches_nvidia_smi(run_python):
+    values = run_python(
         HEAD
         + """
 x = torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
 uuid = str(torch.cuda.get_device_properties(0).uuid)
 query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", f"GPU-{uuid}"]
 shown = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-sizes, _, _ = steps()
-tell(shown=int(shown) * MIB, sizes=sizes["nvidia-smi shows"])
+sizes, _, _ = explain_steps()
+emit(shown=int(shown) * MIB, sizes=sizes["nvidia-smi shows"])
 """
     )
-    assert abs(facts["shown"] - facts["sizes"]) <= GRAIN
+    assert abs(values["shown"] - values["sizes"]) <= GRANULARITY
 
 
-def test_libraries_and_managed_memory(fresh):
+def test_libraries_and_managed_memory(run_python):
     pytest.importorskip("llvmlite")
-    facts = fresh(
+    values = run_python(
         HEAD
         + """
 from ipygpumem.features.outside.cupti_records import outside_records
 outside_records().acquire()
-base, _, _ = steps()
+base, _, _ = explain_steps()
 cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB))
 managed = ctypes.c_void_p()
 cudart.cudaMallocManaged(ctypes.byref(managed), ctypes.c_size_t(128 * MIB), 1)
 cudart.cudaMemset(managed, 1, ctypes.c_size_t(128 * MIB))
 torch.cuda.synchronize()
-sizes, trusts, _ = steps()
+sizes, trusts, _ = explain_steps()
 cudart.cudaFree(pointer); cudart.cudaFree(managed)
-sizes_after, _, _ = steps()
+sizes_after, _, _ = explain_steps()
 outside_records().release()
-tell(base=base, sizes=sizes, after=sizes_after, trusts=trusts)
+emit(base=base, sizes=sizes, after=sizes_after, trusts=trusts)
 """
     )
-    assert facts["sizes"]["ctypes"] == 512 * MIB
-    assert abs(facts["sizes"]["managed memory"] - 128 * MIB) <= GRAIN
-    assert "ctypes" not in facts["after"] and "managed memory" not in facts["after"]
+    assert values["sizes"]["ctypes"] == 512 * MIB
+    assert abs(values["sizes"]["managed memory"] - 128 * MIB) <= GRANULARITY
+    assert "ctypes" not in values["after"] and "managed memory" not in values["after"]
     kernels = "kernel code, stacks, graphs"
-    assert abs(facts["sizes"].get(kernels, 0) - facts["base"].get(kernels, 0)) <= GRAIN
+    assert abs(values["sizes"].get(kernels, 0) - values["base"].get(kernels, 0)) <= GRANULARITY
 
 
-def test_start_and_end_of_another_process(fresh):
-    facts = fresh(
+def test_start_and_end_of_another_process(run_python):
+    values = run_python(
         HEAD
         + """
 with ipygpumem.measure() as m:
     child = other(JPY_SESSION_NAME="/home/me/other.ipynb", JPY_PARENT_PID="1")
 (began,) = [change for change in m.report.neighbours if change.event == "began"]
-sizes, _, _ = steps()
+sizes, _, _ = explain_steps()
 (device, *_) = ipygpumem.processes()
 from ipygpumem.features.report.line import text_line
 line = text_line(m.report)
@@ -127,7 +128,7 @@ with ipygpumem.measure() as m:
     time.sleep(0.5)
 ended = [change for change in m.report.neighbours if change.neighbour.pid == began.neighbour.pid]
 process = device.neighbours[0]
-tell(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.change, began.event],
+emit(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.change, began.event],
      sizes=sizes, line=line, ended=[[e.neighbour.pid, e.event, e.change] for e in ended],
      process=[process.pid, process.relation, process.amount, process.why, process.command],
      own=[device.pid, device.why],
@@ -135,21 +136,21 @@ tell(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.
      here=os.getpid())
 """
     )
-    if facts["own"][0] != facts["here"]:
-        # in a container with its own pids, processes are not looked up
-        assert facts["process"][1] == "unknown" and facts["process"][3]
+    if values["own"][0] != values["here"]:
+        # in a container with its own process ids, the names of processes are unknown
+        assert values["process"][1] == "unknown" and values["process"][3]
         return
-    pid, kind, change, event = facts["began"]
-    assert (pid, kind, event) == (facts["pid"], "child", "began")
+    pid, kind, change, event = values["began"]
+    assert (pid, kind, event) == (values["pid"], "child", "began")
     assert change > 256 * MIB
-    assert facts["ended"] == [[facts["pid"], "ended", -change]]
-    assert f"pid {pid} (python" in facts["line"] and "child of this process) started" in facts["line"]
-    assert facts["sum"] == facts["used"]
-    assert any(label.startswith(f"pid {pid} (") for label in facts["sizes"])
+    assert values["ended"] == [[values["pid"], "ended", -change]]
+    assert f"pid {pid} (python" in values["line"] and "child of this process) started" in values["line"]
+    assert values["sum"] == values["used"]
+    assert any(label.startswith(f"pid {pid} (") for label in values["sizes"])
 
 
-def test_reading_time(fresh):
-    facts = fresh(
+def test_reading_time(run_python):
+    values = run_python(
         HEAD
         + """
 import statistics
@@ -163,15 +164,15 @@ def empty():
     with ipygpumem.measure():
         pass
 ipygpumem.explain()
-tell(measure=cost(empty), explain=cost(lambda: ipygpumem.explain(device=[0])), processes=cost(ipygpumem.processes))
+emit(measure=cost(empty), explain=cost(lambda: ipygpumem.explain(device=[0])), processes=cost(ipygpumem.processes))
 child.communicate("x")
 """
     )
-    print({name: f"{facts[name]:.0f} us" for name in ("measure", "explain", "processes")})
-    assert facts["measure"] > 0
+    print({name: f"{values[name]:.0f} us" for name in ("measure", "explain", "processes")})
+    assert values["measure"] > 0
 
 
-def test_text_without_ipython(fresh):
-    facts = fresh("import ipygpumem\nipygpumem.preload_pytorch()\ntell(text=str(ipygpumem.explain()))")
-    assert facts["text"].splitlines()[0].startswith("cuda:0, ")
-    assert "▒" in facts["text"]
+def test_text_without_ipython(run_python):
+    values = run_python("import ipygpumem\nipygpumem.preload_pytorch()\nemit(text=str(ipygpumem.explain()))")
+    assert values["text"].splitlines()[0].startswith("cuda:0, ")
+    assert "▒" in values["text"]

@@ -50,13 +50,13 @@ read("last")
 read("unloaded")
 f = u8(10)
 read("after unload")
-tell(out=out, total=torch.cuda.memory_summary().count("|"))
+emit(out=out, total=torch.cuda.memory_summary().count("|"))
 """
 
 
-def test_user_reads_equal_values_with_and_without_extension(fresh):
-    reference = fresh(READS.format(setup="import contextlib\ncell = contextlib.nullcontext", teardown=""))
-    measured = fresh(
+def test_counters_are_equal_with_and_without_extension(run_python):
+    reference = run_python(READS.format(setup="import contextlib\ncell = contextlib.nullcontext", teardown=""))
+    measured = run_python(
         READS.format(
             setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure",
             teardown="from ipygpumem.measurement.runtime import current; current().peaks.remove()",
@@ -76,13 +76,15 @@ def f(x):
     return y.sum() + n * 0
 with cell():
     value = float(f(torch.ones(1024, device="cuda")))
-tell(value=value)
+emit(value=value)
 """
 
 
-def test_compiled_code_that_reads_counters(fresh):
-    reference = fresh(COMPILED.format(setup="import contextlib\ncell = contextlib.nullcontext"))
-    measured = fresh(COMPILED.format(setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure"))
+def test_compiled_code_that_reads_counters(run_python):
+    reference = run_python(COMPILED.format(setup="import contextlib\ncell = contextlib.nullcontext"))
+    measured = run_python(
+        COMPILED.format(setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure")
+    )
     assert measured["value"] == reference["value"] == 2048
 
 
@@ -91,14 +93,14 @@ def test_own_recording(torch, tmp_path):
     with ipygpumem.measure(snapshot=path) as m:
         tensors = [torch.empty(MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
     del tensors
-    facts = m.report.recording
+    recording = m.report.recording
     raw = path.read_bytes()
     assert raw[:2] == b"\x80\x04"
     snapshot = pickle.loads(raw)
     trace = snapshot["device_traces"][0]
     assert [event["action"] for event in trace].count("alloc") == 10
-    assert facts.events == sum(map(len, snapshot["device_traces"]))
-    assert (facts.dropped, facts.own, facts.error) == (0, True, "")
+    assert recording.events == sum(map(len, snapshot["device_traces"]))
+    assert (recording.dropped, recording.own, recording.error) == (0, True, "")
     measured = snapshot["ipygpumem"]
     assert measured["schema"] == 1
     cell = measured["cells"][0]
@@ -127,12 +129,12 @@ def test_dropped_events_are_counted(torch, tmp_path):
     with ipygpumem.measure(snapshot=tmp_path / "x.pickle", max_entries=10) as m:
         for _ in range(50):
             torch.empty(MIB, dtype=torch.uint8, device="cuda")
-    facts = m.report.recording
-    assert facts.events == 10
+    recording = m.report.recording
+    assert recording.events == 10
     recorded = sum(
         event["action"] == "alloc" for event in pickle.loads((tmp_path / "x.pickle").read_bytes())["device_traces"][0]
     )
-    assert facts.dropped == 50 - recorded
+    assert recording.dropped == 50 - recorded
 
 
 def test_recording_within_user_recording(torch, tmp_path):
@@ -162,7 +164,7 @@ def test_user_takes_over_recording(torch, tmp_path):
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
-AFTER_A_FAILED_KERNEL = """
+FAILED_KERNEL = """
 import torch, ipygpumem
 ipygpumem.preload_pytorch()
 x = torch.zeros(10, device="cuda")
@@ -171,23 +173,23 @@ try:
         x[torch.tensor([100], device="cuda")]
         torch.cuda.synchronize()
 except Exception as error:
-    tell(error=type(error).__name__)
+    emit(error=type(error).__name__)
 with ipygpumem.measure() as m:
     pass
 device = m.report.devices["cuda:0"]
-tell(held=device.held, used=device.after.used, mode=device.after.mode)
+emit(held=device.held, used=device.after.used, mode=device.after.mode)
 """
 
 
-def test_reports_after_failed_kernel(fresh):
-    facts = fresh(AFTER_A_FAILED_KERNEL)
-    assert facts["error"] in {"RuntimeError", "AcceleratorError"}
-    assert facts["held"] == 0
-    assert facts["used"] > 0
+def test_reports_after_failed_kernel(run_python):
+    values = run_python(FAILED_KERNEL)
+    assert values["error"] in {"RuntimeError", "AcceleratorError"}
+    assert values["held"] == 0
+    assert values["used"] > 0
 
 
-def test_forked_child_does_nothing(fresh, tmp_path):
-    facts = fresh(
+def test_forked_child_does_nothing(run_python, tmp_path):
+    values = run_python(
         f"""
         import os, torch, ipygpumem
         ipygpumem.preload_pytorch()
@@ -198,11 +200,11 @@ def test_forked_child_does_nothing(fresh, tmp_path):
                 os._exit(0 if not os.path.exists({str(tmp_path / "x.pickle")!r}) else 1)
             status = os.waitpid(pid, 0)[1]
             x = torch.ones(1000, device="cuda")
-        tell(child=status, saved=os.path.exists({str(tmp_path / "x.pickle")!r}))
+        emit(child=status, saved=os.path.exists({str(tmp_path / "x.pickle")!r}))
         """
     )
-    assert facts["child"] == 0
-    assert facts["saved"] is True
+    assert values["child"] == 0
+    assert values["saved"] is True
 
 
 def test_peaks_without_reset_are_bounds_below_and_exact_above_record(torch):

@@ -1,4 +1,4 @@
-"""Holders of memory, freeing memory, and the panel of out-of-memory errors, in a kernel on a GPU."""
+"""`%gpumem who`, `%gpumem free` and the out-of-memory panel in a real kernel on a GPU."""
 
 import json
 import os
@@ -18,25 +18,25 @@ TOLERANCE = 2 * MIB
 START = """
 %load_ext ipygpumem
 import gc, json, torch, ipygpumem
-def tell(**facts):
-    print("FACTS " + json.dumps(facts))
+def emit(**values):
+    print("VALUES " + json.dumps(values))
 def who():
     holders = ipygpumem.holders()
     first = holders.largest(1)[0]
     total = holders.total("cuda:0")
-    tell(
+    emit(
         first=first.name, amount=first.amount, note=first.note, kinds=dict(first.kinds), part=first.parts[0].name,
         free=holders.freeable("cuda:0", "traceback"), free_out=holders.freeable("cuda:0", "traceback", "output"),
         sum=total.held + total.unreached, allocated=total.allocated, seconds=holders.seconds, complete=holders.complete,
         rest={part.label: part.amount for part in total.rest}, now=torch.cuda.memory_allocated(),
     )
 def allocated():
-    tell(now=torch.cuda.memory_allocated())
+    emit(now=torch.cuda.memory_allocated())
 """
 
 
 def run(*cells, **environment):
-    """Run the cells of a notebook after START, and return the output of each."""
+    """Run START and these cells as a notebook, and return the output of each of these cells."""
     texts = [textwrap.dedent(cell).strip() for cell in (START, *cells)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
     client = nbclient.NotebookClient(notebook, timeout=120, allow_errors=True)
@@ -49,13 +49,13 @@ class CellOutput:
         self.printed = "".join(out["text"] for out in cell.outputs if out.output_type == "stream")
         self.error = next((out.ename for out in cell.outputs if out.output_type == "error"), None)
         self.shown = "\n".join(out["data"]["text/plain"] for out in cell.outputs if out.output_type == "display_data")
-        self.facts = {}
+        self.values = {}
         for line in self.printed.splitlines():
-            if line.startswith("FACTS "):
-                self.facts.update(json.loads(line[6:]))
+            if line.startswith("VALUES "):
+                self.values.update(json.loads(line.removeprefix("VALUES ")))
 
     def __getattr__(self, name):
-        return self.facts[name]
+        return self.values[name]
 
 
 def is_close(nbytes, expected):
@@ -64,7 +64,7 @@ def is_close(nbytes, expected):
 
 @pytest.fixture(scope="module")
 def cases():
-    """The outputs of cases that share a kernel: each creates a holder, finds it and frees it."""
+    """The outputs of each case by name. Each case creates a holder, finds it and frees it, all in one kernel."""
     names, cells = [], []
 
     def case(name, *steps):
@@ -82,7 +82,7 @@ def cases():
             losses.append(net(x).relu().square().mean())
         """,
         "who()",
-        "before = torch.cuda.memory_allocated(); del losses; tell(freed=before - torch.cuda.memory_allocated())",
+        "before = torch.cuda.memory_allocated(); del losses; emit(freed=before - torch.cuda.memory_allocated())",
         "del net, x",
     )
     case(
@@ -131,7 +131,7 @@ def cases():
         """,
         "who()",
         "before = torch.cuda.memory_allocated()\n%gpumem free predict",
-        "tell(freed=before - torch.cuda.memory_allocated())",
+        "emit(freed=before - torch.cuda.memory_allocated())",
     )
     case(
         "optimizer",
@@ -152,8 +152,8 @@ def cases():
 
 def test_holders_add_up_to_the_allocated_memory(cases):
     for name in ("loss", "traceback", "output", "lru", "closure", "optimizer"):
-        output = next(output for output in cases[name] if "sum" in output.facts)
-        assert output.sum == output.allocated == output.now, (name, output.facts)
+        output = next(output for output in cases[name] if "sum" in output.values)
+        assert output.sum == output.allocated == output.now, (name, output.values)
         assert output.complete
         assert output.seconds < 2
 
@@ -172,7 +172,7 @@ def test_local_variables_of_failed_cell(cases):
     assert search.first == "last exception: fail() x"
     assert is_close(search.amount, 2 * GIB)
     assert is_close(search.free, 2 * GIB)
-    assert is_close(search.now - after.now, search.free), "free releases the announced size"
+    assert is_close(search.now - after.now, search.free), "%gpumem free frees the announced size"
     assert "freed: the traceback of ValueError" in free.shown
     assert "-2.0 GiB" in free.shown
     assert debug.error is None
@@ -183,8 +183,8 @@ def test_displayed_output(cases):
     assert search.first.startswith("Out[")
     assert is_close(search.amount, 65536 * 4096 * 4)
     assert after_free.first == search.first
-    assert is_close(after_free.now - after.now, after_free.free_out), "--out releases the announced size"
-    assert after_free.free_out > search.free_out, "the graph of the output keeps its input after the model is deleted"
+    assert is_close(after_free.now - after.now, after_free.free_out), "--out frees the announced size"
+    assert after_free.free_out > search.free_out, "the autograd graph of the output keeps its input alive"
     assert "freed: 1 output" in free.shown
 
 
@@ -208,7 +208,7 @@ def test_parameters_held_only_by_optimizer(cases):
 
 
 def test_all_memory_was_freed(cases):
-    assert cases["end"][0].now < 64 * MIB, "except for cuBLAS's workspace"
+    assert cases["end"][0].now < 64 * MIB, "only cuBLAS's workspace remains"
 
 
 def test_fragmented_heap():
@@ -331,8 +331,8 @@ def test_oom_snapshot_of_any_cell(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["oom_1.pickle"]
 
 
-def test_no_hook_is_called_and_no_checkpoint_is_recomputed(fresh):
-    facts = fresh(
+def test_no_hook_is_called_and_no_checkpoint_is_recomputed(run_python):
+    values = run_python(
         """
         import torch, ipygpumem
         from torch.utils.checkpoint import checkpoint
@@ -352,37 +352,37 @@ def test_no_hook_is_called_and_no_checkpoint_is_recomputed(fresh):
         holders = ipygpumem.holders()
         total = holders.total("cuda:0")
         off = total.allocated - total.held - total.unreached
-        tell(same=calls == before, names=[holder.name for holder in holders.holders], off=off)
+        emit(same=calls == before, names=[holder.name for holder in holders.holders], off=off)
         z.sum().backward()
-        tell(ran="unpack" in calls)
+        emit(ran="unpack" in calls)
         """
     )
-    assert facts["same"]
-    assert facts["ran"]
-    assert {"x", "y", "z"} <= set(facts["names"])
-    assert facts["off"] == 0
+    assert values["same"]
+    assert values["ran"]
+    assert {"x", "y", "z"} <= set(values["names"])
+    assert values["off"] == 0
 
 
-def test_ten_thousand_tensors_in_a_million_objects(fresh):
-    facts = fresh(
+def test_ten_thousand_tensors_in_a_million_objects(run_python):
+    values = run_python(
         """
         import torch, ipygpumem
         keep = [{"a": [i], "b": str(i)} for i in range(500_000)]
         tensors = [torch.ones(100, device="cuda") for _ in range(10_000)]
         ipygpumem.holders()
         holders = ipygpumem.holders()
-        tell(seconds=holders.seconds, objects=holders.objects, name=holders.holders[0].name,
+        emit(seconds=holders.seconds, objects=holders.objects, name=holders.holders[0].name,
              count=holders.holders[0].count, complete=holders.complete)
         """
     )
-    assert facts["objects"] > 1_000_000
-    assert (facts["name"], facts["count"]) == ("tensors", 10_000)
-    assert facts["complete"]
-    print("seconds", facts["seconds"])
+    assert values["objects"] > 1_000_000
+    assert (values["name"], values["count"]) == ("tensors", 10_000)
+    assert values["complete"]
+    print("seconds", values["seconds"])
 
 
-def test_memory_of_another_process_is_reported_separately(fresh):
-    facts = fresh(
+def test_memory_of_another_process_is_reported_separately(run_python):
+    values = run_python(
         """
         import torch, ipygpumem
         import torch.multiprocessing as processes
@@ -400,23 +400,23 @@ def test_memory_of_another_process_is_reported_separately(fresh):
             holders = ipygpumem.holders()
             total = holders.total("cuda:0")
             names = [holder.name for holder in holders.holders]
-            tell(names=names, notes=list(holders.notes), sum=total.held + total.unreached,
+            emit(names=names, notes=list(holders.notes), sum=total.held + total.unreached,
                  allocated=torch.cuda.memory_allocated())
             del shared
             done.set()
             process.join()
         """
     )
-    assert facts["names"] == ["own"]
-    assert facts["sum"] == facts["allocated"] == 8 * MIB
-    assert "64.0 MiB of tensor memory is not counted because PyTorch did not allocate it" in facts["notes"][0]
+    assert values["names"] == ["own"]
+    assert values["sum"] == values["allocated"] == 8 * MIB
+    assert "64.0 MiB of tensor memory is not counted because PyTorch did not allocate it" in values["notes"][0]
 
 
 def test_after_failed_kernel():
     outputs = run(
         "x = torch.zeros(64 << 20, dtype=torch.uint8, device='cuda')",
         "torch.zeros(10, device='cuda')[torch.tensor([100], device='cuda')]\ntorch.cuda.synchronize()",
-        "holders = ipygpumem.holders(); tell(names=[holder.name for holder in holders.holders])",
+        "holders = ipygpumem.holders(); emit(names=[holder.name for holder in holders.holders])",
         "%gpumem who",
         "%gpumem free",
     )
@@ -432,14 +432,14 @@ def test_storage_at_address_of_freed_storage_is_new():
         "old = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); place = old.data_ptr()\n%gpumem who",
         "del old\nfresh = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')",
         "%gpumem who --new -v holders",
-        "tell(same=fresh.data_ptr() == place, names=[holder.name for holder in holders.holders])",
+        "emit(same=fresh.data_ptr() == place, names=[holder.name for holder in holders.holders])",
     )
     assert outputs[3].same
     assert outputs[3].names == ["fresh"]
 
 
-def test_thread_that_allocates_during_search(fresh):
-    facts = fresh(
+def test_thread_that_allocates_during_search(run_python):
+    values = run_python(
         """
         import threading, torch, ipygpumem
         ipygpumem.preload_pytorch()
@@ -461,10 +461,10 @@ def test_thread_that_allocates_during_search(fresh):
             labels += [(part.label, part.amount) for part in total.rest]
         stop.set()
         thread.join()
-        tell(sums=sums, notes=notes, labels=labels)
+        emit(sums=sums, notes=notes, labels=labels)
         """
     )
-    assert all(facts["sums"])
-    assert not [note for note in facts["notes"] if "outside PyTorch's allocator" in note]
-    assert "allocated by other threads during the search" in {label for label, _ in facts["labels"]}
-    assert all(amount < 4 * MIB for label, amount in facts["labels"] if label.startswith("not reachable"))
+    assert all(values["sums"])
+    assert not [note for note in values["notes"] if "outside PyTorch's allocator" in note]
+    assert "allocated by other threads during the search" in {label for label, _ in values["labels"]}
+    assert all(amount < 4 * MIB for label, amount in values["labels"] if label.startswith("not reachable"))

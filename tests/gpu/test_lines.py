@@ -1,4 +1,4 @@
-"""Lines on a real GPU: the same figures as pytorch_memlab for the same code, and the sums of the counters."""
+"""Memory by line on a real GPU, compared with pytorch_memlab for the same code and with PyTorch's counters."""
 
 import time
 
@@ -7,8 +7,8 @@ import pytest
 MIB = 1 << 20
 
 
-def uses(report, title):
-    """The use of each line of a listing, by line number."""
+def line_uses(report, title):
+    """Return the memory use of each line of a listing by line number."""
     (device,) = report.lines
     (listing,) = [listing for listing in device.listings if title in listing.title]
     return {line.number: line.use for line in listing.lines if line.use is not None}
@@ -16,14 +16,14 @@ def uses(report, title):
 
 def work(torch, n, steps):
     x = torch.ones(n, n, device="cuda")
-    pieces = []
+    slices = []
     for i in range(steps):
         y = x @ x
         z = torch.relu(y) + i
-        pieces.append(z[: n // 4].clone())
+        slices.append(z[: n // 4].clone())
         del y
-    w = torch.cat(pieces)
-    pieces = None
+    w = torch.cat(slices)
+    slices = None
     w = w.sort(dim=0).values
     return w.sum()
 
@@ -39,25 +39,25 @@ def train(torch, model, optimizer, x):
 
 def check_sums(report):
     (device,) = report.lines
-    facts = report.devices[device.device]
+    device_report = report.devices[device.device]
     assert device.end_requested + device.end_rounding + device.end_pending == device.end_allocated
-    assert device.end_requested == facts.after.requested, "the history and the counter agree"
-    assert device.end_allocated == facts.after.allocated
-    assert device.peak_requested == facts.high.requested
-    assert device.peak_requested + device.peak_rounding + device.peak_pending == facts.high.allocated
+    assert device.end_requested == device_report.after.requested, "the history and the counter agree"
+    assert device.end_allocated == device_report.after.allocated
+    assert device.peak_requested == device_report.high.requested
+    assert device.peak_requested + device.peak_rounding + device.peak_pending == device_report.high.allocated
 
 
-def measured(function, *arguments):
+def measure_lines(function, *arguments):
     import ipygpumem
 
     with ipygpumem.measure(lines=function) as m:
         function(*arguments)
     check_sums(m.report)
-    return uses(m.report, function.__name__)
+    return line_uses(m.report, function.__name__)
 
 
-def by_memlab(function, *arguments):
-    """Peak of active bytes and number of allocations by line, from pytorch_memlab."""
+def measure_with_memlab(function, *arguments):
+    """Return the peak of active bytes and the number of allocations of each line, measured with pytorch_memlab."""
     memlab = pytest.importorskip("pytorch_memlab", reason="pytorch_memlab is not installed")
     with memlab.LineProfiler(function) as profiler:
         function(*arguments)
@@ -71,14 +71,14 @@ def by_memlab(function, *arguments):
 
 def check_against_memlab(function, *arguments):
     function(*arguments)  # one-time allocations of libraries come first
-    lines = measured(function, *arguments)
-    peaks, allocations = by_memlab(function, *arguments)
+    lines = measure_lines(function, *arguments)
+    peaks, allocations = measure_with_memlab(function, *arguments)
     compared = 0
     for line, use in lines.items():
         if use.peak is None or line not in peaks:
             continue
         compared += 1
-        # requested and rounded bytes differ by at most the remainder of blocks that are not split
+        # requested and rounded sizes differ at most by the remainder of blocks that are not split
         assert use.peak <= peaks[line] <= use.peak + 4 * MIB, line
         assert use.allocations == allocations[line], line
     for line, count in allocations.items():
@@ -110,7 +110,7 @@ def test_backward_memory_is_attributed_to_calling_line(torch):
     step()
     optimizer.zero_grad()
     x.grad = None
-    lines = measured(step)
+    lines = measure_lines(step)
     backward = lines[max(lines)]
     assert backward.kept >= (2048 * 2048 + 1024 * 2048) * 4, "the gradients of weight and input"
 
@@ -120,7 +120,7 @@ def test_user_peak_counters_are_unchanged(torch):
     high = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     del high
     before = torch.cuda.max_memory_allocated()
-    measured(work, torch, 512, 2)
+    measure_lines(work, torch, 512, 2)
     assert torch.cuda.max_memory_allocated() == before
     del keep
 

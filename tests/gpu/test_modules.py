@@ -107,7 +107,7 @@ def test_training_step(torch, gpt, autocast):
     parts = {part.kind: part for part in tree.parts}
     assert parts["other threads"].peak == 0
     assert parts["activations"].peak + parts["gradients"].peak > 0
-    inner = [tree.row(f"blocks.{number}").activations for number in (1, 2)]  # results of casts are blocks
+    inner = [tree.row(f"blocks.{number}").activations for number in (1, 2)]
     assert abs(inner[0] - inner[1]) <= MIB, "identical blocks keep the same amount of activations"
     if not autocast:
         from ipygpumem.core.tables import text_tables
@@ -194,9 +194,9 @@ def test_cuda_graphs_and_side_streams(torch):
     del z, w, graph
 
 
-def test_fully_sharded_modules(fresh):
+def test_fully_sharded_modules(run_python):
     """FSDP2 on one rank: the sums agree although parameters are DTensors that are gathered and freed."""
-    facts = fresh("""
+    values = run_python("""
         import sys
         sys.path.insert(0, "tests/gpu")
         import torch, torch.distributed as dist
@@ -205,7 +205,7 @@ def test_fully_sharded_modules(fresh):
         try:
             from torch.distributed.fsdp import fully_shard
         except ImportError:
-            tell(skip="this torch has no fully_shard")
+            emit(skip="this version of PyTorch has no fully_shard")
             raise SystemExit
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
         ipygpumem.preload_pytorch()
@@ -220,20 +220,20 @@ def test_fully_sharded_modules(fresh):
                 model(x).square().mean().backward()
                 optimizer.step()
         tree = check_sums(m.report)
-        tell(
+        emit(
             types=[row.type for row in tree.rows], parameters=[row.parameters for row in tree.rows],
             gradients=[row.gradients for row in tree.rows], optimizer=tree.rows[0].optimizer,
             notes=list(m.report.notes),
         )
         dist.destroy_process_group()
     """)
-    if "skip" in facts:
-        pytest.skip(facts["skip"])
+    if "skip" in values:
+        pytest.skip(values["skip"])
     size = 1024 * 1024 * 4
-    assert facts["types"] == ["FSDPSequential", "FSDPLinear", "FSDPLinear", "FSDPLinear"]
-    assert facts["parameters"] == [3 * size, size, size, size]
-    assert facts["gradients"] == [3 * size, size, size, size]
-    assert facts["optimizer"] == 6 * size
+    assert values["types"] == ["FSDPSequential", "FSDPLinear", "FSDPLinear", "FSDPLinear"]
+    assert values["parameters"] == [3 * size, size, size, size]
+    assert values["gradients"] == [3 * size, size, size, size]
+    assert values["optimizer"] == 6 * size
 
 
 def test_notebook(torch):
@@ -262,7 +262,7 @@ def test_notebook(torch):
 
 
 def test_tracking_keeps_nothing_alive(torch):
-    class Moves(torch.nn.Module):
+    class ReplacingModel(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.register_buffer("mean", torch.zeros(16 << 20, device="cuda"))
@@ -282,7 +282,7 @@ def test_tracking_keeps_nothing_alive(torch):
 
     peaks = []
     for tracked in (False, True):
-        model = Moves()
+        model = ReplacingModel()
         with ipygpumem.measure(modules=model if tracked else None) as m:
             work(model)
         peaks.append(m.report.devices["cuda:0"].peak)
@@ -293,7 +293,7 @@ def test_tracking_keeps_nothing_alive(torch):
     assert tree.row("head").calls == 3
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of modules of torch, when inductor is imported
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from PyTorch's modules when inductor is imported
 def test_tracking_does_not_cause_recompilation(torch):
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()).cuda()
     from torch._dynamo.testing import CompileCounter

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("llvmlite")
 
 MIB = 1 << 20
-GRAIN = 2 * MIB
+GRANULARITY = 2 * MIB
 SECONDS = float(os.environ.get("IPYGPUMEM_STRESS", "60"))
 
 HEAD = """
@@ -46,15 +46,15 @@ def changes(step, memory="device"):
     return sums
 
 
-def exact(step):
-    """Return the changes of a step with exact records, no notes, and parts that add up to NVML's change."""
+def exact_changes(step):
+    """Check that the records of a step are exact and add up to NVML's change, and return the changes by library."""
     assert step["grade"] == "exact", step
     assert step["notes"] == [], step
     assert step["named"] + step["idle"] + step["rest"] == step["outside"]
     return changes(step)
 
 
-TABLE = (
+LIBRARY_STEPS = (
     HEAD
     + """
 a = torch.ones(2048, 2048, device="cuda")
@@ -88,11 +88,11 @@ def graph():
             y = y * 2
 g = torch.cuda.CUDAGraph()
 step("graph", graph)
-step("cache given back", torch.cuda.empty_cache)
+step("cache released", torch.cuda.empty_cache)
 code = '''
 import torch, sys
 x = torch.empty(256 << 20, dtype=torch.uint8, device="cuda"); torch.cuda.synchronize()
-print("there", flush=True); sys.stdin.readline()
+print("ready", flush=True); sys.stdin.readline()
 '''
 def other():
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -111,7 +111,7 @@ else:
         tensors = None
         cupy.get_default_memory_pool().free_all_blocks()
     step("cupy, freed", drop)
-tell(steps=steps, threads=[t.name for t in threading.enumerate() if t.name != "ipygpumem-sampler"])
+emit(steps=steps, threads=[t.name for t in threading.enumerate() if t.name != "ipygpumem-sampler"])
 """
 )
 
@@ -120,88 +120,88 @@ _RESULTS = {}
 
 
 @pytest.fixture
-def table(fresh):
-    """The steps of one process, run once for all tests here."""
+def library_steps(run_python):
+    """The steps of `LIBRARY_STEPS`, which run once for all tests of this module."""
     if not _RESULTS:
-        _RESULTS.update(fresh(TABLE))
+        _RESULTS.update(run_python(LIBRARY_STEPS))
     assert _RESULTS["threads"] == ["MainThread"]
     return _RESULTS["steps"]
 
 
-def test_matmul_is_cublas(table):
-    libraries = exact(table["matmul"])
+def test_matmul_is_cublas(library_steps):
+    libraries = exact_changes(library_steps["matmul"])
     assert set(libraries) <= {"cuBLAS", "cuBLASLt"}
     assert 64 * MIB <= libraries["cuBLAS"] <= 65 * MIB
-    assert 0 <= table["matmul"]["rest"] <= 8 * MIB  # kernel code
+    assert 0 <= library_steps["matmul"]["rest"] <= 8 * MIB  # kernel code
 
 
-def test_svd_is_cublas_and_cusolver(table):
-    libraries = exact(table["svd"])
+def test_svd_is_cublas_and_cusolver(library_steps):
+    libraries = exact_changes(library_steps["svd"])
     assert 64 * MIB <= libraries["cuBLAS"] <= 65 * MIB
     assert 32 * MIB <= libraries["cuSOLVER"] <= 33 * MIB
 
 
-def test_conv_and_fft(table):
-    assert 0 < exact(table["conv"])["cuDNN"] < MIB
-    assert 10 * MIB < exact(table["fft"])["cuFFT"] < 13 * MIB
+def test_conv_and_fft(library_steps):
+    assert 0 < exact_changes(library_steps["conv"])["cuDNN"] < MIB
+    assert 10 * MIB < exact_changes(library_steps["fft"])["cuFFT"] < 13 * MIB
 
 
-def test_tensors_are_not_outside_pytorch(table):
-    assert exact(table["tensors"]) == {}
-    assert abs(table["tensors"]["rest"]) <= GRAIN
-    assert exact(table["cache given back"]).get("allocated before recording began", 0) == 0
+def test_tensors_are_not_outside_pytorch(library_steps):
+    assert exact_changes(library_steps["tensors"]) == {}
+    assert abs(library_steps["tensors"]["rest"]) <= GRANULARITY
+    assert exact_changes(library_steps["cache released"]).get("allocated before recording began", 0) == 0
 
 
-def test_raw_memory_belongs_to_ctypes(table):
-    assert exact(table["raw"]) == {"ctypes": 512 * MIB}
-    assert abs(table["raw"]["rest"]) <= GRAIN
-    assert table["raw"]["peak"] == 512 * MIB
-    assert table["raw, freed"]["named"] == -512 * MIB
-    assert exact(table["spike"]) == {}
-    assert table["spike"]["peak"] == 300 * MIB
-    ((library, _, change, peak, allocated, freed, count),) = table["spike"]["libraries"]
+def test_raw_memory_belongs_to_ctypes(library_steps):
+    assert exact_changes(library_steps["raw"]) == {"ctypes": 512 * MIB}
+    assert abs(library_steps["raw"]["rest"]) <= GRANULARITY
+    assert library_steps["raw"]["peak"] == 512 * MIB
+    assert library_steps["raw, freed"]["named"] == -512 * MIB
+    assert exact_changes(library_steps["spike"]) == {}
+    assert library_steps["spike"]["peak"] == 300 * MIB
+    ((library, _, change, peak, allocated, freed, count),) = library_steps["spike"]["libraries"]
     assert (library, change, peak, allocated, freed, count) == ("ctypes", 0, 300 * MIB, 600 * MIB, 600 * MIB, 3)
 
 
-def test_managed_and_pinned_memory(table):
-    step = table["managed"]
-    assert exact(step) == {}
+def test_managed_and_pinned_memory(library_steps):
+    step = library_steps["managed"]
+    assert exact_changes(step) == {}
     assert changes(step, "managed") == {"ctypes": 512 * MIB}
-    assert abs(step["unattributed"] - 512 * MIB) <= GRAIN
-    assert sum(changes(table["pinned"], "pinned").values()) == 32 * MIB
-    assert abs(table["pinned"]["rest"]) <= GRAIN
+    assert abs(step["unattributed"] - 512 * MIB) <= GRANULARITY
+    assert sum(changes(library_steps["pinned"], "pinned").values()) == 32 * MIB
+    assert abs(library_steps["pinned"]["rest"]) <= GRANULARITY
 
 
-def test_cuda_pool(table):
-    step = table["stream pool"]
-    assert exact(step) == {"ctypes": 256 * MIB}
-    assert abs(step["rest"]) <= GRAIN
+def test_cuda_pool(library_steps):
+    step = library_steps["stream pool"]
+    assert exact_changes(step) == {"ctypes": 256 * MIB}
+    assert abs(step["rest"]) <= GRANULARITY
     assert step["pools"]["CUDA's default memory pool"][:2] == [256 * MIB, 256 * MIB]
-    assert abs(table["stream pool, freed"]["rest"]) <= GRAIN
+    assert abs(library_steps["stream pool, freed"]["rest"]) <= GRANULARITY
 
 
-def test_memory_without_recorded_allocation_is_the_remainder(table):
-    assert exact(table["stack limit"]) == {}
-    assert table["stack limit"]["rest"] > 1000 * MIB
-    assert table["graph"]["rest"] > 20 * MIB
-    step = table["another process"]
-    assert exact(step) == {}
+def test_memory_without_recorded_allocation_is_the_remainder(library_steps):
+    assert exact_changes(library_steps["stack limit"]) == {}
+    assert library_steps["stack limit"]["rest"] > 1000 * MIB
+    assert library_steps["graph"]["rest"] > 20 * MIB
+    step = library_steps["another process"]
+    assert exact_changes(step) == {}
     assert step["others"] > 256 * MIB
-    assert abs(step["rest"]) <= GRAIN
+    assert abs(step["rest"]) <= GRANULARITY
 
 
-def test_records_and_pool_of_cupy(table):
-    if "cupy" not in table:
-        pytest.skip("no CuPy here")
-    step = table["cupy"]
-    assert exact(step) == {"CuPy": 256 * MIB}
-    assert abs(step["rest"]) <= GRAIN
+def test_records_and_pool_of_cupy(library_steps):
+    if "cupy" not in library_steps:
+        pytest.skip("CuPy is not installed")
+    step = library_steps["cupy"]
+    assert exact_changes(step) == {"CuPy": 256 * MIB}
+    assert abs(step["rest"]) <= GRANULARITY
     assert step["pools"]["CuPy's pool"][:3] == [256 * MIB, 256 * MIB, 256 * MIB]
-    assert table["cupy, freed"]["named"] == -256 * MIB
+    assert library_steps["cupy, freed"]["named"] == -256 * MIB
 
 
-def test_nccl(fresh):
-    facts = fresh(
+def test_nccl(run_python):
+    values = run_python(
         HEAD
         + """
         import torch.distributed as dist
@@ -210,40 +210,42 @@ def test_nccl(fresh):
             dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29519", rank=0, world_size=1)
             dist.all_reduce(y)
         step("nccl", go)
-        step("gone", dist.destroy_process_group)
-        tell(steps=steps)
+        step("destroyed", dist.destroy_process_group)
+        emit(steps=steps)
         """.replace("\n        ", "\n")
     )
-    step = facts["steps"]["nccl"]
-    libraries = exact(step)
+    step = values["steps"]["nccl"]
+    libraries = exact_changes(step)
     assert libraries["NCCL"] > 300 * MIB
     assert step["libraries"][0][6] > 100
-    assert 0 < step["rest"] < 300 * MIB  # its kernel code
+    assert 0 < step["rest"] < 300 * MIB  # NCCL's kernel code
 
 
-def test_jax(fresh):
+def test_jax(run_python):
     pytest.importorskip("jax")
-    facts = fresh(
+    values = run_python(
         HEAD
         + """
         import jax, jax.numpy as jnp
         tensors = step("jax", lambda: jnp.ones(64 * MIB, dtype=jnp.float32).block_until_ready())
         more = step("more", lambda: jnp.ones(16 * MIB, dtype=jnp.float32).block_until_ready())
-        tell(steps=steps)
+        emit(steps=steps)
         """.replace("\n        ", "\n"),
         XLA_PYTHON_CLIENT_PREALLOCATE="false",
     )
-    libraries = exact(facts["steps"]["jax"])
+    libraries = exact_changes(values["steps"]["jax"])
     assert libraries["JAX/XLA"] == 256 * MIB
-    assert facts["steps"]["jax"]["pools"]["JAX's pool"][1] >= 256 * MIB
-    more = facts["steps"]["more"]
+    assert values["steps"]["jax"]["pools"]["JAX's pool"][1] >= 256 * MIB
+    more = values["steps"]["more"]
     assert more["pools"]["JAX's pool"][1] == 64 * MIB
     # with several GPUs, JAX extends its pool with memory that CUPTI does not record
-    assert exact(more).get("JAX/XLA", 0) >= 64 * MIB or more["rest"] == more["pools"]["JAX's pool"][0] >= 64 * MIB
+    assert (
+        exact_changes(more).get("JAX/XLA", 0) >= 64 * MIB or more["rest"] == more["pools"]["JAX's pool"][0] >= 64 * MIB
+    )
 
 
-def test_only_nvml_is_used_without_llvmlite(fresh):
-    facts = fresh(
+def test_only_nvml_is_used_without_llvmlite(run_python):
+    values = run_python(
         "import sys; sys.modules['llvmlite'] = None\n"
         + HEAD
         + """
@@ -254,34 +256,34 @@ try:
     tensors = step("cupy", lambda: cupy.zeros(256 * MIB, dtype=cupy.uint8))
 except ImportError:
     pass
-tell(steps=steps)
+emit(steps=steps)
 """
     )
-    step = facts["steps"]["raw"]
+    step = values["steps"]["raw"]
     assert step["grade"] == "unknown"
     assert step["libraries"] == []
-    assert abs(step["outside"] - 512 * MIB) <= GRAIN
+    assert abs(step["outside"] - 512 * MIB) <= GRANULARITY
     (note,) = step["notes"]
     assert "pip install 'ipygpumem[outside]'" in note
-    if "cupy" in facts["steps"]:
-        assert facts["steps"]["cupy"]["pools"]["CuPy's pool"][0] == 256 * MIB
+    if "cupy" in values["steps"]:
+        assert values["steps"]["cupy"]["pools"]["CuPy's pool"][0] == 256 * MIB
 
 
 @pytest.mark.parametrize("settings", ["expandable_segments:True", "backend:cudaMallocAsync"])
-def test_other_allocators(fresh, settings):
-    facts = fresh(
+def test_other_allocators(run_python, settings):
+    values = run_python(
         HEAD
         + """
 tensors = step("tensors", lambda: torch.empty(100 * MIB, dtype=torch.uint8, device="cuda"))
 step("raw", lambda: cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB)))
-tell(steps=steps)
+emit(steps=steps)
 """,
         PYTORCH_ALLOC_CONF=settings,
         PYTORCH_CUDA_ALLOC_CONF=settings,
     )
-    assert exact(facts["steps"]["tensors"]) == {}
-    assert abs(facts["steps"]["tensors"]["rest"]) <= GRAIN
-    assert exact(facts["steps"]["raw"]) == {"ctypes": 512 * MIB}
+    assert exact_changes(values["steps"]["tensors"]) == {}
+    assert abs(values["steps"]["tensors"]["rest"]) <= GRANULARITY
+    assert exact_changes(values["steps"]["raw"]) == {"ctypes": 512 * MIB}
 
 
 PROFILED = """
@@ -319,13 +321,13 @@ def summary(m):
     memory = m.report.libraries[0]
     libraries = [[l.library, l.allocations, l.peak] for l in memory.libraries if l.memory == "device"]
     return [memory.grade.trust, libraries, list(m.report.notes)]
-tell(events=events, cells=[summary(m) for m in (first, second, third, fourth)])
+emit(events=events, cells=[summary(m) for m in (first, second, third, fourth)])
 """
 
 
-def test_torch_profiler_before_during_and_after(fresh):
-    reference = fresh(PROFILED.replace("{setup}", "import contextlib\ncell = contextlib.nullcontext"))
-    measured = fresh(
+def test_torch_profiler_before_during_and_after(run_python):
+    reference = run_python(PROFILED.replace("{setup}", "import contextlib\ncell = contextlib.nullcontext"))
+    measured = run_python(
         PROFILED.replace(
             "{setup}",
             "import functools, ipygpumem\nipygpumem.preload_pytorch()\n"
@@ -376,19 +378,19 @@ with ipygpumem.measure(outside=True) as m:
     torch.cuda.empty_cache()
 memory = m.report.libraries[0]
 libraries = [library for library in memory.libraries if library.memory == "device"]
-tell(counts=counts, grade=str(memory.grade), notes=m.report.notes, rest=memory.rest,
+emit(counts=counts, grade=str(memory.grade), notes=m.report.notes, rest=memory.rest,
      libraries={library.library: [library.change, library.peak, library.allocations] for library in libraries})
 """
 )
 
 
-def test_eight_threads_for_a_minute(fresh):
-    facts = fresh(STRESS.replace("{seconds}", str(SECONDS)), timeout=SECONDS + 90)
-    libraries, counts = facts["libraries"], facts["counts"]
-    assert facts["grade"].startswith("exact"), facts
-    assert facts["notes"] == []
+def test_eight_threads_for_a_minute(run_python):
+    values = run_python(STRESS.replace("{seconds}", str(SECONDS)), timeout=SECONDS + 90)
+    libraries, counts = values["libraries"], values["counts"]
+    assert values["grade"].startswith("exact"), values
+    assert values["notes"] == []
     change, peak, allocations = libraries["ctypes"]
-    assert (change, allocations) == (0, counts["raw"]), facts
+    assert (change, allocations) == (0, counts["raw"]), values
     assert 4 * MIB <= peak <= 12 * MIB
     if "cupy" in counts:
         assert libraries["CuPy"][0] == 0 and libraries["CuPy"][2] == counts["cupy"]
@@ -396,7 +398,7 @@ def test_eight_threads_for_a_minute(fresh):
     assert counts["poll"] > 100 * SECONDS
 
 
-AT_THE_END = (
+RECORDING_AT_EXIT = (
     HEAD
     + """
 import os
@@ -413,24 +415,24 @@ cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB))
 )
 
 
-def test_fork_and_exit_while_recording(fresh):
-    facts = fresh(AT_THE_END.replace("{end}", "tell(child=child)"))
-    assert facts["child"] == 0
+def test_fork_and_exit_while_recording(run_python):
+    values = run_python(RECORDING_AT_EXIT.replace("{end}", "emit(child=child)"))
+    assert values["child"] == 0
     end = """m.__exit__(None, None, None)
 memory = m.report.libraries[0]
-tell(grade=memory.grade.trust, named=memory.named)"""
-    facts = fresh(AT_THE_END.replace("{end}", end))
-    assert (facts["grade"], facts["named"]) == ("exact", 512 * MIB)
+emit(grade=memory.grade.trust, named=memory.named)"""
+    values = run_python(RECORDING_AT_EXIT.replace("{end}", end))
+    assert (values["grade"], values["named"]) == ("exact", 512 * MIB)
 
 
-def test_nothing_is_loaded_unless_requested(fresh):
-    facts = fresh(
+def test_nothing_is_loaded_unless_requested(run_python):
+    values = run_python(
         HEAD
         + """
 with ipygpumem.measure() as m:
     pass
 threads = [thread.name for thread in threading.enumerate() if thread.name not in ("MainThread", "ipygpumem-sampler")]
-tell(llvmlite="llvmlite" in sys.modules, threads=threads, libraries=len(m.report.libraries))
+emit(llvmlite="llvmlite" in sys.modules, threads=threads, libraries=len(m.report.libraries))
 """
     )
-    assert (facts["llvmlite"], facts["threads"], facts["libraries"]) == (False, [], 0)
+    assert (values["llvmlite"], values["threads"], values["libraries"]) == (False, [], 0)

@@ -105,21 +105,21 @@ def test_code_with_its_own_profiler_keeps_its_kernels(torch, tmp_path):
     assert m.report.profile.aside is not None
 
 
-def test_run_without_cuda_events_creates_no_context(fresh, tmp_path):
-    facts = fresh(f"""
+def test_run_without_cuda_events_creates_no_context(run_python, tmp_path):
+    values = run_python(f"""
         import ipygpumem, torch
         with ipygpumem.measure(trace={str(tmp_path / "t.json")!r}, timeline={str(tmp_path / "t.html")!r}) as m:
             torch.ones(1000).mul(2)
-        tell(started=torch.cuda.is_initialized(), errors=m.report.profile.errors,
+        emit(started=torch.cuda.is_initialized(), errors=m.report.profile.errors,
              devices=[peak.device for peak in m.report.profile.peaks])
     """)
-    assert facts["started"] is False
-    assert facts["errors"] == []
-    assert facts["devices"] == ["cpu"]
+    assert values["started"] is False
+    assert values["errors"] == []
+    assert values["devices"] == ["cpu"]
 
 
-def test_library_recording_is_disabled_during_profile(fresh, tmp_path):
-    facts = fresh(f"""
+def test_library_recording_is_disabled_during_profile(run_python, tmp_path):
+    values = run_python(f"""
         import ipygpumem, torch
         ipygpumem.preload_pytorch()
         from ipygpumem.measurement.runtime import current
@@ -135,8 +135,8 @@ def test_library_recording_is_disabled_during_profile(fresh, tmp_path):
         torch.cuda.synchronize()
         report = plan.finish(measurement, MeasurementLabel(), success=True).report
         text = open({str(tmp_path / "t.json")!r}).read()
-        tell(notes=report.notes, errors=report.profile.errors, kernels=text.count('"kernel"'))
+        emit(notes=report.notes, errors=report.profile.errors, kernels=text.count('"kernel"'))
     """)
-    assert facts["errors"] == []
-    assert facts["kernels"] > 0, "the profile takes precedence"
-    assert any("torch.profiler used CUPTI" in note or "by library" in note for note in facts["notes"])
+    assert values["errors"] == []
+    assert values["kernels"] > 0, "the profile takes precedence"
+    assert any("torch.profiler used CUPTI" in note or "by library" in note for note in values["notes"])

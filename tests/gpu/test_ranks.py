@@ -62,7 +62,7 @@ def test_torchrun_with_nccl(tmp_path, ranks):
     import torch
 
     if torch.cuda.device_count() < ranks:
-        pytest.skip(f"{torch.cuda.device_count()} GPU(s) here: this needs {ranks}")
+        pytest.skip(f"the test needs {ranks} GPUs")
     run = torchrun(tmp_path, ranks)
     result = read_ranks(run, workers=2)
     print(result)
@@ -83,9 +83,9 @@ def test_torchrun_with_nccl(tmp_path, ranks):
     assert all(member.highest.start_us for member in result.members) and result.clock(result.beside(ranks))
 
 
-def cluster(fresh, engines, devices):
-    """A cluster with one device for each engine, selected by CUDA_VISIBLE_DEVICES."""
-    return fresh(
+def cluster(run_python, engines, devices):
+    """Run cells on a cluster whose engines use these devices, selected with CUDA_VISIBLE_DEVICES."""
+    return run_python(
         f"""
         import os, tempfile
         os.environ["IPYTHONDIR"] = tempfile.mkdtemp()
@@ -121,7 +121,7 @@ def cluster(fresh, engines, devices):
         held = [member.report.devices["cuda:0"].held for member in members]
         done, recorded = run("%%gpumem --engines --snapshot run_{{rank}}.pickle --collect here -v merged\\n" + body)
         merged = shell.user_ns["merged"]
-        tell(
+        emit(
             joined=joined, plain=plain, recorded=recorded, ok=ok, done=done, held=held,
             users=[len(usage.users) for usage in usages], others=[usage.others for usage in usages],
             odd=None if merged.difference is None else [merged.difference.odd, merged.difference.lines[:1]],
@@ -135,21 +135,21 @@ def cluster(fresh, engines, devices):
 
 # not imported at module level: it makes jupyter_client keep dates as text, which causes warnings in later tests
 @pytest.mark.skipif(find_spec("ipyparallel") is None, reason="ipyparallel is not installed")
-def test_two_engines_on_two_gpus(fresh, two):
-    facts = cluster(fresh, 2, ["0", "1"])
-    print(facts["plain"], facts["recorded"], sep="\n")
-    assert facts["ok"] and facts["done"]
-    assert "2 engines monitored on 1 host, 2 GPUs" in facts["joined"]
-    assert facts["held"] == [64 * MIB, 128 * MIB]
-    assert facts["users"] == [1, 1]
-    assert facts["files"] == ["run_0.pickle", "run_1.pickle"]
-    assert facts["odd"][0] == "1"
+def test_two_engines_on_two_gpus(run_python, torch_on_two_gpus):
+    values = cluster(run_python, 2, ["0", "1"])
+    print(values["plain"], values["recorded"], sep="\n")
+    assert values["ok"] and values["done"]
+    assert "2 engines monitored on 1 host, 2 GPUs" in values["joined"]
+    assert values["held"] == [64 * MIB, 128 * MIB]
+    assert values["users"] == [1, 1]
+    assert values["files"] == ["run_0.pickle", "run_1.pickle"]
+    assert values["odd"][0] == "1"
 
 
 @pytest.mark.skipif(find_spec("ipyparallel") is None, reason="ipyparallel is not installed")
-def test_two_engines_on_one_gpu_share_a_device(fresh, torch):
-    facts = cluster(fresh, 2, ["0", "0"])
-    print(facts["plain"], facts["recorded"], sep="\n")
-    assert facts["held"] == [64 * MIB, 128 * MIB]
-    assert facts["users"] == [2], "the shared device is counted once"
-    assert "shared by 2 processes, counted once" in facts["plain"]
+def test_two_engines_on_one_gpu_share_a_device(run_python, torch):
+    values = cluster(run_python, 2, ["0", "0"])
+    print(values["plain"], values["recorded"], sep="\n")
+    assert values["held"] == [64 * MIB, 128 * MIB]
+    assert values["users"] == [2], "the shared device is counted once"
+    assert "shared by 2 processes, counted once" in values["plain"]

@@ -15,77 +15,77 @@ MIB = 1 << 20
 ipygpumem.preload_pytorch()
 library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])
 cudart = ctypes.CDLL(library)
-def passing(mib, before=0.1, stays=0.06):
+def allocate_briefly(mib, before=0.1, duration=0.06):
     pointer = ctypes.c_void_p()
     time.sleep(before)
     assert cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB)) == 0
-    time.sleep(stays)
+    time.sleep(duration)
     cudart.cudaFree(pointer)
 def threads():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("ipygpumem")]
-def facts(device):
+def sampled_values(device):
     sampled = device.sampled
     if sampled is not None:
         return dict(change=sampled.change, seconds=sampled.seconds, gap=sampled.gap, count=sampled.count)
 """
 
 
-def test_samples_of_allocations_and_frees(fresh):
-    facts = fresh(
+def test_samples_of_allocations_and_frees(run_python):
+    values = run_python(
         HEAD
         + """
 rows = []
 for torch_mib in (0, 256):
     with ipygpumem.measure() as m:
-        passing(700)
+        allocate_briefly(700)
         tensors = torch.ones(torch_mib * MIB, dtype=torch.uint8, device="cuda")
-    rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
+    rows.append([sampled_values(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
     del tensors
 with ipygpumem.measure() as m:
     time.sleep(0.06); tensors = torch.ones(900 * MIB, dtype=torch.uint8, device="cuda"); time.sleep(0.06)
-rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
+rows.append([sampled_values(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
 with ipygpumem.measure() as m: pass
-rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
-before = threads(); current().sampler.close(); tell(rows=rows, before=before, after=threads())
+rows.append([sampled_values(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
+before = threads(); current().sampler.close(); emit(rows=rows, before=before, after=threads())
 """
     )
-    outside_only, with_pytorch, torch_only, short = [row[0] for row in facts["rows"]]
+    outside_only, with_pytorch, torch_only, short = [row[0] for row in values["rows"]]
     assert abs(outside_only["change"] - 700 * MIB) <= 2 * MIB
     assert 0.09 < outside_only["seconds"] < 0.25
     assert outside_only["gap"] < 0.05
     assert abs(with_pytorch["change"] - (700 - 256) * MIB) <= 16 * MIB, "PyTorch may already have reserved its 256 MiB"
     assert torch_only is None
     assert short is None
-    assert facts["rows"][0][1] == 0
-    assert facts["before"] == ["ipygpumem-sampler"]
-    assert facts["after"] == []
+    assert values["rows"][0][1] == 0
+    assert values["before"] == ["ipygpumem-sampler"]
+    assert values["after"] == []
 
 
-def test_recording_makes_peak_exact_and_has_curves(fresh, tmp_path):
+def test_recording_makes_peak_exact_and_has_curves(run_python, tmp_path):
     path = str(tmp_path / "x.pickle")
-    facts = fresh(
+    values = run_python(
         HEAD
         + f"""
 torch.cuda.empty_cache()
 with ipygpumem.measure(snapshot={path!r}) as m:
-    passing(700, stays=0.3)  # the cudaMalloc that comes next may have begun 0.1 s before it was noted
+    allocate_briefly(700, duration=0.3)  # the next cudaMalloc may have started 0.1 s before it was recorded
     for _ in range(20):
         tensors = torch.ones(400 * MIB, dtype=torch.uint8, device="cuda"); torch.cuda.synchronize()
         time.sleep(0.01); del tensors; torch.cuda.empty_cache(); time.sleep(0.01)
 from ipygpumem import Snapshot
 curves = Snapshot.load({path!r}).own.curves
-tell(sampled=facts(m.report.devices["cuda:0"]), curves=curves, base=m.report.devices["cuda:0"].before.outside)
+emit(sampled=sampled_values(m.report.devices["cuda:0"]), curves=curves, base=m.report.devices["cuda:0"].before.outside)
 """
     )
-    assert abs(facts["sampled"]["change"] - 700 * MIB) <= 2 * MIB
-    used, outside_curve = facts["curves"]["device used"], facts["curves"]["outside PyTorch"]
+    assert abs(values["sampled"]["change"] - 700 * MIB) <= 2 * MIB
+    used, outside_curve = values["curves"]["device used"], values["curves"]["outside PyTorch"]
     assert max(used["bytes"]) - min(used["bytes"]) >= 690 * MIB
-    levels = {round((level - facts["base"]) / (4 * MIB)) * 4 for level in outside_curve["bytes"]}
-    assert levels <= {0, 700, 4, 696, 704}, "samples contain no memory of PyTorch: both clocks agree"
+    levels = {round((level - values["base"]) / (4 * MIB)) * 4 for level in outside_curve["bytes"]}
+    assert levels <= {0, 700, 4, 696, 704}, "the samples contain none of PyTorch's memory, so both clocks agree"
 
 
-def test_sampling_continues_after_failed_kernel(fresh):
-    facts = fresh(
+def test_sampling_continues_after_failed_kernel(run_python):
+    values = run_python(
         HEAD
         + """
 with ipygpumem.measure() as m:
@@ -98,16 +98,16 @@ with ipygpumem.measure() as m:
 with ipygpumem.measure() as again:
     time.sleep(0.1)
     window = current().sampler.windows[0]
-tell(failed=failed, trouble=window.tracks[0].problem, count=window.tracks[0].count, threads=threads())
+emit(failed=failed, problem=window.tracks[0].problem, count=window.tracks[0].count, threads=threads())
 """
     )
-    assert facts["trouble"] == ""
-    assert facts["count"] >= 5
-    assert facts["threads"] == ["ipygpumem-sampler"]
+    assert values["problem"] == ""
+    assert values["count"] >= 5
+    assert values["threads"] == ["ipygpumem-sampler"]
 
 
-def test_graph_capture_while_sampling(fresh):
-    facts = fresh(
+def test_graph_capture_while_sampling(run_python):
+    values = run_python(
         HEAD
         + """
 x = torch.ones(1 << 20, device="cuda")
@@ -118,15 +118,15 @@ with ipygpumem.measure() as m:
         y = x * 2
         time.sleep(0.1)
     graph.replay(); torch.cuda.synchronize()
-tell(value=float(y[0]), count=0 if m.report.devices["cuda:0"].sampled is None else 1)
+emit(value=float(y[0]), count=0 if m.report.devices["cuda:0"].sampled is None else 1)
 """
     )
-    assert facts["value"] == 2
+    assert values["value"] == 2
 
 
-def test_concurrent_threads_allocate_and_read_counters(fresh):
+def test_concurrent_threads_allocate_and_read_counters(run_python):
     """A thread that holds the GIL and waits for the allocator must never wait for the sampler."""
-    facts = fresh(
+    values = run_python(
         HEAD
         + """
 end = time.monotonic() + 10
@@ -135,7 +135,7 @@ def torch_work():
         x = torch.ones(30 * MIB, dtype=torch.uint8, device="cuda"); del x; torch.cuda.empty_cache()
 def raw_work():
     while time.monotonic() < end:
-        passing(20, 0, 0)
+        allocate_briefly(20, 0, 0)
 def poll():
     while time.monotonic() < end:
         torch.cuda.memory_stats()
@@ -147,28 +147,28 @@ while time.monotonic() < end:
         time.sleep(0.2)
         count += current().sampler.windows[0].tracks[0].count
 for thread in workers: thread.join()
-tell(count=count)
+emit(count=count)
 """,
         timeout=60,
     )
-    assert facts["count"] > 100
+    assert values["count"] > 100
 
 
-def test_records_take_precedence(fresh):
+def test_records_take_precedence(run_python):
     pytest.importorskip("llvmlite")
-    facts = fresh(
+    values = run_python(
         HEAD
         + """
 with ipygpumem.measure(outside=True) as m:
-    passing(700)
+    allocate_briefly(700)
 device, (memory,) = m.report.devices["cuda:0"], m.report.libraries
-tell(sampled=facts(device), peak=memory.peak, trust=memory.grade.trust)
+emit(sampled=sampled_values(device), peak=memory.peak, trust=memory.grade.trust)
 """
     )
-    if facts["trust"] != "exact":
-        pytest.skip("no CUPTI here")
-    assert facts["peak"] == 700 * MIB
-    assert facts["sampled"] is None
+    if values["trust"] != "exact":
+        pytest.skip("CUPTI is not available")
+    assert values["peak"] == 700 * MIB
+    assert values["sampled"] is None
 
 
 LIVE = """
@@ -178,7 +178,7 @@ manager, client = start_new_kernel()
 def cell(code, stdin=True):
     content = dict(code=code, silent=False, store_history=True, allow_stdin=stdin)
     message = client.session.msg("execute_request", content)
-    message["metadata"] = {"cellId": "c1"}  # as a notebook does: a console gets nothing live
+    message["metadata"] = {"cellId": "c1"}  # as a notebook does; consoles have no live display
     client.shell_channel.send(message)
     request, outputs = message["header"]["msg_id"], []
     while True:
@@ -193,33 +193,33 @@ cell("import torch, time")
 live = cell("x = torch.ones(900 << 20, dtype=torch.uint8, device='cuda'); time.sleep(4)")
 batch = cell("y = torch.ones(900 << 20, dtype=torch.uint8, device='cuda'); time.sleep(3)", stdin=False)
 client.stop_channels(); manager.shutdown_kernel(now=True)
-tell(live=live, batch=batch)
+emit(live=live, batch=batch)
 """
 
 
-def test_live_display_in_kernel(fresh):
+def test_live_display_in_kernel(run_python):
     pytest.importorskip("jupyter_client")
-    facts = fresh(LIVE)
-    kinds = [kind for kind, _ in facts["live"]]
+    values = run_python(LIVE)
+    kinds = [kind for kind, _ in values["live"]]
     assert kinds[0] == "display_data"
     assert set(kinds[1:]) == {"update_display_data"}
     assert 3 <= len(kinds) <= 10
-    assert facts["live"][0][1].startswith("cuda:0  allocated 932.0 MiB · reserved 9")
-    assert "running for 2 s" in facts["live"][0][1]
-    assert facts["live"][-1][1].startswith("cuda:0  +900.0 MiB held")
-    assert [kind for kind, _ in facts["batch"]] == ["display_data"]
+    assert values["live"][0][1].startswith("cuda:0  allocated 932.0 MiB · reserved 9")
+    assert "running for 2 s" in values["live"][0][1]
+    assert values["live"][-1][1].startswith("cuda:0  +900.0 MiB held")
+    assert [kind for kind, _ in values["batch"]] == ["display_data"]
 
 
-def test_polled_levels_equal_a_reading(torch):
+def test_polled_values_equal_a_reading(torch):
     from ipygpumem.features.live.poller import Poller
     from ipygpumem.measurement.runtime import current
 
     tensors = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")
     reading = current().reading().devices["cuda:0"]
-    level = Poller(current().monitor).read().devices["cuda:0"]
-    assert (level.allocated, level.reserved) == (reading.allocated, reading.reserved)
-    assert abs(level.outside - reading.outside) <= 2 * MIB
-    assert level.in_use == reading.in_use
+    polled = Poller(current().monitor).read().devices["cuda:0"]
+    assert (polled.allocated, polled.reserved) == (reading.allocated, reading.reserved)
+    assert abs(polled.outside - reading.outside) <= 2 * MIB
+    assert polled.in_use == reading.in_use
     start = time.perf_counter()
     for _ in range(100):
         Poller(current().monitor).read()

@@ -1,4 +1,4 @@
-"""Several devices in one session: contexts created by copies, histories, logs and figures in notebooks."""
+"""Several devices in one session: contexts created by copies, session history, logs and values in notebooks."""
 
 import json
 
@@ -11,62 +11,68 @@ from ipygpumem.features.history.model import LIMIT, changed_rows, report_rows, r
 from ipygpumem.features.history.table import TablePage, history_tables
 from ipygpumem.features.report.line import text_line
 
-TWO = """
+TWO_GPUS = """
 import torch
 if torch.cuda.device_count() < 2:
-    tell(skip="one GPU only: this needs two")
+    emit(skip="the test needs two GPUs")
     raise SystemExit
 import ipygpumem
 from ipygpumem.features.report.line import text_line
 ipygpumem.preload_pytorch()
 x = torch.ones(64 << 20, dtype=torch.uint8, device="cuda:0")
 """
-FIGURES = """
+EMIT_VALUES = """
 device = m.report.devices.get("cuda:1")
-tell(text=text_line(m.report), devices=sorted(m.report.devices), started=device is not None and device.started,
+emit(text=text_line(m.report), devices=sorted(m.report.devices), started=device is not None and device.started,
      outside=None if device is None else device.outside, held=None if device is None else device.held,
-     zero=m.report.devices["cuda:0"].held)
+     first_held=m.report.devices["cuda:0"].held)
 """
 
 
-def fresh_two(fresh, code):
-    facts = fresh(TWO + code)
-    if "skip" in facts:
-        pytest.skip(facts["skip"])
-    return facts
+def run_on_two_gpus(run_python, code):
+    values = run_python(TWO_GPUS + code)
+    if "skip" in values:
+        pytest.skip(values["skip"])
+    return values
 
 
-def test_unused_device_gets_no_context(fresh):
-    facts = fresh_two(
-        fresh,
+def test_unused_device_gets_no_context(run_python):
+    values = run_on_two_gpus(
+        run_python,
         "with ipygpumem.measure() as m:\n    y = x + 1\n"
-        "tell(devices=sorted(m.report.devices), contexts=[torch._C._cuda_hasPrimaryContext(i) for i in (0, 1)])",
+        "emit(devices=sorted(m.report.devices), contexts=[torch._C._cuda_hasPrimaryContext(i) for i in (0, 1)])",
     )
-    assert facts["devices"] == ["cuda:0"]
-    assert facts["contexts"] == [True, False]
+    assert values["devices"] == ["cuda:0"]
+    assert values["contexts"] == [True, False]
 
 
-def test_copy_creates_context_and_note(fresh):
-    facts = fresh_two(fresh, "with ipygpumem.measure(synchronize=True) as m:\n    y = x.to('cuda:1')\n" + FIGURES)
-    assert facts["started"] is True
-    assert facts["held"] == 64 * MIB
-    assert facts["zero"] == 0
-    assert facts["outside"] > 200 * MIB
-    assert "cuda:1: the first tensor there created a CUDA context, which exists until the process ends" in facts["text"]
+def test_copy_creates_context_and_note(run_python):
+    values = run_on_two_gpus(
+        run_python, "with ipygpumem.measure(synchronize=True) as m:\n    y = x.to('cuda:1')\n" + EMIT_VALUES
+    )
+    assert values["started"] is True
+    assert values["held"] == 64 * MIB
+    assert values["first_held"] == 0
+    assert values["outside"] > 200 * MIB
+    assert (
+        "cuda:1: the first tensor there created a CUDA context, which exists until the process ends" in values["text"]
+    )
 
 
-def test_context_without_tensor_is_noted(fresh):
-    facts = fresh_two(fresh, "with ipygpumem.measure() as m:\n    torch.cuda.synchronize(1)\n" + FIGURES)
-    assert facts["started"] is True
-    assert facts["held"] == 0
-    assert "cuda:1: a CUDA context was created without a tensor (by a copy between devices" in facts["text"]
+def test_context_without_tensor_is_noted(run_python):
+    values = run_on_two_gpus(
+        run_python, "with ipygpumem.measure() as m:\n    torch.cuda.synchronize(1)\n" + EMIT_VALUES
+    )
+    assert values["started"] is True
+    assert values["held"] == 0
+    assert "cuda:1: a CUDA context was created without a tensor (by a copy between devices" in values["text"]
 
 
-def test_each_device_has_a_row_and_peaks_are_not_added(two):
+def test_each_device_has_a_row_and_peaks_are_not_added(torch_on_two_gpus):
     tensors = []
     with ipygpumem.measure() as m:
         for index, mib in ((0, 100), (1, 300)):
-            tensors.append(two.empty(mib * MIB, dtype=two.uint8, device=f"cuda:{index}"))
+            tensors.append(torch_on_two_gpus.empty(mib * MIB, dtype=torch_on_two_gpus.uint8, device=f"cuda:{index}"))
     rows = {row.device: row for row in changed_rows([m.report])}
     assert {name: (row.held, row.peak) for name, row in rows.items()} == {
         "cuda:0": (100 * MIB, 100 * MIB),

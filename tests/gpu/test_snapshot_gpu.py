@@ -48,7 +48,7 @@ def compare(snapshot, index, stats):
     mine = blocks.active & (blocks.device == index)
     live = timeline.allocations.live(len(timeline.trace) - 1)
     gaps = timeline.gaps
-    tell(**{f"device{index}": {
+    emit(**{f"device{index}": {
         "pairs": {
             "requested peak": [snapshot.peak(index).requested, stats["requested_bytes.all.peak"]],
             "requested end": [int(timeline.requested.bytes[-1]), stats["requested_bytes.all.current"]],
@@ -69,37 +69,37 @@ def compare(snapshot, index, stats):
         "ooms": [[oom.asked, oom.device_free, list(oom.reason)] for oom in snapshot.ooms(index)],
         "expandable": bool(snapshot.segments.expandable.any()),
         "actions": {ACTIONS[number]: int((timeline.trace.action == number).sum()) for number in range(len(ACTIONS))},
-        # freed, but not yet completely when the next event came
+        # blocks whose free was not completed before the next event
         "waited": int((timeline.allocations.end - timeline.allocations.requested > 1).sum()),
         "private": sum(snapshot.pools[number] != (0, 0) for number in snapshot.segments.pool.tolist() if number >= 0),
     }})
 """
 
 
-def agree(facts, device=0):
-    device_facts = facts[f"device{device}"]
-    assert device_facts["events"] > 0
-    for name, (value, expected) in device_facts["pairs"].items():
+def check_agreement(values, device=0):
+    device_values = values[f"device{device}"]
+    assert device_values["events"] > 0
+    for name, (value, expected) in device_values["pairs"].items():
         assert value == expected, name
-    return device_facts
+    return device_values
 
 
-def test_training_with_the_default_allocator(fresh):
-    device_facts = agree(fresh(PRELUDE + "record(train)\n"))
-    assert not device_facts["expandable"] and not device_facts["waited"] and not device_facts["private"]
+def test_training_with_the_default_allocator(run_python):
+    device_values = check_agreement(run_python(PRELUDE + "record(train)\n"))
+    assert not device_values["expandable"] and not device_values["waited"] and not device_values["private"]
 
 
-def test_training_with_expandable_segments(fresh):
+def test_training_with_expandable_segments(run_python):
     code = (
         PRELUDE
         + "def work():\n    first = train()\n    torch.cuda.empty_cache()\n    return first, train()\nrecord(work)\n"
     )
-    device_facts = agree(fresh(code, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"))
-    assert device_facts["expandable"]
-    assert device_facts["actions"]["segment_map"] > 0 and device_facts["actions"]["segment_unmap"] > 0
+    device_values = check_agreement(run_python(code, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"))
+    assert device_values["expandable"]
+    assert device_values["actions"]["segment_map"] > 0 and device_values["actions"]["segment_unmap"] > 0
 
 
-def test_two_streams_with_record_stream(fresh):
+def test_two_streams_with_record_stream(run_python):
     code = """
 def work():
     side = torch.cuda.Stream()
@@ -111,15 +111,15 @@ def work():
         torch.cuda.current_stream().wait_stream(side)
         y.record_stream(torch.cuda.current_stream())
         tensors.append((y * 2)[:10].clone())
-        torch.cuda._sleep(20_000_000)  # so that the free has to wait
+        torch.cuda._sleep(20_000_000)  # the free must wait for it
         del x, y
     return tensors, train()
 record(work)
 """
-    assert agree(fresh(PRELUDE + code))["waited"] > 0
+    assert check_agreement(run_python(PRELUDE + code))["waited"] > 0
 
 
-def test_cuda_graph(fresh):
+def test_cuda_graph(run_python):
     code = """
 def work():
     model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(3)]).cuda()
@@ -140,12 +140,12 @@ def work():
     return graph, y, model
 record(work)
 """
-    device_facts = agree(fresh(PRELUDE + code))
-    assert device_facts["private"] > 0
-    assert any(label.startswith("private pool") for label in device_facts["pools"])
+    device_values = check_agreement(run_python(PRELUDE + code))
+    assert device_values["private"] > 0
+    assert any(label.startswith("private pool") for label in device_values["pools"])
 
 
-def test_out_of_memory(fresh):
+def test_out_of_memory(run_python):
     code = """
 def work():
     total = torch.cuda.get_device_properties(0).total_memory
@@ -160,15 +160,15 @@ def work():
     return tensors
 record(work)
 """
-    device_facts = agree(fresh(PRELUDE + code))
-    assert device_facts["ooms"]
-    requested, free, reason = device_facts["ooms"][-1]
+    device_values = check_agreement(run_python(PRELUDE + code))
+    assert device_values["ooms"]
+    requested, free, reason = device_values["ooms"][-1]
     assert requested == 150 << 20
     assert free > 0
     assert reason[0] == "150.0 MiB were requested."
 
 
-def test_two_devices(fresh, two):
+def test_two_devices(run_python, torch_on_two_gpus):
     code = """
 def work():
     tensors = train("cuda:0"), train("cuda:1", steps=2)
@@ -176,12 +176,12 @@ def work():
     return tensors, x
 record(work, devices=2)
 """
-    facts = fresh(PRELUDE + code)
-    agree(facts, 0)
-    agree(facts, 1)
+    values = run_python(PRELUDE + code)
+    check_agreement(values, 0)
+    check_agreement(values, 1)
 
 
-def test_history_with_dropped_events(fresh):
+def test_history_with_dropped_events(run_python):
     code = """
 torch.cuda.init()
 torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=100)
@@ -191,24 +191,24 @@ stats = torch.cuda.memory_stats()
 snapshot = Snapshot.load(torch.cuda.memory._snapshot())
 torch.cuda.memory._record_memory_history(enabled=None)
 timeline = snapshot.timeline(0)
-tell(
+emit(
     events=len(timeline.trace),
     old=timeline.gaps.before_recording,
     end=[int(timeline.requested.bytes[-1]), stats["requested_bytes.all.current"]],
     reserved=[timeline.end_reserved, stats["reserved_bytes.all.current"]],
-    most=snapshot.peak(0).requested <= stats["requested_bytes.all.peak"],
+    peak_within_counter=snapshot.peak(0).requested <= stats["requested_bytes.all.peak"],
 )
 """
-    facts = fresh(PRELUDE + code)
-    assert facts["events"] == 100
-    assert facts["old"] > 0
-    assert facts["end"][0] == facts["end"][1]
-    assert facts["reserved"][0] == facts["reserved"][1]
-    assert facts["most"]
+    values = run_python(PRELUDE + code)
+    assert values["events"] == 100
+    assert values["old"] > 0
+    assert values["end"][0] == values["end"][1]
+    assert values["reserved"][0] == values["reserved"][1]
+    assert values["peak_within_counter"]
 
 
 @pytest.mark.parametrize("context", ["alloc", "state", None])
-def test_every_stack_depth(fresh, context):
+def test_every_stack_depth(run_python, context):
     code = f"""
 torch.cuda.init()
 torch.cuda.memory._record_memory_history(enabled="all", context={context!r}, stacks="python", max_entries=100_000)
@@ -220,4 +220,4 @@ snapshot = Snapshot.load(torch.cuda.memory._snapshot())
 torch.cuda.memory._record_memory_history(enabled=None)
 compare(snapshot, 0, stats)
 """
-    agree(fresh(PRELUDE + code))
+    check_agreement(run_python(PRELUDE + code))

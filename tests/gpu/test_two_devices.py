@@ -10,12 +10,12 @@ def tensor(torch, mib, index):
     return torch.empty(mib * MIB, dtype=torch.uint8, device=f"cuda:{index}")
 
 
-def test_each_device_has_its_own_breakdown(two):
-    tensors = [tensor(two, 1, 0), tensor(two, 1, 1)]
+def test_each_device_has_its_own_breakdown(torch_on_two_gpus):
+    tensors = [tensor(torch_on_two_gpus, 1, 0), tensor(torch_on_two_gpus, 1, 1)]
     with ipygpumem.measure() as m:
-        tensors.append(tensor(two, 100, 0))
+        tensors.append(tensor(torch_on_two_gpus, 100, 0))
         for _ in range(3):
-            tensor(two, 200, 1)
+            tensor(torch_on_two_gpus, 200, 1)
     first, second = m.report.devices["cuda:0"], m.report.devices["cuda:1"]
     assert (first.held, first.peak) == (100 * MIB, 100 * MIB)
     assert (second.held, second.peak, second.cached) == (0, 200 * MIB, 200 * MIB)
@@ -27,23 +27,23 @@ def test_each_device_has_its_own_breakdown(two):
     assert lines[1].startswith("cuda:1  peak +200.0 MiB · cache +200.0 MiB")
 
 
-def test_report_of_one_device(two):
-    tensors = tensor(two, 1, 1)
+def test_report_of_one_device(torch_on_two_gpus):
+    tensors = tensor(torch_on_two_gpus, 1, 1)
     with ipygpumem.measure(devices=["cuda:1"]) as m:
-        inner = tensor(two, 50, 0)
-        tensors = tensor(two, 30, 1)
+        inner = tensor(torch_on_two_gpus, 50, 0)
+        tensors = tensor(torch_on_two_gpus, 30, 1)
     assert list(m.report.devices) == ["cuda:1"]
     assert m.report.devices["cuda:1"].peak == 30 * MIB
     del tensors, inner
 
 
-def test_nested_peaks_on_two_devices(two):
-    keep = tensor(two, 1, 0), tensor(two, 1, 1)
+def test_nested_peaks_on_two_devices(torch_on_two_gpus):
+    keep = tensor(torch_on_two_gpus, 1, 0), tensor(torch_on_two_gpus, 1, 1)
     with ipygpumem.measure() as outer:
-        tensor(two, 300, 0)
+        tensor(torch_on_two_gpus, 300, 0)
         with ipygpumem.measure() as inner:
-            tensor(two, 40, 1)
-        tensor(two, 20, 1)
+            tensor(torch_on_two_gpus, 40, 1)
+        tensor(torch_on_two_gpus, 20, 1)
     assert inner.report.devices["cuda:0"].peak == 0
     assert inner.report.devices["cuda:1"].peak == 40 * MIB
     assert outer.report.devices["cuda:0"].peak == 300 * MIB
@@ -51,8 +51,8 @@ def test_nested_peaks_on_two_devices(two):
     del keep
 
 
-def test_copy_between_devices_is_balanced(two):
-    source = tensor(two, 64, 0)
+def test_copy_between_devices_is_balanced(torch_on_two_gpus):
+    source = tensor(torch_on_two_gpus, 64, 0)
     with ipygpumem.measure(synchronize=True) as m:
         copy = source.to("cuda:1")
     assert m.report.devices["cuda:0"].held == 0
