@@ -21,8 +21,8 @@ import ipygpumem
 from conftest import close_runtime
 from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT
-from fakes.facts import imbalance
 from fakes.nvml import FakeNvmlDevice
+from fakes.reports import imbalance
 from ipygpumem import DeviceError, OptionError, RecordingError, measure
 from ipygpumem.measurement.runtime import current
 

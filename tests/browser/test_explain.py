@@ -5,7 +5,7 @@ import dataclasses
 import nbformat
 import pytest
 
-from fakes.facts import before
+from fakes.reports import before
 from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading

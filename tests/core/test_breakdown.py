@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.facts import imbalance
+from fakes.reports import imbalance
 from ipygpumem.core.breakdown import Baseline, breakdown
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.core.report import DeviceReport, build_report

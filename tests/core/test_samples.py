@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.facts import MIB, before
+from fakes.reports import MIB, before
 from ipygpumem.core.samples import NOISE, Sample, highest_outside
 from ipygpumem.measurement.reserved_bound import CounterReading, ReservedHistory, reserved_bound
 

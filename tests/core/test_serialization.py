@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.facts import after, report
+from fakes.reports import after, report
 from ipygpumem import ReportError
 from ipygpumem.core.grade import grade
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fakes.facts import MIB, after, before, report
+from fakes.reports import MIB, after, before, report
 
 
 def cell(number, *, held=0, peak=None, outside=0, name="cuda:0", level=100, **options):

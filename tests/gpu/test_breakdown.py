@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ipygpumem
-from fakes.facts import imbalance
+from fakes.reports import imbalance
 from ipygpumem.core.units import MIB
 
 GRANULARITY = 2 * MIB

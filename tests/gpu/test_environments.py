@@ -12,7 +12,7 @@ import torch, ipygpumem
 baseline = ipygpumem.preload_pytorch()
 with ipygpumem.measure() as m:
     x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-from fakes.facts import imbalance
+from fakes.reports import imbalance
 from ipygpumem.features.report.line import text_line
 from ipygpumem.features.report.table import baseline_line
 device = m.report.devices["cuda:0"]

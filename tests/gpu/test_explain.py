@@ -10,7 +10,7 @@ GRANULARITY = 2 * MIB
 HEAD = """
 import ctypes, gc, os, subprocess, sys, time
 import torch, ipygpumem
-from fakes.facts import waterfall_imbalance
+from fakes.reports import waterfall_imbalance
 MIB = 1 << 20
 ipygpumem.preload_pytorch()
 def explain_steps():

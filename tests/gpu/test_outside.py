@@ -13,7 +13,7 @@ SECONDS = float(os.environ.get("IPYGPUMEM_STRESS", "60"))
 HEAD = """
 import collections, ctypes, subprocess, sys, textwrap, threading, time, warnings
 import torch, ipygpumem
-from fakes.facts import imbalance
+from fakes.reports import imbalance
 MIB = 1 << 20
 x = torch.ones(1, device="cuda"); torch.cuda.synchronize(); ipygpumem.reading()
 library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])

@@ -1,7 +1,7 @@
 """Two devices in one process: each has its own breakdown and peaks, and peaks are not added up."""
 
 import ipygpumem
-from fakes.facts import imbalance
+from fakes.reports import imbalance
 from ipygpumem.core.units import MIB
 from ipygpumem.features.report.line import text_line
 

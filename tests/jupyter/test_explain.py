@@ -11,8 +11,8 @@ import ipygpumem
 from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT, KERNELS
 from fakes.cupti import CUPY, NCCL, FakeCupti, use_library
-from fakes.facts import waterfall_imbalance
 from fakes.nvml import FakeNvmlDevice
+from fakes.reports import waterfall_imbalance
 from ipygpumem.core.units import MIB
 
 

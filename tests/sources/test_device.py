@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fakes.cuda import CONTEXT
-from fakes.facts import imbalance
 from fakes.nvml import FakeNvmlDevice
+from fakes.reports import imbalance
 from ipygpumem.sources import cuda
 from ipygpumem.sources.device_monitor import DeviceMonitor
 

@@ -10,8 +10,8 @@ import pytest
 
 import ipygpumem
 from fakes.cupti import CUPY, FakeCupti, use_library
-from fakes.facts import waterfall_imbalance
 from fakes.nvml import FakeNvmlDevice
+from fakes.reports import waterfall_imbalance
 from ipygpumem.core.units import MIB
 from ipygpumem.features.outside.cupti_records import outside_records
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.facts import before, waterfall_imbalance
+from fakes.reports import before, waterfall_imbalance
 from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.grade import grade
 from ipygpumem.core.other_process import OtherProcess

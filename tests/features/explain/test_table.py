@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fakes.facts import before
+from fakes.reports import before
 from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fakes.facts import MIB, after, before, report
+from fakes.reports import MIB, after, before, report
 from ipygpumem.core.device_names import HOST
 from ipygpumem.features.history.model import changed_rows, report_rows
 

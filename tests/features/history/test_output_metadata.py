@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ipygpumem
-from fakes.facts import MIB, after, before, report
+from fakes.reports import MIB, after, before, report
 from ipygpumem import ReportError
 from ipygpumem.features.history.model import LIMIT, MIME, report_rows, rows_from_summary, summary
 from ipygpumem.features.history.reports import COLUMNS

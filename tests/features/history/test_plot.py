@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fakes.facts import before, report
+from fakes.reports import before, report
 from fakes.sessions import MIB, cell, session
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import plot as module

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from fakes.facts import before, report
+from fakes.reports import before, report
 from fakes.sessions import MIB, cell
 from ipygpumem.features.history.comparison import last_run
 from ipygpumem.features.history.reports import Reports

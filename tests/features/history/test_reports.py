@@ -12,7 +12,7 @@ import tracemalloc
 
 import pytest
 
-from fakes.facts import report
+from fakes.reports import report
 from fakes.sessions import cell, session
 from ipygpumem import OptionError
 from ipygpumem.features.history import reports

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fakes.facts import before, report
+from fakes.reports import before, report
 from fakes.sessions import cell, session
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.history.comparison import pair_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fakes.facts import report
+from fakes.reports import report
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.features.live.usage_history import UsageHistory, usage_update
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakes.facts import before
+from fakes.reports import before
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.features.oom.model import FailedAllocation, FreeBlocks, advice, free_blocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fakes.cupti import CTYPES, CUBLAS, CUPY, NCCL, SITE, TORCH
-from fakes.facts import report
+from fakes.reports import report
 from ipygpumem.core.grade import grade
 from ipygpumem.features.outside.libraries import ALLOCATOR, library_name
 from ipygpumem.features.outside.model import LibraryMemory, balance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fakes.facts import report
+from fakes.reports import report
 from ipygpumem.core.grade import grade
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.outside.model import LibraryMemory, PoolMemory, balance

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.facts import after, before, report
+from fakes.reports import after, before, report
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.features.processes.model import other_process_changes
 

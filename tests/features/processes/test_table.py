@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fakes.facts import report
+from fakes.reports import report
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.processes.model import DeviceProcesses

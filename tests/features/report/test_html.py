@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fakes.facts import MIB, after, before, report
+from fakes.reports import MIB, after, before, report
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.tables import html_tables

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from fakes.facts import MIB, after, before, report
+from fakes.reports import MIB, after, before, report
 from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import MeasurementLabel, RecordingInfo, build_report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from fakes.facts import MIB, after, before, report
+from fakes.reports import MIB, after, before, report
 from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.tables import text_tables
