@@ -1,4 +1,4 @@
-"""Let this environment import packages that it lacks from another environment: ``python tests/borrow.py .venv``.
+"""Let this environment import missing packages from another environment: ``python tests/borrow.py .venv``.
 
 The packages of the other environment come last on the path, so that IPython, the kernel and the widgets of this
 environment take precedence. The package under test is this checkout.

@@ -47,15 +47,15 @@ def close_runtime():
 
 
 @pytest.fixture(autouse=True)
-def fresh_package():
-    """Each test has its own runtime."""
+def new_runtime():
+    """Close the runtime after the test, so that each test has its own."""
     yield
     close_runtime()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def frozen_imports():
-    """Freeze the objects of pytest, PyTorch and earlier tests: walking a heap with all of them takes a second."""
+    """Freeze existing objects: walking a heap with those of pytest, PyTorch and earlier tests takes a second."""
     gc.collect()
     gc.freeze()
     if _GLIBC is not None:
@@ -64,15 +64,15 @@ def frozen_imports():
 
 @pytest.fixture(autouse=True)
 def small_heap():
-    """Make heap walks skip frozen objects. `monkeypatch` would be undone too late, after a fake GPU is removed."""
+    """Make heap walks skip frozen objects. (`monkeypatch` would be undone only after a fake GPU has been removed.)"""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "get_freeze_count", lambda: 0)
         yield
 
 
 @pytest.fixture
-def make_gpu(fresh_package):
-    """Build machines: ``make_gpu(2)``, ``make_gpu(nvml_devices=[...], backend="cudaMallocAsync")``; one at a time."""
+def make_gpu(new_runtime):
+    """A function that replaces the fake machine: ``make_gpu(2)``, ``make_gpu(backend="cudaMallocAsync")``."""
     from fakes.cuda import FakeGpu
 
     machines = []
@@ -92,19 +92,19 @@ def make_gpu(fresh_package):
 
 @pytest.fixture
 def fake_gpu(make_gpu):
-    """One H200 under torch and NVML, CUDA not started."""
+    """A fake machine with one H200, on which CUDA is not initialized."""
     return make_gpu()
 
 
 @pytest.fixture
 def two_gpus(make_gpu):
-    """Two H200s under torch and NVML, CUDA not started."""
+    """A fake machine with two H200s, on which CUDA is not initialized."""
     return make_gpu(2)
 
 
 @pytest.fixture
 def no_cupti(monkeypatch, tmp_path):
-    """A process that has not loaded CUPTI. PyTorch's CUDA build loads it when it is imported."""
+    """Simulate a process that has not loaded CUPTI, which PyTorch's CUDA build loads when it is imported."""
     from ipygpumem.sources import host
 
     maps = tmp_path / "maps without cupti"
@@ -114,7 +114,7 @@ def no_cupti(monkeypatch, tmp_path):
 
 @pytest.fixture
 def fake_nvml():
-    """An NVML library with one device, without CUDA."""
+    """A fake NVML library with one device, without CUDA."""
     from fakes.nvml import FakeNvml, FakeNvmlDevice
 
     nvml = FakeNvml([FakeNvmlDevice()]).install()

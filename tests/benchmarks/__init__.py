@@ -1,1 +1,1 @@
-"""Benchmarks, each with an alternative in the same run: ``make bench``, or ``python -m tests.benchmarks [NAME...]``."""
+"""Benchmarks: ``make bench`` or ``python -m tests.benchmarks [NAME...]``. Alternatives are measured in the same run."""

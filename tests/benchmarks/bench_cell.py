@@ -1,4 +1,4 @@
-"""The cost of measuring a cell: start and end, an empty cell in a kernel, an eager loop, loading, recording."""
+"""The overhead of a measurement, an empty cell, an eager loop, loading the extension, and a recording."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _median(function, times=CELLS):
     return statistics.median(samples)
 
 
-def _begin_and_end():
+def _start_and_end():
     import ipygpumem
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.runtime import current
@@ -38,16 +38,21 @@ def _begin_and_end():
     ipygpumem.preload_pytorch()
     runtime = current()
 
-    def begin_and_end():
+    def start_and_end():
         measurement = Measurement(runtime)
         measurement.begin()
         measurement.end()
 
-    begin_and_end()
+    start_and_end()
     memory_kind = "one device" if runtime.monitor.devices else "host memory"
-    cost = _median(begin_and_end) * 1e6
+    cost = _median(start_and_end) * 1e6
     return [
-        {"measure": f"begin + end, {memory_kind}, median", "value": f"{cost:.0f} us", "us": cost, "target": "<= 150 us"}
+        {
+            "measure": f"one measurement, {memory_kind}, median",
+            "value": f"{cost:.0f} us",
+            "us": cost,
+            "target": "<= 150 us",
+        }
     ]
 
 
@@ -82,7 +87,7 @@ START = (
 
 
 def _kernel_cell(*setup):
-    """Milliseconds of an empty cell through a real kernel."""
+    """Return the time of an empty cell in a real kernel, in milliseconds."""
     completed = subprocess.run(
         [sys.executable, "-c", KERNEL, *setup], capture_output=True, text=True, timeout=300, check=False
     )
@@ -194,9 +199,9 @@ def _load():
     load = statistics.median(_fresh_seconds(LOAD) for _ in range(3))
     import_seconds = statistics.median(_fresh_seconds(IMPORT) for _ in range(5))
     return [
-        {"measure": "%load_ext once torch is imported", "value": f"{load:.2f} s", "s": load, "target": "<= 2 s"},
+        {"measure": "%load_ext with torch already imported", "value": f"{load:.2f} s", "s": load, "target": "<= 2 s"},
         {
-            "measure": "import ipygpumem",
+            "measure": "import ipygpumem in a running Python",
             "value": f"{import_seconds * 1e3:.1f} ms",
             "s": import_seconds,
             "target": "< 50 ms",
@@ -245,7 +250,7 @@ print("JSON " + json.dumps(pairs))
 
 def _recording():
     if _gpu() is None:
-        return [{"measure": "recording with snapshot against torch's own", "value": "needs a GPU"}]
+        return [{"measure": "train, record and save, compared with torch's own recording", "value": "needs a GPU"}]
     completed = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(RECORDING)],
         capture_output=True,
@@ -262,7 +267,7 @@ def _recording():
     ratio = statistics.median(with_ipygpumem / pytorch_only for pytorch_only, with_ipygpumem in pairs)
     pytorch_only, with_ipygpumem = (statistics.median(values) for values in zip(*pairs, strict=True))
     row = {
-        "measure": "train, record and save: measure(snapshot=) against torch's own",
+        "measure": "train, record and save, compared with torch's own recording",
         "value": f"{with_ipygpumem:.2f} s / {pytorch_only:.2f} s = {ratio:.3f} x",
         "ratio": ratio,
         "target": "<= 1.05 x",
@@ -271,7 +276,7 @@ def _recording():
 
 
 def _import():
-    """Milliseconds that `import ipygpumem` adds to starting Python, the shortest of several runs."""
+    """Measure how much longer Python takes to start with `import ipygpumem`, using the shortest of several runs."""
 
     def shortest_run(code):
         times = []
@@ -288,5 +293,4 @@ def _import():
 
 
 def run():
-    """Every row of the table."""
-    return [*_import(), *_begin_and_end(), *_load(), *_empty_cell(), *_eager_loop(), *_recording()]
+    return [*_import(), *_start_and_end(), *_load(), *_empty_cell(), *_eager_loop(), *_recording()]

@@ -1,4 +1,4 @@
-"""The search for holders among a million objects with ten thousand tensors, compared with a plain loop over gc."""
+"""The search for ten thousand tensors among a million objects, compared with a loop over `gc.get_objects()`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _gpu():
 
 
 def _fill(torch, device):
-    """A large notebook: a million objects without a tensor, and ten thousand tensors in different places."""
+    """Create a million objects without tensors and ten thousand tensors in different places, as in a large notebook."""
     objects = [{"number": [i], "text": str(i)} for i in range(OBJECTS)]
     model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(500))).to(device)
     results = [{"logits": torch.ones(16, device=device), "step": i} for i in range(TENSORS - 2000)]
@@ -29,7 +29,7 @@ def _fill(torch, device):
 
 
 def _chain(torch, device):
-    """A linked list whose last node refers to the tensor: the worst case for a breadth-first search."""
+    """Create a linked list whose last node refers to a tensor, the worst case for a breadth-first search."""
     link = {"tensor": torch.ones(16, device=device)}
     for _ in range(LINKS):
         link = {"next": link}
@@ -37,7 +37,7 @@ def _chain(torch, device):
 
 
 def _plain_loop(torch):
-    """The usual loop over `gc.get_objects()`, which finds tensors without names."""
+    """Run the usual loop over `gc.get_objects()`, which finds tensors without their names."""
     return [obj for obj in gc.get_objects() if isinstance(obj, torch.Tensor)]
 
 
@@ -77,7 +77,7 @@ def run():
             "target": "<= 2 s",
         },
         {
-            "measure": "gc.get_objects() and isinstance alone: tensors without a name",
+            "measure": "only gc.get_objects() and isinstance: tensors without names",
             "value": f"{loop_seconds:.2f} s: the search takes {seconds / loop_seconds:.1f} x as long",
             "seconds": loop_seconds,
         },

@@ -1,4 +1,4 @@
-"""Memory outside PyTorch by library: the cost of CUPTI's records, switched on and off alternately in one process."""
+"""The overhead of CUPTI's records, which are enabled and disabled alternately in one process."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def _measured(torch):
     return [
         row(f"{LAUNCHES:,} small operations", launches, 1e3, "ms", "<= 1.02 x"),
         row("cudaMalloc + cudaFree", pairs, 1e6, "us", "<= 1.15 x"),
-        row("beginning and ending a measurement", measurement, 1e6, "us"),
+        row("start and end of a measurement", measurement, 1e6, "us"),
     ]

@@ -45,7 +45,7 @@ def run():
         own_seconds = min(own_seconds, time.perf_counter() - start)
     rows = [
         {
-            "measure": f"{len(timelines[0]):,} changes: read, categorize, write the page",
+            "measure": f"read and categorize {len(timelines[0]):,} changes, and write the page",
             "value": f"{own_seconds:.2f} s",
         },
         {"measure": "size of the page", "value": f"{len(page) / 1024:,.0f} KiB"},

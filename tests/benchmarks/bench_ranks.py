@@ -27,8 +27,8 @@ print(seconds, own, child, len(ranks.members), sum(rank.highest.events for rank 
 """
 
 
-def recording(folder):
-    """A recording of 100,000 events that repeats a real one, so that every event has frames."""
+def write_recording(folder):
+    """Write a recording of 100,000 events that repeats a real one, so that every event has frames."""
     data = Path(__file__).parents[1] / "data" / "gpt_small.pickle.xz"
     snapshot = pickle.loads(lzma.decompress(data.read_bytes()))
     traces = snapshot["device_traces"]
@@ -45,11 +45,11 @@ def recording(folder):
 
 
 def run():
-    """A row for each number of ranks, compared with reading one file in the same run."""
+    """Measure each number of ranks, compared with unpickling one file in the same run."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source = recording(folder)
+        source = write_recording(folder)
         start = time.perf_counter()
         with source.open("rb") as file:
             pickle.load(file)
@@ -66,11 +66,11 @@ def run():
             assert int(members) == count and int(events) == count * _EVENTS
             ratio = float(seconds) / count / load_seconds
             value = (
-                f"{float(seconds):.1f} s with 2 workers, {ratio:.2f} of pickle.load of each in turn; "
-                f"memory {int(own) / 1024:.0f} MiB here, {int(child) / 1024:.0f} MiB a worker"
+                f"{float(seconds):.1f} s with 2 workers = {ratio:.2f} x pickle.load of one file after the other; "
+                f"memory {int(own) / 1024:.0f} MiB in this process, {int(child) / 1024:.0f} MiB per worker"
             )
-            measure = f"{count} ranks of {_EVENTS:,} events ({source.stat().st_size / MIB:.1f} MiB each), summarised"
-            target = "60 s on two cores, memory flat" if count == max(RANKS) else ""
+            measure = f"{count} ranks of {_EVENTS:,} events ({source.stat().st_size / MIB:.1f} MiB each)"
+            target = "60 s on two cores, constant memory" if count == max(RANKS) else ""
             rows.append({"measure": measure, "value": value, "target": target})
             shutil.rmtree(run_folder)
     return rows

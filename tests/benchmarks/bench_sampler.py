@@ -1,6 +1,6 @@
-"""The cost of sampling: an eager loop of small operations inside a measurement, alternately with and without samples.
+"""The overhead of sampling, in an eager loop of small operations that is measured alternately with and without samples.
 
-Without a GPU, the thread samples a fake NVML library behind the real pynvml, and the loop runs on the processor.
+Without a GPU, the thread samples a fake NVML library behind the real pynvml, and the loop runs on the CPU.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _measured(torch, device):
     current().sampler.begin = opened
     ratio = statistics.median(ratios)
     short = {on: statistics.median(values) * 1e6 for on, values in ends.items()}
-    machine = "on a GPU" if device == "cuda" else "on the processor, with a fake NVML"
+    machine = "on a GPU" if device == "cuda" else "on the CPU with a fake NVML library"
     return [
         {
             "measure": f"eager loop of {count:,} small operations {machine}, with / without",
@@ -90,7 +90,7 @@ def _measured(torch, device):
             "value": f"{statistics.median(samples):.0f}, {statistics.median(gaps) * 1e3:.1f} ms",
         },
         {
-            "measure": "measurement that is too short for samples, with / without",
+            "measure": "measurement too short for samples, with / without",
             "value": f"{short[True]:.0f} us / {short[False]:.0f} us = {short[True] / short[False]:.3f} x",
             "ratio": short[True] / short[False],
         },

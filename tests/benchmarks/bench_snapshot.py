@@ -92,7 +92,7 @@ def run_python(code, *arguments):
 
 
 def wall_time(*arguments):
-    """Median seconds of a process whose output is discarded."""
+    """Return the median run time of a process, in seconds. Its output is discarded."""
     times = []
     for _ in range(3):
         start = time.perf_counter()
@@ -126,7 +126,7 @@ def measure(complete, partial, events):
     )
     growth = ours / times[f"ours {partial}"]
     plain_growth = without_gc / times[f"pickle_without_gc {partial}"]
-    torch_value, ours_memory = (run_python(MEMORY, kind, complete) / 1024 for kind in ("plain", "ours"))
+    pickle_memory, ours_memory = (run_python(MEMORY, kind, complete) / 1024 for kind in ("plain", "ours"))
     small = run_python(SMALL, complete)
     rows = [
         row("file", f"{events:,} events, {complete.stat().st_size / 1e6:.0f} MB"),
@@ -138,8 +138,8 @@ def measure(complete, partial, events):
             "<= 1.1 x",
         ),
         row(
-            "peak memory of the process (no subprocesses)",
-            f"{ours_memory:.0f} MiB = {ours_memory / torch_value:.2f} x pickle.load ({torch_value:.0f} MiB)",
+            "peak memory of the process, without subprocesses",
+            f"{ours_memory:.0f} MiB = {ours_memory / pickle_memory:.2f} x pickle.load ({pickle_memory:.0f} MiB)",
             "<= 1.0 x",
         ),
         row("columns encoded", f"{small['size'] / 1e6:.2f} MB in {small['encoded']:.2f} s", "<= 1 MB"),
@@ -150,11 +150,11 @@ def measure(complete, partial, events):
     if importlib.util.find_spec("torch") is None:
         rows.append(row("_memory_viz trace", "torch is not installed"))
     else:
-        torch_value = wall_time("-m", "torch.cuda._memory_viz", "trace", complete)
+        torch_time = wall_time("-m", "torch.cuda._memory_viz", "trace", complete)
         rows.append(
             row(
                 "_memory_viz trace, whole process",
-                f"{torch_value:.2f} s = {torch_value / summary:.1f} x ours",
+                f"{torch_time:.2f} s = {torch_time / summary:.1f} x ours",
                 ">= 4 x",
             )
         )

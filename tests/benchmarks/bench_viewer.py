@@ -1,4 +1,4 @@
-"""The viewer in a headless Chromium: start, frame times, the allocator's state, DOM, memory and size of the page.
+"""The viewer in a headless Chromium: start, frame times, allocator state, DOM nodes, memory and page size.
 
 Values in brackets are those of pytorch.org/memory_viz for the same file on the same kind of machine (two cores,
 software rendering), measured once with its version of April 2026. If its code is available (see memory_viz.py), it is
@@ -71,7 +71,7 @@ def p95(values):
 
 
 def build(pickle, html):
-    """Build the page in new processes; return the seconds of each and facts about the page."""
+    """Build the page in new processes. Return the seconds of each, together with the page's size and event count."""
     results = []
     for _ in range(REPEATS):
         process = subprocess.run(
@@ -86,7 +86,7 @@ def build(pickle, html):
 
 
 class Run:
-    """One page in its own browser context."""
+    """A page in its own browser context."""
 
     def __init__(self, browser, address):
         self.context = browser.new_context(viewport=SIZE)
@@ -94,11 +94,11 @@ class Run:
         self.page.goto(address)
 
     def drawn(self):
-        """Return the milliseconds from the navigation to the first interactive picture."""
+        """Return the milliseconds from the navigation to the first interactive image."""
         end = time.monotonic() + 120
         while (milliseconds := self.page.evaluate(MARK.format("drawn"))) is None:
             if time.monotonic() > end:
-                raise RuntimeError("not drawn")
+                raise RuntimeError("the page was not drawn within two minutes")
             self.page.wait_for_timeout(10)
         return milliseconds
 
@@ -140,7 +140,7 @@ class Run:
             self.page.wait_for_timeout(33)
 
     def states(self, events):
-        """Return the milliseconds from requesting the state at an event to its picture."""
+        """Return the milliseconds from each request for the state at an event until it is drawn."""
         self.page.evaluate("ipygpumem.state(0).then(() => 0)")
         self.clear()
         for number in range(1, 21):
@@ -149,7 +149,7 @@ class Run:
         return self.durations("state")
 
     def elements(self):
-        """Return the largest number of elements of any panel."""
+        """Return the number of elements with the panel that has the most."""
         maximum = 0
         for tab in ("Live set", "Allocator state", "Events", "Compare", "File"):
             self.page.get_by_role("tab", name=tab).click()
@@ -186,7 +186,7 @@ def renderer():
 
 
 def peer(browser, pickle, html, ours):
-    """Measure memory_viz with one file, compared with our viewer; one row if its code is not available."""
+    """Measure memory_viz with one file, compared with our viewer. Return a single row if its code is not available."""
     seconds, size = memory_viz.write(pickle, html)
     run = Run(browser, "about:blank")
     memory_viz.serve(run.context)
@@ -202,7 +202,7 @@ def peer(browser, pickle, html, ours):
     run.close()
     return [
         row("memory_viz: Python, file to page", times(seconds, ours["seconds"], 2, "s")),
-        row("memory_viz: browser, page to first picture (15,000 allocations)", times(first, ours["first"], 0, "ms")),
+        row("memory_viz: browser, page to first image (15,000 allocations)", times(first, ours["first"], 0, "ms")),
         row("memory_viz: between animation frames, p95", times(gaps, ours["gaps"], 0, "ms")),
         row("memory_viz: DOM nodes (timeline alone)", times(elements, ours["elements"], 0, "")),
         row("memory_viz: renderer beyond an empty page", times(memory / 2**20, ours["memory"] / 2**20, 0, "MiB")),
@@ -214,9 +214,9 @@ def times(bracketed, ours, digits, unit):
     return f"{bracketed:,.{digits}f} {unit}".rstrip() + f": {bracketed / ours:.1f} x ours"
 
 
-def measure(browser, pickle, html, bracket, targets, *, script=""):
+def measure(browser, pickle, html, bracket, targets, *, suffix=""):
     """Measure the viewer with one file."""
-    seconds, page_facts = build(pickle, html)
+    seconds, page_info = build(pickle, html)
     address = html.as_uri()
     opened, frames, states, gaps = [], [], [], []
     elements = 0
@@ -226,33 +226,33 @@ def measure(browser, pickle, html, bracket, targets, *, script=""):
         run.page.wait_for_timeout(700)
         frames.append(p95(run.frames()))
         if number == 0:
-            states = run.states(page_facts["events"])
+            states = run.states(page_info["events"])
             gaps = run.gaps()
             elements = run.elements()
         run.close()
     empty = resident(browser, "about:blank")
     memory = resident(browser, address) - empty
-    facts = {
+    values = {
         "seconds": statistics.median(seconds),
         "first": statistics.median(opened),
         "gaps": p95(gaps),
         "elements": elements,
         "memory": memory,
         "empty": empty,
-        "bytes": page_facts["bytes"],
+        "bytes": page_info["bytes"],
     }
-    name = f"{page_facts['events']:,} events{script}"
+    name = f"{page_info['events']:,} events{suffix}"
     rows = [
         row(f"{name}: Python, file to page", f"{spread(seconds, 2)} s", targets[0]),
-        row(f"{name}: browser, page to first picture{bracket[0]}", f"{spread(opened)} ms", targets[1]),
+        row(f"{name}: browser, page to first image{bracket[0]}", f"{spread(opened)} ms", targets[1]),
         row(f"{name}: frame while panning and zooming, p95{bracket[1]}", f"{spread(frames)} ms", "<= 33 ms"),
-        row(f"{name}: between animation frames meanwhile, p95", f"{facts['gaps']:.0f} ms"),
+        row(f"{name}: between animation frames meanwhile, p95", f"{values['gaps']:.0f} ms"),
         row(f"{name}: allocator state at an event{bracket[2]}", f"{spread(states)} ms", targets[4]),
         row(f"{name}: DOM nodes{bracket[3]}", f"{elements:,}", "< 1,500"),
         row(f"{name}: renderer beyond an empty page{bracket[4]}", f"{memory / 2**20:.0f} MiB", targets[2]),
-        row(f"{name}: stand-alone HTML{bracket[5]}", f"{page_facts['bytes'] / 1e6:.2f} MB", targets[3]),
+        row(f"{name}: stand-alone HTML{bracket[5]}", f"{page_info['bytes'] / 1e6:.2f} MB", targets[3]),
     ]
-    return rows, facts
+    return rows, values
 
 
 def run():
@@ -281,8 +281,8 @@ def run():
             " [61 MB, and blank without network]",
         )
         targets = ("<= 1.0 s", "<= 600 ms", "<= 200 MB", "<= 1.5 MB", "<= 50 ms")
-        measured, facts = measure(browser, large, Path(folder, "large.html"), bracketed, targets)
-        rows += measured + peer(browser, large, Path(folder, "theirs.html"), facts)
+        measured, values = measure(browser, large, Path(folder, "large.html"), bracketed, targets)
+        rows += measured + peer(browser, large, Path(folder, "theirs.html"), values)
         no_peer = ("", "", "", "", "", " [1.2 GB, never drawn]")
         targets = ("with the browser <= 8 s", "see above", "", "<= 8 MB", "")
         rows += measure(browser, long, Path(folder, "long.html"), no_peer, targets)[0]
@@ -290,7 +290,7 @@ def run():
         make = [sys.executable, "-m", "tests.benchmarks.synthetic", str(CROWD), str(live_file), str(LIVE)]
         subprocess.run(make, check=True, cwd=ROOT)
         rows += measure(
-            browser, live_file, Path(folder, "crowd.html"), [""] * 6, [""] * 5, more=f", {LIVE:,} of them live"
+            browser, live_file, Path(folder, "crowd.html"), [""] * 6, [""] * 5, suffix=f", {LIVE:,} of them live"
         )[0]
         browser.close()
     rows.append(row("load of the machine", f"{os.getloadavg()[0]:.1f} processes at the end"))

@@ -1,6 +1,6 @@
 """PyTorch's own viewer for comparison: the page that ``python -m torch.cuda._memory_viz trace_plot`` writes.
 
-The page loads MemoryViz.js and d3 from cdn.jsdelivr.net. Without a network, IPYGPUMEM_MEMORY_VIZ names a folder with
+The page loads MemoryViz.js and d3 from cdn.jsdelivr.net. Without a network, IPYGPUMEM_MEMORY_VIZ names a directory with
 copies of MemoryViz.js, of process_alloc_data.js (which later versions import) and of d3 as one ES module, d3.js.
 """
 
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 COPIES = "IPYGPUMEM_MEMORY_VIZ"
-TIMEOUT = 120  # seconds for one picture
+TIMEOUT = 120  # seconds for one image
 POLYGON_COUNT = "document.querySelectorAll('svg polygon').length"
 #: Records the times of animation frames.
 RECORD_FRAMES = """() => {
@@ -25,7 +25,7 @@ FRAMES = "window.frameTimes.splice(0).map((at, i, all) => i ? at - all[i - 1] : 
 
 
 def write(pickle, html):
-    """Seconds to write the page, and its size in bytes."""
+    """Write the page. Return how many seconds this took, and the size of the page in bytes."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", str(pickle), "-o", str(html)]
     subprocess.run(command, check=True, capture_output=True)
@@ -33,7 +33,7 @@ def write(pickle, html):
 
 
 def serve(context):
-    """Serve network requests from the folder of copies, if it exists."""
+    """Serve network requests from the directory with copies, if there is one."""
     folder = os.environ.get(COPIES)
     if not folder:
         return
@@ -50,7 +50,7 @@ def serve(context):
 
 
 def open_page(page, address):
-    """Milliseconds to the first picture; None after a timeout."""
+    """Open the page. Return the milliseconds until the first image, or None after a timeout."""
     start = time.perf_counter()
     page.goto(address, wait_until="commit")
     while time.perf_counter() < start + TIMEOUT:

@@ -20,8 +20,8 @@ FIRST = 0x7F0000000000
 START = 1_790_000_000_000_000
 
 
-class Writer:
-    """Collects events and the segments that they create."""
+class EventCollector:
+    """Collects the events of a run and the segments that they create."""
 
     def __init__(self):
         self.trace = []
@@ -81,12 +81,12 @@ class Writer:
 
     def segment(self, address, total):
         blocks, at = [], address
-        for begin in sorted(start for start in self.live if address <= start < address + total):
-            rounded, size = self.live[begin]
-            if begin > at:
-                blocks.append({"address": at, "size": begin - at, "requested_size": 0, "state": "inactive"})
-            blocks.append({"address": begin, "size": rounded, "requested_size": size, "state": "active_allocated"})
-            at = begin + rounded
+        for start in sorted(block for block in self.live if address <= block < address + total):
+            rounded, size = self.live[start]
+            if start > at:
+                blocks.append({"address": at, "size": start - at, "requested_size": 0, "state": "inactive"})
+            blocks.append({"address": start, "size": rounded, "requested_size": size, "state": "active_allocated"})
+            at = start + rounded
         if at < address + total:
             blocks.append({"address": at, "size": address + total - at, "requested_size": 0, "state": "inactive"})
         return {
@@ -112,35 +112,35 @@ def stack(name, line):
 
 
 def make(events, live=0):
-    """A snapshot with about ``events`` events, and ``live`` small blocks that stay allocated throughout."""
+    """Return a snapshot with about ``events`` events, and ``live`` small blocks that stay allocated throughout."""
     rng = random.Random(events)
-    writer = Writer()
+    collector = EventCollector()
     forward = [[stack(f"layer{layer}", 10 * layer + part) for part in range(6)] for layer in range(LAYERS)]
     backward, optimizer = [], stack("step", 900)
     for layer in range(LAYERS):
         for part in range(12):
-            writer.alloc((1 + part) * MIB // 2, forward[layer][0])
+            collector.alloc((1 + part) * MIB // 2, forward[layer][0])
     for number in range(live):
-        writer.alloc(512 * (1 + number % 40), forward[number % LAYERS][1])
-    while len(writer.trace) < events:
+        collector.alloc(512 * (1 + number % 40), forward[number % LAYERS][1])
+    while len(collector.trace) < events:
         tokens = rng.choice([256, 512, 768, 1024])
         activations = []
         for layer in range(LAYERS):
             for part in range(6):
-                temporary = writer.alloc(tokens * 1024, forward[layer][part])
-                activations.append(writer.alloc(tokens * 1024 * (1 + part), forward[layer][part]))
-                writer.release(temporary, forward[layer][part])
+                temporary = collector.alloc(tokens * 1024, forward[layer][part])
+                activations.append(collector.alloc(tokens * 1024 * (1 + part), forward[layer][part]))
+                collector.release(temporary, forward[layer][part])
         gradients = []
         for address in reversed(activations):
-            gradients.append(writer.alloc(rng.choice([1, 2, 4]) * MIB // 2, backward))
-            temporary = writer.alloc(tokens * 2048, backward)
-            writer.release(temporary, backward)
-            writer.release(address, backward)
+            gradients.append(collector.alloc(rng.choice([1, 2, 4]) * MIB // 2, backward))
+            temporary = collector.alloc(tokens * 2048, backward)
+            collector.release(temporary, backward)
+            collector.release(address, backward)
         for address in gradients:
-            temporary = writer.alloc(2 * MIB, optimizer)
-            writer.release(temporary, optimizer)
-            writer.release(address, optimizer)
-    return writer.snapshot()
+            temporary = collector.alloc(2 * MIB, optimizer)
+            collector.release(temporary, optimizer)
+            collector.release(address, optimizer)
+    return collector.snapshot()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One Chromium and one JupyterLab on 127.0.0.1 for all tests in this folder."""
+"""One Chromium and one JupyterLab on 127.0.0.1 for all tests in this directory."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ def browser():
 
 @pytest.fixture
 def page(browser, request):
-    """A new page; parametrize it with "light" or "dark" for another color scheme."""
+    """A new page. Parametrize it indirectly with "light" or "dark" to select the color scheme."""
     scheme = getattr(request, "param", "light")
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1100, "height": 800})
     context.set_default_timeout(30_000)
@@ -64,7 +64,7 @@ def page(browser, request):
 
 @pytest.fixture(scope="module")
 def open_pages():
-    """Open pages by the snapshots that they show."""
+    """The pages that earlier tests have opened, by the snapshots that they show."""
     opened = {}
     yield opened
     for view in opened.values():
@@ -73,9 +73,10 @@ def open_pages():
 
 @pytest.fixture
 def viewing(browser, tmp_path, open_pages):
-    """Open snapshots in the viewer's page. Checks that it logs nothing and requests nothing from elsewhere.
+    """A function that opens snapshots in the viewer's page.
 
-    A page that an earlier test has opened is shown in its initial state again. ``fresh=True`` opens a new page.
+    If an earlier test has opened the same snapshots, their page is reset and used again; ``fresh=True`` opens a new
+    one. After the test, the pages must have logged nothing and requested nothing from elsewhere.
     """
     used = []
 

@@ -43,7 +43,7 @@ def relative(path):
 
 
 class Page(HTMLParser):
-    """Links and anchors of a page."""
+    """The links and anchors of a page."""
 
     def __init__(self, path):
         super().__init__()
@@ -58,7 +58,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Return the pages of the built site by path, together with its folder."""
+    """The pages of the built site by path, and the site's directory."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", folder]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -112,7 +112,7 @@ def test_map_of_folders_is_complete():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_are_executed_on_a_gpu_and_have_figures(path):
+def test_notebooks_are_executed_on_a_gpu_and_contain_reports(path):
     rows = read_rows(path)
     assert rows.rows and not rows.faults
     assert {row.device for row in rows.rows} == {"cuda:0"}
@@ -193,7 +193,7 @@ def test_shell_commands_exist(path):
 
 
 def _code(path):
-    """The code blocks and the inline code of a document."""
+    """Return the code blocks and the inline code of a document."""
     text = path.read_text(encoding="utf-8")
     blocks = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
     return blocks.findall(text) + re.findall(r"`([^`\n]+)`", blocks.sub("", text))

@@ -1,8 +1,9 @@
-"""A caching allocator with the counters and the history of PyTorch's native one, for a fake device.
+"""A caching allocator for a fake device, with the counters and the history of PyTorch's native allocator.
 
-Sizes round to 512 bytes; up to 1 MiB comes from 2 MiB segments, below 10 MiB from 20 MiB segments, larger sizes from
-their own segments in steps of 2 MiB. The best fitting block is split, and freed blocks are merged. A block that
-another stream still uses stays active until that stream has finished.
+Sizes are rounded up to multiples of 512 bytes. Blocks of up to 1 MiB are in segments of 2 MiB, blocks below 10 MiB in
+segments of 20 MiB, and each larger block is in its own segment, whose size is a multiple of 2 MiB. The best fitting
+block is split, and freed blocks are merged. A block that another stream still uses stays active until that stream has
+finished.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _POOLS = ("all", "small_pool", "large_pool")
 
 
 class Stat:
-    """c10::CachingAllocator::Stat."""
+    """The counterpart of ``c10::CachingAllocator::Stat``."""
 
     __slots__ = ("allocated", "current", "freed", "peak")
 
@@ -75,11 +76,17 @@ class Block:
 
 
 class Allocator:
-    """The allocator of one device. ``take(bytes)`` allocates device memory if possible, ``give(bytes)`` frees it."""
+    """The allocator of one device.
 
-    def __init__(self, index, take, give):
+    Args:
+        index: Index of the device.
+        allocate: Allocates device memory of a size, and returns whether there was enough.
+        release: Frees device memory of a size.
+    """
+
+    def __init__(self, index, allocate, release):
         self.index = index
-        self._take, self._give = take, give
+        self._allocate, self._release = allocate, release
         self._address = 0x7F0000000000 + (index << 40)
         self.segments = []
         self._pending = []
@@ -178,7 +185,7 @@ class Allocator:
             room = _LARGE_SEGMENT
         else:
             room = -(-size // _STEP) * _STEP
-        if not self._take(room):
+        if not self._allocate(room):
             return None
         segment = Segment(self._address, room, stream, small, pool)
         self._address += room + _STEP
@@ -218,7 +225,7 @@ class Allocator:
             self._pending.append([block, used_by, False])
 
     def stream_done(self, stream):
-        """Finish a stream; as in PyTorch its blocks become free at the next allocation."""
+        """Finish a stream. As in PyTorch, its blocks become free at the next allocation."""
         for entry in self._pending:
             entry[2] = entry[2] or entry[1] == stream
 
@@ -254,7 +261,7 @@ class Allocator:
             self.segments.remove(segment)
             self._segment_moved(segment, -1)
             self.events["num_device_free"] += 1
-            self._give(segment.size)
+            self._release(segment.size)
             self._record("segment_free", segment.address, segment.size, segment.stream, segment.pool)
 
     # history

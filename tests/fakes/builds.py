@@ -3,4 +3,4 @@
 import torch
 
 NO_GPU = "torch finds no NVIDIA GPU" if torch.version.cuda else f"torch {torch.__version__} is built without CUDA"
-"""The reason that the package gives for having no GPU to report on."""
+"""The package's reason why it monitors no GPU."""

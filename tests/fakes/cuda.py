@@ -1,9 +1,9 @@
-"""A fake CUDA machine under the real CPU build of torch, with its devices seen by a fake NVML.
+"""A fake CUDA machine below the real CPU build of PyTorch, with a fake NVML library for the same devices.
 
 ::
 
     gpu = FakeGpu()                  # one H200; FakeGpu(2) has two
-    gpu.install()                    # torch.cuda, torch.accelerator, the CUDA runtime and pynvml see it
+    gpu.install()                    # for torch.cuda, torch.accelerator, the CUDA runtime and pynvml
     block = gpu.alloc(4 << 20)       # allocate with PyTorch's allocator on cuda:0
     gpu.free(block)
     x = torch.ones(1000, device="cuda")   # a tensor; deleting it frees its block
@@ -12,10 +12,10 @@
     gpu.uninstall()
 
 Only the parts that a machine without a GPU lacks are replaced: the C functions of torch._C that PyTorch's Python code
-calls, the CUDA runtime, and the library that pynvml calls. The fake behaves like CUDA: a context takes 612 MiB of this
-process and 8 MiB that are not attributed to a process, and is created by the first call that needs one; the first
-matmul takes 66 MiB outside PyTorch and a workspace; calls that are forbidden during graph capture raise and are in
-``violations``.
+calls, the CUDA runtime, and the library that pynvml calls. The fake behaves like CUDA: The first call that needs
+a context creates it, which takes 612 MiB of this process and 8 MiB that are not attributed to a process. The first
+matmul takes 66 MiB outside PyTorch and a workspace. Calls that are forbidden during graph capture raise an error and
+are added to ``violations``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GRANULE = 2 * MIB
 
 
 class FakeDevice:
-    """One GPU of this process: its NVML device, its allocator, whether there is a context."""
+    """A GPU: its NVML device, its allocator, and the state of its CUDA context."""
 
     def __init__(self, index, nvml_device, *, name="NVIDIA H200"):
         self.index, self.nvml_device, self.name = index, nvml_device, name
@@ -64,7 +64,7 @@ class FakeDevice:
 
 
 class FakeGpu:
-    """The machine. ``count`` devices, or one for each of ``nvml_devices``."""
+    """A machine with ``count`` GPUs, or with one GPU for each of ``nvml_devices``."""
 
     def __init__(self, count=1, nvml_devices=None, *, backend="native"):
         nvml_devices = nvml_devices or [
@@ -83,7 +83,7 @@ class FakeGpu:
         self.raw = {}
         self.oom_observers = []
         self.storages = {}
-        self.initialised = False
+        self.initialized = False
         self.history = None
         self._patches = Patches()
 
@@ -158,7 +158,7 @@ class FakeGpu:
         return {name.removeprefix("c"): getattr(self, name) for name in dir(self) if name.startswith("c_")}
 
     def c_cuda_init(self):
-        self.initialised = True
+        self.initialized = True
 
     def c_cuda_getDeviceCount(self):  # noqa: N802
         return len(self.devices)
@@ -213,13 +213,13 @@ class FakeGpu:
         self._allocator(index, "resetAccumulatedStats").reset_accumulated()
 
     def c_accelerator_isAllocatorInitialized(self):  # noqa: N802
-        return self.initialised
+        return self.initialized
 
     def c_accelerator_getDeviceIndex(self):  # noqa: N802
         return self.current
 
     def c_accelerator_getAccelerator(self):  # noqa: N802
-        """Return None, as the CPU build does: the compiler would get the streams of the real runtime otherwise."""
+        """Return None, as the CPU build does. Otherwise, the compiler would use the streams of the real runtime."""
 
     def c_cuda_hostMemoryStats(self):  # noqa: N802
         stat = {"current": self.pinned, "peak": self.pinned, "allocated": self.pinned, "freed": 0}
@@ -272,7 +272,7 @@ class FakeGpu:
     # functions that torch binds at import
 
     def exchange(self, index):
-        """cudaSetDevice, which creates a context since CUDA 12."""
+        """Set the device as ``cudaSetDevice`` does, which creates a context since CUDA 12."""
         if index < 0:
             return -1
         old, self.current = self.current, index
@@ -381,7 +381,7 @@ class FakeGpu:
 
 
 class _Runtime:
-    """The CUDA runtime as ctypes calls it: results are stored through pointers, and error codes returned."""
+    """The CUDA runtime as called with ctypes: functions store results through pointers and return error codes."""
 
     def __init__(self, gpu):
         self._gpu = gpu

@@ -41,7 +41,12 @@ _COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_vo
 
 
 class FakeCupti:
-    """``stride`` is the size of a record; ``refuses`` maps names of functions to the error codes that they return."""
+    """A fake CUPTI library.
+
+    Attributes:
+        stride: Size of a record in bytes.
+        refuses: The error codes that functions return, by name of the function.
+    """
 
     def __init__(self, *, stride=RECORD.size):
         self.stride = stride
@@ -60,18 +65,18 @@ class FakeCupti:
 
     # the program
 
-    def alloc(self, address, size, source=CTYPES, **facts):
+    def alloc(self, address, size, source=CTYPES, **fields):
         self._sizes[address] = size
-        self.record(ALLOCATION, address, size, source=source, **facts)
+        self.record(ALLOCATION, address, size, source=source, **fields)
 
-    def free(self, address, **facts):
-        self.record(RELEASE, address, self._sizes.pop(address), source=None, **facts)
+    def free(self, address, **fields):
+        self.record(RELEASE, address, self._sizes.pop(address), source=None, **fields)
 
-    def record(self, operation, address, size, *, source, **facts):
+    def record(self, operation, address, size, *, source, **fields):
         with self._lock:  # as in the library: any thread may flush at any time
             self.clock += 1000
             if self.enabled:
-                self._record(operation, address, size, source if self.sources else None, **facts)
+                self._record(operation, address, size, source if self.sources else None, **fields)
 
     def _record(self, operation, address, size, source, *, memory=DEVICE, device=0, pooled=False, time=None, thread=0):
         head = (MEMORY2, operation, memory, next(self._numbers))
@@ -161,7 +166,7 @@ class FakeCupti:
 
 
 def use_library(monkeypatch, library):
-    """Record with a fake library, and return the records."""
+    """Replace CUPTI by a fake library, and return the records of memory outside PyTorch."""
     from ipygpumem.features.outside import cupti_records
     from ipygpumem.sources.cupti.library import Cupti
 

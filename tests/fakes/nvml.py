@@ -1,4 +1,4 @@
-"""A fake NVML library behind the real module `pynvml`: it receives pynvml's ctypes arguments and fills its structs.
+"""A fake NVML library below the real pynvml: it receives pynvml's ctypes arguments and fills its structures.
 
 ::
 
@@ -26,13 +26,19 @@ from fakes.patches import Patches
 
 MIB = 1 << 20
 HOST_PID = 3_000_000
-"""In regime A pids are increased by this number."""
+"""The offset of the process ids in regime A."""
 NOT_AVAILABLE = (1 << 64) - 1
 
 
 @dataclass
 class FakeNvmlDevice:
-    """A device or MIG instance. ``own`` is the memory of this process, ``drawing`` the graphics processes."""
+    """A device or MIG instance.
+
+    Attributes:
+        own: Memory of this process in bytes.
+        others: Memory of other compute processes by process id.
+        drawing: Memory of graphics processes by process id.
+    """
 
     uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
     total: int = 143_771 * MIB
@@ -45,9 +51,9 @@ class FakeNvmlDevice:
     others: dict = field(default_factory=dict)
     drawing: dict = field(default_factory=dict)
     highest: int | None = None
-    """The highest memory of this process in accounting mode; None if it is off."""
+    """The peak memory of this process in NVML's accounting mode; None if the mode is disabled."""
     reserved_in_used: bool = False
-    """Whether version 2 includes the driver's reserve in used, as some drivers do."""
+    """Whether the used memory in version 2 includes the memory that the driver reserves, as with some drivers."""
 
     def __setattr__(self, name, value):
         object.__setattr__(self, name, value)
@@ -56,7 +62,7 @@ class FakeNvmlDevice:
 
     @property
     def used(self):
-        """The memory in use in version 2, without the driver's reserve."""
+        """The used memory in version 2, without the memory that the driver reserves."""
         return self.own + self.unattributed + sum(self.others.values()) + sum(self.drawing.values())
 
     @property
@@ -64,7 +70,7 @@ class FakeNvmlDevice:
         return self.total - self.driver_reserved - self.used
 
     def processes(self):  # noqa: PLR0911 (one for each regime)
-        """Return (pid, bytes) as this container sees them."""
+        """Return pairs of process id and memory, as visible in this container."""
         own = [(os.getpid(), self.own)] if self.own else []
         if self.regime == "bare":
             return own + list(self.others.items())
@@ -85,23 +91,23 @@ class FakeNvmlDevice:
 
 
 class FakeNvml:
-    """The library, with a method for each C function."""
+    """The fake library, with a method for each C function."""
 
     def __init__(self, devices=()):
         self.devices = list(devices)
         self.missing = set()
         self.present = True
-        self.initialised = 0
+        self.initialized = 0
         self.calls = collections.Counter()
         self._errors = {}
         self._patches = Patches()
 
     def fail(self, name, code, *, times=None):
-        """Let a function return an error code: always, or the next ``times`` times."""
+        """Let a function return an error code in every call, or in the next ``times`` calls."""
         self._errors[name] = [code, times]
 
     def heal(self, *names):
-        """Let these functions, or all, work again."""
+        """Let these functions, or all functions, work again."""
         for name in names or list(self._errors):
             self._errors.pop(name, None)
 
@@ -133,7 +139,7 @@ class FakeNvml:
             if times > 0:
                 error[1] = times - 1
                 return code
-        if not self.initialised and name not in {"nvmlInitWithFlags", "nvmlErrorString"}:
+        if not self.initialized and name not in {"nvmlInitWithFlags", "nvmlErrorString"}:
             return pynvml.NVML_ERROR_UNINITIALIZED
         return None
 
@@ -155,11 +161,11 @@ class FakeNvml:
     # the C functions
 
     def nvmlInitWithFlags(self, flags):  # noqa: N802
-        self.initialised += 1
+        self.initialized += 1
         return 0
 
     def nvmlShutdown(self):  # noqa: N802
-        self.initialised -= 1
+        self.initialized -= 1
         return 0
 
     def nvmlErrorString(self, code):  # noqa: N802
@@ -251,7 +257,7 @@ class FakeNvml:
 
 
 def _as(out, struct):
-    """Return the caller's structure as the driver sees it; the caller's class may be another one."""
+    """Interpret the caller's argument as this structure, whatever class the caller used, as the driver does."""
     return ctypes.cast(out, ctypes.POINTER(struct))[0]
 
 

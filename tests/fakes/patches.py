@@ -1,4 +1,4 @@
-"""Temporary replacements of attributes and items, restored in reverse order."""
+"""Temporary replacements for attributes and items, undone in reverse order."""
 
 from __future__ import annotations
 

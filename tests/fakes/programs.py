@@ -35,7 +35,7 @@ def resnet50():
         from torchvision.models import resnet50 as torchvision_resnet50
 
         return torchvision_resnet50()
-    except (ImportError, RuntimeError):  # a build for another torch
+    except (ImportError, RuntimeError):  # torchvision was built for another version of PyTorch
         pass
     layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     channels = 64
@@ -47,7 +47,7 @@ def resnet50():
 
 
 def example(steps=2, side=32):
-    """The example of the article Understanding GPU Memory 1 in PyTorch's blog."""
+    """Prepare the example from the article "Understanding GPU Memory 1" in PyTorch's blog."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = resnet50().to(device=device)
     inputs = torch.randn(2, 3, side, side, device=device)
@@ -79,7 +79,7 @@ def adam():
 
 
 def functional():
-    """No module and no optimizer: parameters follow from the data flow."""
+    """Prepare training without a module or an optimizer: only the data flow shows which tensors are parameters."""
     w, b = torch.randn(20, 10, requires_grad=True), torch.zeros(10, requires_grad=True)
     x = torch.randn(6, 20)
 
@@ -94,7 +94,7 @@ def functional():
     return run
 
 
-class Scribbler(torch.autograd.Function):
+class OverwritingFunction(torch.autograd.Function):
     """A function whose backward pass overwrites an activation."""
 
     @staticmethod
@@ -108,15 +108,15 @@ class Scribbler(torch.autograd.Function):
         return gradient * ctx.saved
 
 
-def scribbled():
-    """Activations and inputs that change in the backward pass."""
+def overwritten_activations():
+    """Prepare training in which the backward pass changes activations and inputs."""
     w = torch.randn(20, 10, requires_grad=True)
     optimizer = torch.optim.SGD([w], lr=0.1)
     x, weights = torch.randn(6, 20), torch.randn(6, 10)
 
     def run():
         for _ in range(2):
-            y = Scribbler.apply(x @ w) * weights
+            y = OverwritingFunction.apply(x @ w) * weights
             (y + y).backward(weights)  # an addition passes its gradient on unchanged
             optimizer.step()
             optimizer.zero_grad()
@@ -138,7 +138,7 @@ def inference():
 
 
 def unusual_operations():
-    """Lists, views, in-place operations, resizes, sparse and complex tensors, and frees of earlier tensors."""
+    """Prepare lists, views, in-place operations, resizes, sparse and complex tensors, and frees of earlier tensors."""
     old = [torch.ones(1000 + i) for i in range(5)]
 
     def run():
@@ -184,5 +184,5 @@ def recurrent():
 
 PROGRAMS = {
     program.__name__: program
-    for program in (adam, checkpointed, functional, inference, unusual_operations, recurrent, scribbled)
+    for program in (adam, checkpointed, functional, inference, unusual_operations, recurrent, overwritten_activations)
 }

@@ -13,7 +13,7 @@ V2 = "NVML memory info v2"
 
 
 def before(name="cuda:0", **changes):
-    """The reading of an H200 with 100 MiB of tensors, after a preload."""
+    """Return a reading of an H200 after the preload, with 100 MiB of tensors."""
     reading = DeviceReading(
         name=name,
         context=True,
@@ -38,14 +38,14 @@ def before(name="cuda:0", **changes):
 
 
 def after(name="cuda:0", **changes):
-    """The reading after allocating 400 MiB of tensors, 64 MiB of cache and 256 MiB outside PyTorch."""
+    """Return a reading after allocating 400 MiB of tensors, 64 MiB of cache and 256 MiB outside PyTorch."""
     changed = {"allocated": 500 * MIB, "active": 500 * MIB, "reserved": 584 * MIB}
     changed |= {"process": 1526 * MIB, "used": 2220 * MIB}
     return dataclasses.replace(before(name), **{**changed, **changes})
 
 
 def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **options):
-    """The report of a cell on one device; ``peak`` is the allocator's highest level."""
+    """Return the report of a cell on one device. ``peak`` is the maximum of each of the allocator's counters."""
     start, end = start or before(), end or after()
     low, high = host or (HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB),) * 2
     peaks = {} if peak is None else {end.name: Peak(peak, peak, peak, peak, exact=exact)}
@@ -58,7 +58,7 @@ def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **op
 
 
 def imbalance(reading):
-    """Memory in use minus the sum of its parts: 0 in every reading, None if a part is unknown."""
+    """Return the memory in use minus the sum of its parts: 0 in every valid reading, None if a part is unknown."""
     if reading.used is None or reading.reserved is None or reading.outside is None:
         return None
     if reading.process is not None and reading.others is None:
@@ -76,7 +76,7 @@ def imbalance(reading):
 
 
 def waterfall_imbalance(waterfall):
-    """Bytes by which the parts differ from the differences between the known totals; 0 in every valid waterfall."""
+    """Return by how many bytes the steps differ from the differences between the known totals; 0 if valid."""
     steps = waterfall.steps
     totals = [i for i, step in enumerate(steps) if step.kind == "total" and step.amount is not None]
     return sum(

@@ -6,7 +6,7 @@ from fakes.reports import MIB, after, before, report
 
 
 def cell(number, *, held=0, peak=None, outside=0, name="cuda:0", level=100, **options):
-    """The report of a cell, with sizes in MiB; ``level`` is allocated before it."""
+    """Return the report of a cell. Sizes are in MiB, and ``level`` is the memory allocated before the cell."""
     peak = max(held, 0) if peak is None else peak
     start = before(name, allocated=level * MIB, active=level * MIB, reserved=(level + 2000) * MIB)
     start = _outside(start, 686)
@@ -26,7 +26,7 @@ def _outside(reading, mib):
 
 
 def session(count):
-    """Reports of several cells with different peaks."""
+    """Return the reports of several cells with different peaks."""
     return [
         cell(number, held=number % 7, peak=10 + number * 37 % 101, seconds=number / 10)
         for number in range(1, count + 1)

@@ -15,7 +15,7 @@ _MAX_COPIED = 1 << 20
 
 
 class FakeTensor(torch.Tensor):
-    """A tensor or view on the device ``_index`` of ``_gpu``."""
+    """A tensor or view on the device with index ``_index`` of the machine ``_gpu``."""
 
     _index = 0
 
@@ -68,7 +68,7 @@ def _free(gpu, storage):
 
 
 def _attribute(gpu, name, fake):
-    """Replace a method or property of storages on the fake device."""
+    """Return a replacement for a method or property of storages, with ``fake`` for those on the fake device."""
     real = getattr(torch.UntypedStorage, name)
 
     def replacement(self):
@@ -95,7 +95,7 @@ def _index(gpu, device):
 
 
 def replacements(gpu):
-    """Return (owner, name, value) for `FakeGpu.install`."""
+    """Return a tuple ``(owner, name, value)`` for each attribute that `FakeGpu.install` replaces."""
 
     def factory(name):
         original = getattr(torch, name)

@@ -4,7 +4,7 @@ import os
 
 
 def path_or_crash(path):
-    """Return the path. For a path that ends with 3, kill the process, as the kernel does when memory runs out."""
+    """Return the path, or exit abruptly if it ends with 3, as if the kernel had killed the process."""
     if path.endswith("3"):
         os._exit(1)
     return path

@@ -1,8 +1,8 @@
 """Fuzz the snapshot reader: ``python tests/fuzz/fuzz_snapshot.py -runs=1000000 CORPUS``.
 
-Uses atheris (coverage-guided) if it is installed, otherwise random mutation with the same arguments. Any exception
-other than `SnapshotError` is a bug, and so is a file that the batch reader and Python's unpickler read differently.
-Each input is compared with the dict from an unpickler without classes.
+It uses atheris (coverage-guided) if it is installed, otherwise random mutations with the same arguments. Any exception
+other than `SnapshotError` is a bug, and so is a file that the reader and Python's unpickler read differently. For the
+comparison, the unpickler refuses all classes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ pickle_reader._MIN_BATCH = 0
 
 
 class SafeUnpickler(pickle.Unpickler):
-    """Python's unpickler without classes."""
+    """Python's unpickler, which refuses all classes."""
 
     def find_class(self, module, name):
         raise pickle.UnpicklingError(f"{module}.{name}")
@@ -77,7 +77,7 @@ def check(data):
 
 
 def compare(data, snapshot, message):
-    """Compare a snapshot with the dict from the unpickler; both or neither must be refused."""
+    """Compare a snapshot with the dict from the unpickler. Either both or neither must be refused."""
     data = data[:2] + data[11:] if data[2:3] == FRAME else data
     if not data.startswith(b"\x80") or FRAME in data:  # a damaged frame length only affects the unpickler
         return
@@ -89,17 +89,17 @@ def compare(data, snapshot, message):
         unpickled = Snapshot.load(raw, LIMITS)
     except SnapshotError as error:
         if snapshot is not None:
-            raise AssertionError("the pickle is read but the dict is refused") from error
+            raise AssertionError("the pickle was read, but the dict was refused") from error
         return
     if snapshot is None:
-        raise AssertionError(f"the dict is read but the pickle is refused: {message}")
+        raise AssertionError(f"the dict was read, but the pickle was refused: {message}")
     counts["compared"] += 1
     if values_of(snapshot) != values_of(unpickled):
-        raise AssertionError("the pickle and the dict are read differently")
+        raise AssertionError("the pickle and the dict were read differently")
 
 
 def values_of(snapshot):
-    """All values of events and segments."""
+    """Return all values of events and segments."""
 
     def stack(number):
         return snapshot.stacks.stack(number) if number >= 0 else None
@@ -121,7 +121,7 @@ def values_of(snapshot):
 
 
 def seeds():
-    """Snapshots of all kinds, with enough events for batches, and small malicious files."""
+    """Return snapshots of all kinds with enough events for batches, and small malicious files."""
     rng = random.Random(7)
     pickles = []
     for devices in (1, 2):
@@ -138,7 +138,7 @@ def seeds():
 
 
 def similar_events(rng, variant):
-    """A snapshot of 90 events with the same keys, as torch and its tools write them."""
+    """Return a snapshot of 90 events with the same keys, as torch and its tools write them."""
     frames = [{"filename": f"/home/user/f{n}.py", "line": n * 100, "name": f"f{n}"} for n in range(3)]
     stacks = [frames[:1], frames[1:], frames, []]
     events = []
@@ -164,7 +164,7 @@ VALUES += [b"\x8c\x01a", b"\x8c\x01a\x94", b"\x8c\x00\x94", b"]", b"]\x94", b"K\
 
 
 def alter(data, rng):
-    """Change a reference, a number or a value, or repeat an entry; the pickle usually stays valid."""
+    """Change a reference, a number or a value, or repeat an entry, such that the pickle usually stays valid."""
     octets = bytearray(data)
     for _ in range(rng.randrange(1, 4)):
         at = octets.find(rng.choice([b"h", b"K", b"}"]), rng.randrange(len(octets) + 1))
@@ -181,7 +181,7 @@ def alter(data, rng):
 
 
 def mutate(data, inputs, rng):  # noqa: C901 (one branch for each kind of damage)
-    """Change a few bytes, cut, double, or join with another input."""
+    """Change, delete, duplicate or insert a few bytes, or copy some from another input."""
     octets = bytearray(data)
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(len(octets) + 1)
@@ -199,8 +199,8 @@ def mutate(data, inputs, rng):  # noqa: C901 (one branch for each kind of damage
             octets[at:at] = octets[at:end]
         elif choice == 5:
             second = rng.choice(inputs)
-            begin = rng.randrange(len(second))
-            octets[at:at] = second[begin : begin + rng.randrange(1, 40)]
+            start = rng.randrange(len(second))
+            octets[at:at] = second[start : start + rng.randrange(1, 40)]
         elif choice == 6:
             # a short memo reference becomes a long one with any index
             short = octets.find(b"h", at)
@@ -229,7 +229,7 @@ def main():
 
 
 def fuzz_without_atheris(arguments):
-    """Mutate and check inputs; valid ones become further seeds."""
+    """Mutate and check inputs. Some of the valid inputs are added to the seeds."""
     rng = random.Random(arguments.seed)
     pool = seeds()
     start = time.monotonic()

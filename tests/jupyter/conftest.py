@@ -72,7 +72,10 @@ class Notebook:
 
 @pytest.fixture
 def make_notebook(tmp_path_factory, monkeypatch):
-    """Build a notebook: ``make_notebook(GPUMem={"report": "always"})``; ``terminal=True`` for IPython in a terminal."""
+    """A function that creates a notebook: ``make_notebook(GPUMem={"report": "always"})``.
+
+    With ``terminal=True``, it creates the shell of IPython in a terminal.
+    """
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path_factory.getbasetemp() / "ipython"))
     main, hook, notebooks = sys.modules["__main__"], sys.excepthook, []
 
@@ -117,7 +120,7 @@ def cpu_notebook(make_notebook):
 
 @pytest.fixture
 def gpu_notebook(fake_gpu, make_notebook):
-    """A notebook with the extension on the fake H200, torch imported."""
+    """A notebook with torch and the extension on a machine with a fake H200."""
     notebook = make_notebook()
     notebook.run("import torch", store_history=False)
     notebook.load()

@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 
 @dataclass
 class Answer:
-    """The answer to a request: the content of the reply, and (type, content) of each output message."""
+    """The reply to a request, and a pair ``(type, content)`` for each output message."""
 
     reply: dict
     outputs: list = field(default_factory=list)
@@ -54,7 +54,7 @@ class Kernel:
         return self.client.execute(code, allow_stdin=False, stop_on_error=False, **options)
 
     def answer(self, request, timeout=60):
-        """All messages for a request until its reply has arrived and the kernel is idle."""
+        """Collect the messages for a request until its reply has arrived and the kernel is idle."""
         answer, idle = Answer({}), False
         end = time.monotonic() + timeout
         while not idle:
@@ -76,7 +76,7 @@ class Kernel:
         return self.answer(self.send(code, **options))
 
     def request(self, request):
-        """The reply to a request other than an execute request."""
+        """Return the reply to a request other than an execute request."""
         return self.answer(request).reply
 
     def drain(self):

@@ -79,7 +79,7 @@ def test_preload_off_does_not_touch_cuda(fake_gpu):
     baseline = current().preload("off")
     assert baseline.note == "preload is off"
     assert not torch.cuda.is_initialized()
-    assert (fake_gpu.initialised, fake_gpu[0].context) == (False, False)
+    assert (fake_gpu.initialized, fake_gpu[0].context) == (False, False)
 
 
 def test_no_first_kernels_during_a_recording(fake_gpu):

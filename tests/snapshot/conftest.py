@@ -16,7 +16,7 @@ TORCH = {"filename": "/usr/lib/python3.12/site-packages/torch/nn/functional.py",
 
 @pytest.fixture
 def two_runs():
-    """Two runs of one cell, a step that leaks, and a block from before."""
+    """A snapshot with two runs of one cell, a step that leaks memory, and a block older than the recording."""
     model = [TORCH, frame("/home/user/model.py", 3, "forward"), frame(CELL, 2, "<module>")]
     trace = [
         event("segment_alloc", 0x10000, 20 * MIB, 100, model),

@@ -62,7 +62,7 @@ class Runtime:
 
 
 @pytest.fixture
-def runtime(monkeypatch, fresh_package):
+def runtime(monkeypatch, new_runtime):
     runtime = Runtime()
     monkeypatch.setattr(cuda, "_runtime", lambda: runtime)
     return runtime

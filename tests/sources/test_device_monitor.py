@@ -21,7 +21,7 @@ def test_reading_does_not_initialize_cuda(fake_gpu):
     assert reading.devices == {}
     assert reading.host.rss > MIB
     assert not torch.cuda.is_initialized()
-    assert not fake_gpu.initialised
+    assert not fake_gpu.initialized
 
 
 def test_every_device_has_its_reading(two_gpus):

@@ -14,7 +14,7 @@ _sizes = itertools.count(5001, 4)
 
 
 class TensorSearch:
-    """Tensors with a number of elements that no other test uses, and the search for their storages."""
+    """A search for the storages of tensors whose number of elements no other test uses."""
 
     def __init__(self, elements):
         self.elements = elements
@@ -23,22 +23,22 @@ class TensorSearch:
         return torch.zeros(self.elements + extra)
 
     def parameter(self):
-        """A leaf that requires a gradient."""
+        """Return a leaf tensor that requires a gradient."""
         return torch.ones(self.elements, requires_grad=True)
 
     def result(self, variables, *roots, threads=False, limit=300.0, **options):
-        """The result of a search from these variables; ``limit`` is a timeout in seconds for a busy machine."""
+        """Search from these variables. ``limit`` is a timeout in seconds, which is long enough for a busy machine."""
         roots = [Root("", variables, "variable", "names"), *roots]
         return search_holders(roots, torch, lambda device: device == "cpu", threads=threads, limit=limit, **options)
 
     def storages(self, variables, *roots, extra=0, nbytes=None, **options):
-        """The storages of this test's tensors, with their names."""
+        """Return the storages of this test's tensors."""
         nbytes = nbytes or (self.elements + extra) * 4
         storages = self.result(variables, *roots, **options).storages
         return [storage for storage in storages if storage.memory.size == nbytes]
 
     def storage(self, variables, *roots, **options):
-        """The only storage of this test."""
+        """Return the only storage of this test's tensors."""
         (storage,) = self.storages(variables, *roots, **options)
         return storage
 

@@ -38,7 +38,7 @@ def listening(fake_gpu):
 def test_no_observer_before_cuda_initialization(fake_gpu):
     assert failed_allocations().listen() is False
     assert fake_gpu.oom_observers == []
-    assert not fake_gpu.initialised
+    assert not fake_gpu.initialized
 
 
 def test_device_state_at_failure(fake_gpu, monkeypatch):

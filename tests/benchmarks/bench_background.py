@@ -1,4 +1,4 @@
-"""CPU use of the sampler, the live display and the monitor in a real kernel."""
+"""CPU usage of the sampler, the live display and the monitor in a real kernel."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import sys
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel()
 def cell(code, seconds=60):
-    asked = client.session.msg("execute_request", dict(code=code, silent=False, store_history=True, allow_stdin=True))
-    asked["metadata"] = {"cellId": "c1"}  # as a notebook does: a console gets nothing live
-    client.shell_channel.send(asked)
-    message = asked["header"]["msg_id"]
+    request = client.session.msg("execute_request", dict(code=code, silent=False, store_history=True, allow_stdin=True))
+    request["metadata"] = {"cellId": "c1"}  # as a notebook does; consoles have no live display
+    client.shell_channel.send(request)
+    message = request["header"]["msg_id"]
     while True:
         reply = client.get_iopub_msg(timeout=seconds)
         if reply["parent_header"].get("msg_id") != message:
@@ -39,9 +39,9 @@ if not torch.cuda.is_available():
 %load_ext ipygpumem
 """
 IDLE = """
-begin = time.process_time()
+start = time.process_time()
 time.sleep(12)
-print("SHARE", (time.process_time() - begin) / 12)
+print("SHARE", (time.process_time() - start) / 12)
 """
 
 
@@ -56,23 +56,28 @@ def _share(*cells):
 
 
 def run():
-    """CPU time of the process while its cell sleeps, so that only this package is active."""
+    """Measure the CPU time of the process while a cell sleeps, so that only this package is active."""
     try:
         import torch
     except ImportError:
         return []
-    machine = "on a GPU" if torch.cuda.is_available() else "a device of the tests'"
+    machine = "on a GPU" if torch.cuda.is_available() else "on a fake GPU"
     off = "%config GPUMem.live = 'off'"
     sampler = "from ipygpumem.measurement.runtime import current; current().sampler.begin = lambda devices: None"
     bare = _share(START, off, sampler, IDLE)
     rows = []
     for name, cells, target in (
-        ("the sampler, 5 ms", (off,), None),
+        ("the sampler, every 5 ms", (off,), None),
         ("the live display, twice a second", (sampler,), None),
         ("the monitor, once a second", (off, sampler, "%gpumem monitor"), "<= 0.5 %"),
     ):
         share = _share(START, *cells, IDLE) - bare
         rows.append(
-            {"measure": f"{name}, of one core, {machine}", "value": f"{share:.2%}", "share": share, "target": target}
+            {
+                "measure": f"{name}, {machine}, of one core",
+                "value": f"{share:.2%}",
+                "share": share,
+                "target": target,
+            }
         )
     return rows
