@@ -1,1 +1,1 @@
-"""Facts that every feature shares: readings, reports and the memory breakdown, sizes in bytes."""
+"""Readings, reports, the memory breakdown, and helpers that all features share."""

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, Reading
 
 PRELOAD_OFF = "preload is off"
-"""Note of a baseline that was taken without starting CUDA. The machine may still have a GPU."""
+"""Value of `Baseline.note` if the setting ``preload`` is off, so CUDA was not started. There may still be a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline(PlainData):
-    """Memory usage before the first cell runs, after CUDA was started and the first kernels ran.
+    """Memory usage before the first cell, measured after CUDA was started and common kernels were run.
 
     Attributes:
         reading: Counters of all devices and of the host.
@@ -59,7 +59,7 @@ class Baseline(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class BreakdownLine:
-    """One line of the breakdown. ``level`` is 0 for a total, 1 for a part of it, and so on."""
+    """One line of the breakdown. ``level`` is its depth: 0 for a total, 1 for a part of a total, and so on."""
 
     label: str
     nbytes: int | None
@@ -74,7 +74,7 @@ def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[
     process_grade = grade("exact", reading.why)
     outside_grade = process_grade
     if reading.process is None:
-        outside_grade = grade("device", f"this process or another: {reading.why}")
+        outside_grade = grade("device", f"may include other processes: {reading.why}")
     torch_problem = reading.torch_why or reading.why
     lines = [
         ("device total", reading.total, 0, device_grade, reading.why),
@@ -110,12 +110,12 @@ def _outside_parts(reading: DeviceReading, baseline: Baseline | None) -> list[tu
     lines = [(label, nbytes, 3) for label, nbytes in parts if nbytes is not None]
     remainder = at_baseline - sum(nbytes for _, nbytes, _ in lines)
     if remainder or not lines:
-        lines.append(("rest at the baseline" if lines else "at the baseline", remainder, 3))
+        lines.append(("other, at the baseline" if lines else "at the baseline", remainder, 3))
     return [*lines, ("since the baseline", now - at_baseline, 3)]
 
 
 def _comparable(before: DeviceReading, now: DeviceReading) -> bool:
-    """Return whether both readings contain this process's memory, or neither does and their sources are equal."""
+    """Return whether both readings contain the memory of this process, or neither does and their sources are equal."""
     if before.process is None and now.process is None:
         return before.source == now.source
     return before.process is not None and now.process is not None

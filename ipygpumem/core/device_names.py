@@ -1,4 +1,4 @@
-"""Parse device names in the forms that users write."""
+"""Parse device names given by users."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 def split_devices(devices: Any, option: str) -> list[str]:
     """Split ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, into strings.
 
-    Raises `OptionError`, which names the option, if the result is empty.
+    Raises `OptionError`, with the name of the option, if there are no devices.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
     if not texts:
-        raise OptionError(f"{option} names no device: use None for all")
+        raise OptionError(f"{option} is empty: use None for all devices")
     return texts
 
 

@@ -9,14 +9,17 @@ from ipygpumem.core.grade import Grade, exact_if_known, grade
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.serialization import PlainData
-from ipygpumem.core.units import difference, duration
+from ipygpumem.core.units import difference, duration, many
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.core.samples import OutsidePeak
 
-_DIFFERENT_SOURCES = "the device could not be read from the same source at both ends"
-_UNATTRIBUTED = "not in the entry of any process: page tables, managed memory or hidden processes"
+_DIFFERENT_SOURCES = "the values before and after come from different sources, or one of them is missing"
+_UNATTRIBUTED = (
+    "not attributed to any process: page tables, managed memory, processes that are not visible here (for example in "
+    "other containers)"
+)
 _PROPERTIES = "CUDA's device properties"
 
 
@@ -26,7 +29,7 @@ class Peak(Counters):
 
     Attributes:
         exact: Whether the peak of ``allocated`` is exact. It is an upper bound if the counters were not reset and an
-            earlier peak was higher. Without a reset, the other three peaks may always be upper bounds.
+            earlier peak was higher. In this case, the other three peaks may be upper bounds even if ``exact`` is True.
     """
 
     exact: bool = True
@@ -37,10 +40,10 @@ class DeviceReport(PlainData):
     """Changes in the memory of one device during a measurement, in bytes. Unknown values are None (see `grades`).
 
     Attributes:
-        before: The reading at the beginning.
+        before: The reading at the start.
         after: The reading at the end.
         high: Peaks of the allocator counters; None if they could not be read.
-        sampled: Peak of memory outside PyTorch from samples; None if no sample is higher than both readings.
+        sampled: Lower bound on the peak of memory outside PyTorch; None if no sample exceeds both readings.
         unsampled: Reason why samples are missing; empty if no samples are missing.
     """
 
@@ -67,14 +70,14 @@ class DeviceReport(PlainData):
 
     @property
     def peak(self) -> int | None:
-        """Peak of allocated memory relative to the beginning."""
+        """Peak of allocated memory relative to the start."""
         if self.high is None or self.before.allocated is None:
             return None
         return self.high.allocated - self.before.allocated
 
     @property
     def pending(self) -> int | None:
-        """Change in the memory of freed blocks that wait for a stream."""
+        """Change in the total size of freed blocks that are waiting for a stream."""
         return difference(self.before.pending, self.after.pending)
 
     @property
@@ -107,10 +110,10 @@ class DeviceReport(PlainData):
 
     @property
     def accounted(self) -> int | None:
-        """Lower bound on `outside_peak` from the driver's accounting mode; None if it is off or shows no higher peak.
+        """Lower bound on `outside_peak` from the driver's accounting mode; None if it is off or recorded no new peak.
 
-        If the driver's record of this process's peak usage rises during a measurement, that usage was reached, and at
-        most PyTorch's peak of reserved memory belonged to PyTorch.
+        If the recorded peak of this process rises during a measurement, the new peak was reached in it, and PyTorch's
+        part of that peak was at most PyTorch's peak of reserved memory.
         """
         before, after, at_start = self.before.highest, self.after.highest, self.before.outside
         if before is None or after is None or after <= before or at_start is None or self.high is None:
@@ -125,7 +128,7 @@ class DeviceReport(PlainData):
 
     @property
     def unattributed(self) -> int | None:
-        """Change in memory in use that NVML attributes to no process: managed memory, page tables, hidden processes."""
+        """Change in the memory that NVML does not attribute to any process (see `DeviceReading.unattributed`)."""
         if not self.process_wide or not self._comparable:
             return None
         return difference(self.before.unattributed, self.after.unattributed)
@@ -157,7 +160,7 @@ class DeviceReport(PlainData):
 
     @property
     def retries(self) -> int:
-        """Number of allocations before which PyTorch had to free its entire cache."""
+        """Number of failed cudaMalloc calls after which PyTorch released its cache and tried again."""
         return difference(self.before.retries, self.after.retries) or 0
 
     def moved(self, minimum: int) -> bool:
@@ -186,13 +189,13 @@ class DeviceReport(PlainData):
         """Accuracy of each value, by name."""
         torch_problem = self.after.torch_why or self.before.torch_why or "PyTorch's counters are not available"
         torch_grade = exact_if_known(self.held, self.after.torch_why or "allocator counter", torch_problem)
-        problem = _DIFFERENT_SOURCES if self.process_wide else f"no attribution by process: {self.after.why}"
+        problem = _DIFFERENT_SOURCES if self.process_wide else f"memory usage by process is unknown: {self.after.why}"
         return {
             **dict.fromkeys(("held", "pending", "cached"), torch_grade),
             "peak": self._peak_grade(torch_grade),
             "outside": self._outside_grade(),
             "outside_peak": self._outside_peak_grade(),
-            "others": exact_if_known(self.others, "NVML's process list, as far as this container can see it", problem),
+            "others": exact_if_known(self.others, "NVML's list of the processes visible in this container", problem),
             "unattributed": exact_if_known(self.unattributed, _UNATTRIBUTED, problem),
             "used": exact_if_known(self.used, self.after.source or _PROPERTIES, self.after.why),
             "total": exact_if_known(self.total, self.after.source or _PROPERTIES, self.after.why),
@@ -209,19 +212,19 @@ class DeviceReport(PlainData):
         if self.outside is None:
             return grade("unknown", self.after.torch_why if self.after.reserved is None else self.after.why)
         if self.process_wide:
-            return grade("exact", f"NVML's entry of this process minus PyTorch's reserved memory; {self.after.why}")
-        return grade("device", f"this process or another: {self.after.why}")
+            return grade("exact", f"NVML's entry for this process minus PyTorch's reserved memory; {self.after.why}")
+        return grade("device", f"may include other processes: {self.after.why}")
 
     def _outside_peak_grade(self) -> Grade:
         sampled, accounted = self.sampled, self.accounted
         if accounted is not None and accounted == self.outside_peak:
-            return Grade("sampled", "the driver's accounting of this process, minus PyTorch's peak of reserved memory")
+            return Grade("sampled", "reported by the driver for this process, minus PyTorch's peak of reserved memory")
         missing = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:
-            return grade("unknown", f"no sample proves more than the readings at both ends{missing}")
+            return grade("unknown", f"no sample exceeds the readings before and after{missing}")
         owner = "this process or one that has ended" if self.process_wide else "this process or another"
         return Grade(
             "sampled",
-            f"{sampled.count:,} samples of the device from {duration(sampled.since)} on, largest gap "
-            f"{duration(sampled.gap)}{missing}, minus the most that PyTorch can have reserved; {owner}",
+            f"{many(sampled.count, 'sample')} of the device's memory from {duration(sampled.since)} on, largest gap "
+            f"{duration(sampled.gap)}{missing}, minus an upper bound on PyTorch's reserved memory; {owner}",
         )

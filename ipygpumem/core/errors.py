@@ -68,11 +68,11 @@ class SnapshotLimitError(SnapshotError):
 
 
 class NvmlError(IpyGpuMemError):
-    """Raised if NVML is not available or a query fails. Readings continue without NVML."""
+    """Raised if NVML is not available or a query fails. Readings then contain no values from NVML."""
 
 
 class CuptiError(IpyGpuMemError):
-    """Raised if CUPTI is not available or a call fails. Memory outside PyTorch is then not split by library."""
+    """Raised if CUPTI is not available or a call fails. Memory outside PyTorch is then not attributed to libraries."""
 
 
 def first_line(error: BaseException) -> str:

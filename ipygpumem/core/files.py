@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
     """Check that a file can be written and return its absolute path.
 
-    The check creates a temporary file in the folder. ``kind`` and ``example`` are the kind of file and an example name
-    for messages. Raises `OptionError` if the path is empty, a folder or a device, or the folder is not writable.
+    The check creates a temporary file in the same directory. Error messages contain ``kind``, the kind of file, and
+    ``example``, a file name. Raises `OptionError` if the path is empty, refers to a directory or device, or is not
+    writable.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path, not {path!r}")
@@ -46,26 +47,26 @@ def import_library(module: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise OptionError(f"{purpose} need {module}: pip install {module}") from None
+        raise OptionError(f"{purpose} require {module}: pip install {module}") from None
 
 
 def _checked(text: str, example: str) -> Path:
     target = Path(os.path.realpath(Path(text).expanduser()))
     if target.is_dir() or text.endswith(("/", os.sep)):
-        raise OptionError(f"{text} is a folder: name a file in it, such as {Path(text) / example}")
+        raise OptionError(f"{text} is a directory: add a file name, such as {Path(text) / example}")
     # renaming a file to /dev/null or to a named pipe would replace that device or pipe
     if target.exists() and not stat.S_ISREG(target.stat().st_mode):
         raise OptionError(f"{text} is not a regular file")
     if target.exists() and not os.access(target, os.W_OK):
         raise OptionError(f"{text} is write-protected")
     if not target.parent.is_dir():
-        raise OptionError(f"the folder {target.parent} does not exist")
+        raise OptionError(f"the directory {target.parent} does not exist")
     temporary = _temporary(target)
     try:
         temporary.touch()
         temporary.unlink()
     except OSError as error:
-        raise OptionError(f"cannot write into {target.parent}: {error.strerror or error}") from error
+        raise OptionError(f"cannot write to {target.parent}: {error.strerror or error}") from error
     return target
 
 
@@ -75,7 +76,7 @@ def _temporary(path: Path) -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file in the same folder, which replaces ``path`` on exit.
+    """Yield the path of a temporary file in the same directory, which replaces ``path`` on exit.
 
     If an error is raised, the existing file is unchanged and the temporary file is deleted.
     """

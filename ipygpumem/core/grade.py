@@ -14,9 +14,9 @@ class Grade:
     """Accuracy of a reported value.
 
     Attributes:
-        trust: ``exact``; ``derived`` from exact values that were read at different times; ``bound``: an upper bound;
-            ``sampled``: a lower bound; ``device``: for the whole device, not only this process; ``unknown``: the
-            value is None.
+        trust: ``exact``, ``derived`` (computed from exact values that were read at different times), ``bound`` (an
+            upper bound), ``sampled`` (a lower bound), ``device`` (the value of the whole device, not only of this
+            process), or ``unknown`` (the value is None).
         reason: The source of the value, or the reason why it is not exact.
     """
 
@@ -35,7 +35,7 @@ class Grade:
 
 @lru_cache(maxsize=256)
 def grade(trust: Trust, reason: str = "") -> Grade:
-    """Return a `Grade`. Equal arguments return the same object because thousands of reports share a few grades."""
+    """Return a `Grade`, the same object for equal arguments because thousands of reports share a few grades."""
     return Grade(trust, reason)
 
 

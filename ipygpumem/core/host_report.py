@@ -12,7 +12,7 @@ from ipygpumem.core.units import difference
 if TYPE_CHECKING:
     from ipygpumem.core.reading import HostReading
 
-_EARLIER_PEAK = "the kernel's record of peak resident memory is older than this measurement"
+_EARLIER_PEAK = "the process reached its peak resident memory before this measurement"
 _PROFILED = "includes the records of torch.profiler"
 
 
@@ -21,7 +21,7 @@ class HostReport(PlainData):
     """Changes in the host memory of this process during a measurement, in bytes.
 
     Attributes:
-        before: The reading at the beginning.
+        before: The reading at the start.
         after: The reading at the end.
         profiled: Whether torch.profiler was running. Its records use resident memory, so values are upper bounds.
     """
@@ -39,20 +39,20 @@ class HostReport(PlainData):
 
     @property
     def peak(self) -> int | None:
-        """Peak of resident memory relative to the beginning: exact, or an upper bound (see `grades`)."""
+        """Peak of resident memory relative to the start: exact, or an upper bound (see `grades`)."""
         if self.after.peak is None or self.before.rss is None:
             return None
-        # the kernel updates its record from per-CPU counters with a delay, so it can be below the current usage
+        # Linux updates the recorded peak from per-CPU counters with a delay, so it can be below the current usage
         return max(self.after.peak, self.before.rss, self.after.rss or 0) - self.before.rss
 
     @property
     def pinned(self) -> int | None:
-        """Change in page-locked memory of PyTorch's host allocator."""
+        """Change in the pinned memory reserved by PyTorch's host allocator."""
         return difference(self.before.pinned, self.after.pinned)
 
     @property
     def exact(self) -> bool:
-        """Whether the peak is exact because the record rose, or equaled the usage at the beginning."""
+        """Whether the peak is exact: the recorded peak rose, or was not above the usage at the start."""
         if self.profiled or self.before.peak is None or self.after.peak is None or self.before.rss is None:
             return False
         return self.after.peak > self.before.peak or self.before.peak <= self.before.rss
@@ -62,11 +62,11 @@ class HostReport(PlainData):
         """Accuracy of each value, by name."""
         unknown = "this system does not report it"
         held = exact_if_known(self.held, "resident memory of this process", unknown)
-        peak = exact_if_known(self.peak, "the kernel's record of peak resident memory", unknown)
+        peak = exact_if_known(self.peak, "peak resident memory recorded by the operating system", unknown)
         if self.held is not None and self.profiled:
             held = grade("bound", _PROFILED)
         if self.peak is not None and not self.exact:
             peak = grade("bound", _PROFILED if self.profiled else _EARLIER_PEAK)
-        no_pinned = "CUDA has not started, or this PyTorch does not count pinned memory"
+        no_pinned = "CUDA is not initialized, or this version of PyTorch does not count pinned memory"
         pinned = exact_if_known(self.pinned, "PyTorch's host allocator", no_pinned)
         return {"held": held, "peak": peak, "pinned": pinned}

@@ -1,4 +1,4 @@
-"""Inspection of objects and frames without side effects, the garbage collector, and IPython's variable names.
+"""Inspect objects and frames without side effects, pause the garbage collector, and recognize IPython's variables.
 
 The functions do not run code defined by a class (``__getattr__``, properties, ``__instancecheck__``) and leave no
 references to values behind.
@@ -159,7 +159,7 @@ def _frame_structure(bits: int) -> tuple[Any, list[Any]]:
 
 
 def running_frames() -> list[tuple[str, FrameType]]:
-    """Return the thread name and frame of all running functions, innermost first within each thread.
+    """Return a (thread name, frame) pair for each running function, innermost first within each thread.
 
     Frames of this package are excluded here rather than by the caller: a list that contains the frame of a function
     that refers to the list would form a reference cycle, which would keep inspected objects alive.

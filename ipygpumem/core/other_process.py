@@ -14,11 +14,11 @@ Event = Literal["", "began", "came", "left", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """A process other than this one on a device. Field names match the report format.
+    """Process on a device, other than the current process. Field names match the report format.
 
     Attributes:
         pid: Process ID in NVML's list.
-        amount: Memory usage on the device, in bytes; None if not reported, and in an `OtherProcessChange`.
+        amount: Memory usage on the device in bytes; None if it is not reported, or in an `OtherProcessChange`.
         name: Program and script (``python train.py``); for processes of other users, only the program.
         relation: Relation to this process.
         user: Name of the process's owner.
@@ -42,7 +42,7 @@ class OtherProcess:
 
     @property
     def file(self) -> str:
-        """File name of the notebook, without folders."""
+        """File name of the notebook, without its directory."""
         return self.notebook.replace("\\", "/").rpartition("/")[2]
 
     @property
@@ -67,9 +67,12 @@ class OtherProcess:
 
 @dataclass(frozen=True, slots=True)
 class OtherProcessChange:
-    """Change in the memory of another process on one device during a measurement, in bytes.
+    """Change in the memory of another process on one device during a measurement. Field names match the report format.
 
-    ``before`` and ``after`` are 0 if the process was not using the device. Field names match the report format.
+    Attributes:
+        before: Memory usage at the start in bytes; 0 if the process was not using the device.
+        after: Memory usage at the end in bytes; 0 if the process was not using the device.
+        event: Event during the measurement, see `Event`; empty if there was none.
     """
 
     device: str

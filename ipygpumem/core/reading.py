@@ -17,9 +17,9 @@ class Counters:
     """Counters of PyTorch's allocator (`torch.cuda.memory_stats`), in bytes.
 
     Attributes:
-        allocated: Total size of live blocks, as rounded by the allocator.
+        allocated: Total size of live blocks, rounded by the allocator.
         reserved: Total size of segments allocated from CUDA.
-        active: Total size of live blocks and of freed blocks that wait for a stream, as rounded by the allocator.
+        active: Total size of live blocks and of freed blocks that are waiting for a stream, rounded by the allocator.
         requested: Total size of live blocks, as requested by the program.
     """
 
@@ -31,9 +31,12 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory of a whole device, in bytes. ``source`` is the query that returned the values.
+    """Memory of a whole device, in bytes.
 
-    ``used`` includes memory ``reserved`` by the driver, which is None if unknown.
+    Attributes:
+        used: Memory in use, including memory reserved by the driver.
+        reserved: Memory reserved by the driver; None if unknown.
+        source: The query that returned the values.
     """
 
     total: int
@@ -49,9 +52,9 @@ class DeviceReading(PlainData):
     Attributes:
         name: Name of the device, such as ``cuda:0``.
         context: Whether this process has a CUDA context on the device.
-        allocated: See `Counters`, also for ``reserved``, ``active`` and ``requested``.
+        allocated, reserved, active, requested: Allocator counters (see `Counters`).
         inactive_split: Total size of free blocks in segments that are partly in use.
-        retries: Number of allocations before which PyTorch freed its cache.
+        retries: Number of failed cudaMalloc calls after which PyTorch released its cache and tried again.
         ooms: Number of out-of-memory errors.
         used: Memory in use on the device, including memory reserved by the driver.
         driver_reserved: Memory reserved by the driver.
@@ -59,13 +62,13 @@ class DeviceReading(PlainData):
         others: Total memory of other processes according to NVML.
         total: Total memory of the device.
         mode: ``process`` if the memory of this process is known and verified, ``device`` if only the usage of the
-            whole device is known, or ``torch-only`` without NVML.
+            whole device is known, or ``torch-only`` if neither is known.
         why: Reason for the mode.
         source: The query that returned ``used`` and ``total``.
         busy: Whether kernels of this process were running.
         torch_why: Reason why PyTorch's counters are missing or come from another source.
         listed: Process ID and memory usage of each other process.
-        highest: Highest value of ``process`` so far, if the driver's accounting mode is on.
+        highest: Highest value of ``process`` so far; None if the driver's accounting mode is off.
     """
 
     name: str
@@ -95,7 +98,7 @@ class DeviceReading(PlainData):
 
     @property
     def pending(self) -> int | None:
-        """Total size of freed blocks that wait for a stream."""
+        """Total size of freed blocks that are waiting for a stream."""
         return difference(self.allocated, self.active)
 
     @property
@@ -117,7 +120,7 @@ class DeviceReading(PlainData):
 
     @property
     def unattributed(self) -> int | None:
-        """Memory in use that NVML attributes to no process: page tables, managed memory, hidden processes."""
+        """Memory in use that NVML attributes to no process: page tables, managed memory, processes not visible here."""
         return difference(self.others, difference(self.process, self.in_use))
 
     @property
@@ -143,7 +146,7 @@ class HostReading(PlainData):
     Attributes:
         rss: Resident memory of this process.
         peak: Peak resident memory of this process (VmHWM).
-        pinned: Page-locked memory of PyTorch's host allocator.
+        pinned: Pinned memory reserved by PyTorch's host allocator.
         total: Total host memory.
         available: Available host memory.
     """
@@ -172,6 +175,6 @@ _all_fields = attrgetter(*(attribute.name for attribute in fields(DeviceReading)
 
 
 def shared(before: DeviceReading, after: DeviceReading) -> DeviceReading:
-    """Return ``after``, sharing equal values with ``before``. This halves the memory usage of stored reports."""
+    """Return a copy of ``after`` that shares equal values with ``before``. This halves the memory of stored reports."""
     pairs = zip(_all_fields(before), _all_fields(after), strict=True)
     return DeviceReading(*(old if old == new else new for old, new in pairs))

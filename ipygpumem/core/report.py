@@ -16,7 +16,7 @@ from ipygpumem.core.other_process import OtherProcessChange
 from ipygpumem.core.reading import DeviceReading, HostReading, shared
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.core.serialization import SCHEMA, DataReader, PlainData, check_ranges, check_schema, mapping, printable
-from ipygpumem.core.units import duration, signed
+from ipygpumem.core.units import duration, many, signed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -48,7 +48,7 @@ _SECTIONS = {
     "OutsideMemory": "outside",
     "ProfileSummary": "profile",
 }
-"""Section class to the feature that defines it. The features are imported when a report is read from a file."""
+"""Features by the name of the section class that they define. They are imported when a report is read from a file."""
 CODE_WIDTH = 80
 """Maximum length of a code label in characters."""
 _SEARCHED = 2_000
@@ -57,9 +57,12 @@ _SEARCHED = 2_000
 
 @dataclass(frozen=True, slots=True)
 class MeasurementLabel:
-    """Identification of the measured code: a notebook cell, a statement or a block.
+    """Identity of the measured code: a notebook cell, a statement or a block.
 
-    ``cell`` is the cell's In number and ``filename`` its file name in tracebacks.
+    Attributes:
+        cell: Execution count of the cell, as in ``In [7]``.
+        cell_id: ID of the cell in its notebook.
+        filename: File name of the cell in tracebacks.
     """
 
     code: str = ""
@@ -94,15 +97,14 @@ class RecordingInfo:
         """Return the path, the size and the number of dropped allocations, or the reason why nothing was saved."""
         if self.path is None:
             return self.error
-        from humanize import intcomma, naturalsize
+        from humanize import naturalsize
 
-        events = f"{intcomma(self.events)} event{'' if self.events == 1 else 's'}"
-        text = f"snapshot {self.path}: {events}, {naturalsize(self.size, binary=True)}"
+        text = f"snapshot {self.path}: {many(self.events, 'event')}, {naturalsize(self.size, binary=True)}"
         if self.dropped is None:
             text += "; it is unknown whether the ring buffer dropped events"
         elif self.dropped:
             remedy = "raise --max-entries" if self.own else "raise max_entries of your own recording"
-            text += f"; the ring buffer dropped {intcomma(self.dropped)} allocations: {remedy}"
+            text += f"; the ring buffer dropped {many(self.dropped, 'allocation')}: {remedy}"
         if not self.own:
             text += "; taken from the recording that was already running"
         return f"{text}; {self.error}" if self.error else text
@@ -116,7 +118,7 @@ class Report(PlainData):
         devices: Changes on each device, by device name.
         host: Changes in the host memory of this process.
         seconds: Wall time in seconds.
-        cell: In number; None if the code is not a cell, or its output is not stored.
+        cell: Execution count, as in ``In [7]``; None if the code is not a cell, or its output is not stored.
         cell_id: ID of the cell in its notebook.
         success: Whether the code ended without an error; None if the measurement ended before the code.
         time: Start time in seconds since the Unix epoch.
@@ -162,7 +164,7 @@ class Report(PlainData):
         except ReportError as error:
             if schema <= SCHEMA:
                 raise
-            raise ReportError(f"written by a later version (schema {schema}): {error}") from None
+            raise ReportError(f"written by a later version of ipygpumem (schema {schema}): {error}") from None
         return report
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,8 +204,8 @@ def build_report(
     """Build the report of one measurement from its readings and its peaks by device name.
 
     ``devices`` contains the names of the devices to report on; None selects all devices that this process uses.
-    ``sampled`` maps device names to peaks of memory outside PyTorch, computed from samples, and ``sampling_problems``
-    to the reasons why samples are missing.
+    ``sampled`` contains peaks of memory outside PyTorch, computed from samples, and ``sampling_problems`` the reasons
+    why samples are missing, both by device name.
     """
     reports = {}
     for name, end in after.devices.items():
@@ -232,7 +234,7 @@ def build_report(
 
 
 def _before_context(end: DeviceReading) -> DeviceReading:
-    """Return a reading from before CUDA started: counters of this process are 0, those of the device are unknown."""
+    """Return a reading before CUDA is initialized: counters of this process are 0, those of the device are unknown."""
     own = ("allocated", "reserved", "active", "requested", "inactive_split", "retries", "ooms", "process")
     zeros: dict[str, Any] = {name: 0 for name in own if getattr(end, name) is not None}
     return DeviceReading(name=end.name, context=False, mode=end.mode, why=end.why, torch_why=end.torch_why, **zeros)

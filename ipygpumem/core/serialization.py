@@ -42,7 +42,7 @@ class PlainData:
     written_properties: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the attributes as plain data. Sizes are in bytes, and unknown values are None."""
+        """Return the attributes as JSON-serializable data. Sizes are in bytes, and unknown values are None."""
         return _written_values(self) | {name: plain(getattr(self, name)) for name in self.written_properties}
 
 
@@ -83,7 +83,7 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
     """Return the schema version of the data; raise `ReportError` if it is missing or higher than ``maximum``."""
     schema = data.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise ReportError("it has no schema, so it was not written by ipygpumem")
+        raise ReportError("the data has no schema, so it was not written by ipygpumem")
     if maximum is not None and schema > maximum:
         raise ReportError(
             f"written by a later version of ipygpumem (schema {schema}): this version reads up to schema {maximum}"
@@ -103,9 +103,11 @@ def check_ranges(report: Any) -> None:
 class DataReader:
     """Reader that builds dataclasses from the output of `ipygpumem.core.serialization`.
 
-    Missing fields have their default values; if ``lenient``, so do optional fields whose values are invalid. Unknown
-    keys are ignored because later versions may write them. ``names`` maps names to those types that the modules of the
-    dataclasses import only under ``TYPE_CHECKING``.
+    Missing fields have their default values. Unknown keys are ignored because later versions may write them.
+
+    Args:
+        names: Types that the modules of the dataclasses import only under ``TYPE_CHECKING``, by name.
+        lenient: Whether optional fields with invalid values have their default values instead of causing an error.
     """
 
     def __init__(self, names: dict[str, Any], *, lenient: bool = False) -> None:
@@ -119,7 +121,7 @@ class DataReader:
         return kind(**self.fields(kind, value, path))
 
     def fields(self, kind: Any, value: Any, path: str = "") -> dict[str, Any]:
-        """Return the values of a dataclass's written fields, by name; raise `ReportError` as `read` does."""
+        """Return the values for a dataclass's fields by name; raise `ReportError` in the same cases as `read`."""
         data = mapping(value, path)
         values = {}
         for field, key, reader in self._field_readers(kind):
@@ -168,7 +170,7 @@ def _tuple(readers: list[_Reader], value: Any, path: str) -> tuple[Any, ...]:
     if len(readers) == 1:
         readers = readers * len(value)
     if len(value) != len(readers):
-        raise ReportError(f"{path} has {len(value)} parts, not {len(readers)}")
+        raise ReportError(f"{path} has {len(value)} items, not {len(readers)}")
     return tuple(reader(part, f"{path}[{i}]") for i, (reader, part) in enumerate(zip(readers, value, strict=True)))
 
 

@@ -51,10 +51,14 @@ background-color:{{ color }}"></span>{% endfor -%}
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """Row of a table, indented by ``level``, with a ``note`` after its last column.
+    """Row of a table.
 
-    ``grade`` is the accuracy of the values; None if it is not shown. ``bar`` is the length of the row's bar, from 0 to
-    1, and ``light_bar`` the length to which a lighter bar extends it.
+    Attributes:
+        level: Indentation of the label.
+        grade: Accuracy of the values; None if it is not shown.
+        bar: Length of the row's bar, from 0 to 1; None for a row without a bar.
+        note: Text after the last column.
+        light_bar: Length to which a lighter bar extends the bar, from 0 to 1.
     """
 
     label: str
@@ -68,9 +72,9 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table with a title, column names, rows and notes below the rows.
+    """Table with a title, column names, rows, and notes below the rows.
 
-    ``code`` is True if the notes in the rows are lines of source code, which are not wrapped.
+    ``code`` is True if the notes of the rows are lines of source code, which are not wrapped.
     """
 
     title: str
@@ -86,7 +90,7 @@ def is_visible(*changes: int | None) -> bool:
 
 
 def text_tables(tables: Iterable[Table]) -> str:
-    """Render tables as aligned text. Values that are not exact are marked with ``~``, and explained below the table."""
+    """Render tables as aligned text. Values that are not exact are marked with ``~`` and explained below the table."""
     return "\n\n".join(map(_text_table, tables))
 
 

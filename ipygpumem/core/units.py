@@ -32,17 +32,12 @@ def size(count: int) -> str:
 
 
 def precise_size(count: int | None) -> str:
-    """Format a size like `size`, but small sizes in KiB or bytes, zero as ``"0"`` and None as ``"unknown"``."""
+    """Format a size like `size`, but a small size in KiB or bytes, zero as ``"0"`` and None as ``"unknown"``."""
     if count is None:
         return "unknown"
     if count == 0 or abs(count) >= VISIBLE:
         return size(count) if count else "0"
     return f"{count / KIB:.1f} KiB" if abs(count) >= KIB else f"{count} B"
-
-
-def in_bytes(count: int, sign: str = "") -> str:
-    """Format an exact size, such as ``"5,000 bytes"`` or, if ``sign`` is ``"+"``, ``"+5,000 bytes"``."""
-    return f"{count:{sign},} byte{'' if abs(count) == 1 else 's'}"
 
 
 def signed(count: int) -> str:
@@ -56,20 +51,20 @@ def difference(before: int | None, after: int | None) -> int | None:
 
 
 def change_text(count: int | None) -> str:
-    """Format a change for a table: None as ``"unknown"``, and small changes as ``"<0.1 MiB"``."""
+    """Format a change with its sign, a small change as ``"<0.1 MiB"``, zero as ``"0"`` and None as ``"unknown"``."""
     if count is None:
         return "unknown"
     return signed(count) if abs(count) >= VISIBLE else "<0.1 MiB" if count else "0"
 
 
 def usage_text(count: int | None) -> str:
-    """Format a size for a table, and None as ``"unknown"``."""
+    """Format a size like `size`, and None as ``"unknown"``."""
     return "unknown" if count is None else size(count)
 
 
-def many(count: int, noun: str) -> str:
-    """Format a count with its noun: ``"1 block"``, ``"2,000 blocks"``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def many(count: int, noun: str, sign: str = "") -> str:
+    """Format a count with its noun: ``"1 block"``, ``"2,000 blocks"``, or ``"+1 block"`` if ``sign`` is ``"+"``."""
+    return f"{count:{sign},} {noun}{'' if abs(count) == 1 else 's'}"
 
 
 def pair(part: int, whole: int) -> str:

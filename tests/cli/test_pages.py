@@ -32,7 +32,7 @@ def test_html_page(capsys, tmp_path, monkeypatch):
     ("arguments", "status", "message"),
     [
         ([GPT, "-o", "no/x.html"], 2, "does not exist"),
-        ([GPT, "-o", "."], 2, "is a folder: name a file in it"),
+        ([GPT, "-o", "."], 2, "is a directory: add a file name"),
         (["missing.pickle"], 1, "missing.pickle: No such file or directory"),
         ([GPT, "missing.pickle"], 1, "missing.pickle: No such file or directory"),
     ],

@@ -47,12 +47,12 @@ def test_symbolic_link(tmp_path):
     [
         ("", "is empty"),
         ("  ", "is empty"),
-        (".", "is a folder: name a file in it"),
-        ("here/", "is a folder"),
+        (".", "is a directory: add a file name"),
+        ("here/", "is a directory"),
         ("missing/x.pickle", "does not exist"),
         ("file/x.pickle", "does not exist"),
         ("/dev/null", "not a regular file"),
-        ("/proc/x.pickle", "cannot write into /proc"),
+        ("/proc/x.pickle", "cannot write to /proc"),
         ("x" * 300, "x"),
         ("~no-such-user/x", "no-such-user"),
         ("a\0b", "path"),
@@ -112,6 +112,6 @@ for path in ({str(closed / "x.pickle")!r}, {str(locked)!r}):
         folder.chmod(0o755)  # pytest closes its folders to other users
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert process.stdout.splitlines() == [
-        f"cannot write into {closed}: Permission denied",
+        f"cannot write to {closed}: Permission denied",
         f"{locked} is write-protected",
     ], process.stderr

@@ -147,10 +147,10 @@ READING = ("devices", "cuda:0", "before")
         (["time"], -5, "time is out of range: it must be in seconds since the Unix epoch"),
         (["notes"], "note", "notes is a string, not a list"),
         (["notes", 1], 7, "notes[1] is an integer, not a string"),
-        (["modules", 0, "rounding"], [1, 2, 3], "modules[0].rounding has 3 parts, not 2"),
+        (["modules", 0, "rounding"], [1, 2, 3], "modules[0].rounding has 3 items, not 2"),
         (["modules", 0, "rows", 0, "calls"], None, "modules[0].rows[0].calls is null, not an integer"),
-        (["schema"], KeyError, "it has no schema, so it was not written by ipygpumem"),
-        (["schema"], True, "it has no schema, so it was not written by ipygpumem"),
+        (["schema"], KeyError, "the data has no schema, so it was not written by ipygpumem"),
+        (["schema"], True, "the data has no schema, so it was not written by ipygpumem"),
     ],
 )
 def test_invalid_value_is_reported_with_its_path(path, value, message):
@@ -180,7 +180,7 @@ def test_known_fields_of_a_later_schema_are_read():
     assert result.modules == ()
     assert result.devices["cuda:0"].before.allocated is None
     assert result.devices["cuda:0"].after == FULL.devices["cuda:0"].after
-    with pytest.raises(ReportError, match=r"written by a later version \(schema 2\): seconds is missing"):
+    with pytest.raises(ReportError, match=r"written by a later version of ipygpumem \(schema 2\): seconds is missing"):
         Report.from_dict(broken(["seconds"], KeyError) | {"schema": 2})
 
 

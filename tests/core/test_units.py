@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.units import GIB, KIB, MIB, duration, in_bytes, pair, parse_size, signed, size
+from ipygpumem.core.units import GIB, KIB, MIB, duration, many, pair, parse_size, signed, size
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_bytes_round_trip(count):
     assert parse_size(str(count)) == parse_size(f"{count} B") == parse_size(count) == count
 
 
-def test_in_bytes():
-    assert [in_bytes(0), in_bytes(1), in_bytes(5000)] == ["0 bytes", "1 byte", "5,000 bytes"]
-    assert [in_bytes(1, "+"), in_bytes(-1, "+"), in_bytes(512, "+")] == ["+1 byte", "-1 byte", "+512 bytes"]
+def test_many():
+    assert [many(0, "byte"), many(1, "byte"), many(5000, "byte")] == ["0 bytes", "1 byte", "5,000 bytes"]
+    assert [many(1, "byte", "+"), many(-1, "byte", "+"), many(512, "byte", "+")] == ["+1 byte", "-1 byte", "+512 bytes"]

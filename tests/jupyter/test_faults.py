@@ -63,13 +63,13 @@ def test_full_disk(gpu_notebook, tmp_path):
 def test_read_only_folder(gpu_notebook, tmp_path):
     tmp_path.chmod(0o500)
     result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True")
-    assert result.stderr.startswith(f"UsageError: %%gpumem: cannot write into {tmp_path}: ")
+    assert result.stderr.startswith(f"UsageError: %%gpumem: cannot write to {tmp_path}: ")
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
 def test_unwritable_folder(gpu_notebook):
     result = gpu_notebook.run("%%gpumem --snapshot /proc/x.pickle\nran = True")
-    assert result.stderr.startswith("UsageError: %%gpumem: cannot write into /proc: ")
+    assert result.stderr.startswith("UsageError: %%gpumem: cannot write to /proc: ")
     assert "ran" not in gpu_notebook.shell.user_ns
 
 

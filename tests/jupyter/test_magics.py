@@ -330,9 +330,9 @@ def test_device(two_gpus, make_notebook):
 INVALID_OPTIONS = {
     "--snapshot": "%%gpumem: argument --snapshot: expected one argument",
     "--snapshot ''": "%%gpumem: the path of the snapshot is empty",
-    "--snapshot .": "%%gpumem: . is a folder: name a file in it, such as snapshot.pickle",
-    "--snapshot no/such/folder/x.pickle": r"%%gpumem: the folder .*/no/such/folder does not exist",
-    "--snapshot x/": r"%%gpumem: x/ is a folder: name a file in it, such as x/snapshot\.pickle",
+    "--snapshot .": "%%gpumem: . is a directory: add a file name, such as snapshot.pickle",
+    "--snapshot no/such/folder/x.pickle": r"%%gpumem: the directory .*/no/such/folder does not exist",
+    "--snapshot x/": r"%%gpumem: x/ is a directory: add a file name, such as x/snapshot\.pickle",
     "--snapshot /dev/null": "%%gpumem: /dev/null is not a regular file",
     "--snapshot '{no_such_name}.pickle'": r"%%gpumem: '\{no_such_name\}\.pickle' cannot be expanded \(NameError: .*\)",
     "--snapshot '{x'": r"%%gpumem: '\{x' cannot be expanded \(.*\)",

@@ -38,11 +38,11 @@ def test_peak_between_samples_from_accounting(gpu):
     device = report.devices["cuda:0"]
     assert device.sampled is None
     assert device.outside_peak == device.accounted == 1200 * MIB
-    assert device.grades["outside_peak"].reason.startswith("the driver's accounting of this process")
+    assert device.grades["outside_peak"].reason.startswith("reported by the driver for this process")
     assert "outside PyTorch, at least +1200.0 MiB (from the driver's accounting)" in text_line(report).replace(
         "+1.2 GiB", "+1200.0 MiB"
     )
-    assert "at least: the driver's accounting" in text_tables(report_tables(report))
+    assert "at least: reported by the driver" in text_tables(report_tables(report))
     assert Report.from_dict(report.to_dict()).devices["cuda:0"].accounted == 1200 * MIB
 
 

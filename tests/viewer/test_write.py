@@ -80,7 +80,7 @@ def test_failed_write_keeps_previous_page(snapshot, tmp_path, monkeypatch):
 def test_invalid_path_is_rejected_immediately(snapshot, tmp_path, method, monkeypatch):
     monkeypatch.setattr("ipygpumem.viewer.write.encode", None)
     monkeypatch.setattr("ipygpumem.viewer.write.static_image", None)
-    for path, message in ((tmp_path, "is a folder: name a file in it"), (tmp_path / "no" / "x", "does not exist")):
+    for path, message in ((tmp_path, "is a directory: add a file name"), (tmp_path / "no" / "x", "does not exist")):
         with pytest.raises(OptionError, match=message):
             getattr(snapshot, method)(path)
 

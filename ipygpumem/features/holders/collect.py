@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import user_frame
-from ipygpumem.core.units import MIB, VISIBLE, in_bytes, size
+from ipygpumem.core.units import MIB, VISIBLE, many, size
 from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Remainder, Storage, StorageBaseline, Total
 from ipygpumem.features.holders.roots import Root, module_roots, naming
 from ipygpumem.features.holders.search import search_holders
@@ -279,6 +279,6 @@ def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) ->
         return f"{owners} {size(own_size)} of activations: keep {'.item()' if is_scalar else '.detach()'} instead"
     largest = parts[0]
     if largest.view is not None and 2 * largest.view <= largest.amount >= MIB:
-        viewed = size(largest.view) if largest.view >= VISIBLE else in_bytes(largest.view)
+        viewed = size(largest.view) if largest.view >= VISIBLE else many(largest.view, "byte")
         return f"{largest.name}, a view of {viewed}, keeps {size(largest.amount)} alive: replace it with its .clone()"
     return ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.grade import Grade, grade
-from ipygpumem.core.units import MIB, in_bytes, parse_size, precise_size, signed
+from ipygpumem.core.units import MIB, many, parse_size, precise_size, signed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ class ExceededLimit:
         """Return a phrase such as ``"cuda:0 peak +3.1 GiB, over the limit of 2.0 GiB"``."""
         amount, limit = signed(self.amount), precise_size(self.limit)
         if amount[1:] == limit or self.amount < MIB // 20:  # avoid "+2.0 GiB, over the limit of 2.0 GiB"
-            amount, limit = in_bytes(self.amount, "+"), in_bytes(self.limit)
+            amount, limit = many(self.amount, "byte", "+"), many(self.limit, "byte")
         metric = "memory outside PyTorch" if self.kind == "outside" else self.kind
         return f"{self.where} {metric} {amount}, over the limit of {limit}"
 

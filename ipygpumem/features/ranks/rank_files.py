@@ -68,7 +68,7 @@ class RankFiles:
         try:
             self._write(RankResult("", "running", self._info))
         except OSError as error:
-            raise OptionError(f"cannot write into {self._folder}: {error.strerror or error}") from error
+            raise OptionError(f"cannot write to {self._folder}: {error.strerror or error}") from error
 
     def _clock_difference(self) -> float | None:
         """Return the offset of the folder's clock in seconds. All hosts that share a folder see the same clock."""

@@ -55,7 +55,7 @@ def error_message(path):
         ('{"a":' * 100_000, "JSON nested too deeply"),
         ("null\n", "the report is null, not an object"),
         ("import torch\n", "invalid JSON: Expecting value"),
-        ('{"event": "loss", "value": 3}\n', "it has no schema, so it was not written by ipygpumem"),
+        ('{"event": "loss", "value": 3}\n', "the data has no schema, so it was not written by ipygpumem"),
     ],
 )
 def test_invalid_line_is_reported_with_its_number(path, line, reason):

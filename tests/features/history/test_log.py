@@ -135,7 +135,7 @@ def test_other_files_are_not_appended_to(tmp_path, text):
     [
         ("", "the path of the log is empty"),
         ("no/x", "does not exist"),
-        (".", "is a folder"),
+        (".", "is a directory"),
         ("/dev/full", "is not a regular file"),
     ],
 )

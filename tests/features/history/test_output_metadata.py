@@ -94,7 +94,7 @@ def test_mime_type():
     ("data", "message"),
     [
         (5, "the report is an integer, not an object"),
-        ({}, "it has no schema, so it was not written by ipygpumem"),
+        ({}, "the data has no schema, so it was not written by ipygpumem"),
         ({"schema": 1}, "devices is null, not an object"),
         ({"schema": 1, "devices": {}}, "devices is empty"),
         ({"schema": 1, "devices": {"cuda:0": 5}}, "devices.cuda:0 is an integer, not an object"),

@@ -149,7 +149,7 @@ def test_parquet(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "message"), [("pandas", "data frames need pandas"), ("pyarrow", "Parquet files need")]
+    ("module", "message"), [("pandas", "data frames require pandas"), ("pyarrow", "Parquet files require")]
 )
 def test_missing_optional_packages(tmp_path, monkeypatch, module, message):
     monkeypatch.setitem(sys.modules, module, None)

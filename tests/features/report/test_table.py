@@ -51,8 +51,8 @@ def test_inexact_figures_are_marked_and_explained():
           driver reserved               0                     615.0 MiB
         device used            +720.0 MiB                       2.2 GiB
         free                   -720.0 MiB                     138.2 GiB
-        ~ this process or another: NVML lists no process
-        unknown: no attribution by process: NVML lists no process
+        ~ may include other processes: NVML lists no process
+        unknown: memory usage by process is unknown: NVML lists no process
         at most: the counters are not reset (peaks = untouched), and an earlier peak was higher
         """)
 

@@ -51,7 +51,7 @@ def test_data_frames(two_runs):
 
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is not None, reason="pandas is installed")
 def test_without_pandas(two_runs):
-    with pytest.raises(OptionError, match="data frames need pandas: pip install pandas"):
+    with pytest.raises(OptionError, match="data frames require pandas: pip install pandas"):
         two_runs.frame()
-    with pytest.raises(OptionError, match="data frames need pandas"):
+    with pytest.raises(OptionError, match="data frames require pandas"):
         to_frame(two_runs.by_line())
