@@ -23,7 +23,7 @@ CATEGORIES = (
     "autograd detail",
     "unknown",
 )
-"""The categories, in the order in which PyTorch stacks them."""
+"""Names of the categories in the stacking order of PyTorch's memory timeline."""
 PARAMETER, STATE, INPUT, TEMPORARY, ACTIVATION, GRADIENT, AUTOGRAD, UNKNOWN = range(len(CATEGORIES))
 
 _ACTIVATION_SOURCES = frozenset({INPUT, ACTIVATION})
@@ -33,10 +33,10 @@ _Version = tuple[int, int]
 
 
 class TensorCategories:
-    """The categories of all tensor versions.
+    """Categories of all versions of all tensors.
 
     Attributes:
-        assigned: Tensors whose category applies to all of their versions, including version 0.
+        assigned: Tensors with a category that applies to all of their versions.
     """
 
     def __init__(self, flow: DataFlow) -> None:
@@ -54,12 +54,12 @@ class TensorCategories:
         return TEMPORARY if tensor in self._temporary else self._by_version.get((tensor, version), UNKNOWN)
 
     def assign(self, tensors: set[int], category: int) -> None:
-        """Set the category of tensors and of all other tensors with the same identities."""
+        """Set the category of tensors and of all other tensors that have the same IDs in PyTorch."""
         self.assigned |= tensors
         self._by_identity.update((self._identities[tensor], category) for tensor in tensors)
 
     def assign_default(self, versions: Iterable[_Version], category: int) -> None:
-        """Set the category of the versions that have none yet."""
+        """Set the category of those versions that have no category yet."""
         for version in versions:
             self._by_version.setdefault(version, category)
 
@@ -91,7 +91,7 @@ def classify(flow: DataFlow) -> TensorCategories:
 
 
 def all_versions(flow: DataFlow, categories: TensorCategories) -> set[_Version]:
-    """Return all versions of all tensors that an operator uses or that have an assigned category."""
+    """Return all tensor versions that operators use or create, and version 0 of tensors with an assigned category."""
     versions: set[_Version] = {(tensor, 0) for tensor in categories.assigned}
     for node in flow.nodes:
         versions.update(node.inputs, node.outputs)
@@ -100,7 +100,6 @@ def all_versions(flow: DataFlow, categories: TensorCategories) -> set[_Version]:
 
 
 def _depending_on_learned(flow: DataFlow, categories: TensorCategories) -> set[int]:
-    """Return the identities of tensors with a version that depends on a gradient or parameter."""
     identities = flow.identities
     dependent: set[int] = set()
     while True:
@@ -119,7 +118,7 @@ def _depending_on_learned(flow: DataFlow, categories: TensorCategories) -> set[i
 
 
 def _required_for_learned(flow: DataFlow, categories: TensorCategories) -> set[_Version]:
-    """Return the versions from which gradients or parameters are computed, excluding outputs of backward passes."""
+    """Return the versions on which gradients or parameters depend, excluding outputs of backward passes."""
     required: set[_Version] = set()
     for node in reversed(flow.nodes):
         versions = [*node.inputs, *node.outputs]
@@ -132,7 +131,7 @@ def _required_for_learned(flow: DataFlow, categories: TensorCategories) -> set[_
 
 
 def _inferred_parameters(flow: DataFlow, categories: TensorCategories, learned: set[int]) -> set[int]:
-    """Return tensors in ``learned`` that the forward pass uses and from which a gradient is computed."""
+    """Return tensors that behave like parameters: the forward pass uses them, and gradients depend on them."""
     versions = all_versions(flow, categories)
     gradient = frozenset({GRADIENT})
     forward = {version for version in versions if categories.category_of(*version) == INPUT}
@@ -153,7 +152,6 @@ def _inferred_parameters(flow: DataFlow, categories: TensorCategories, learned: 
 
 
 def _assign_activations(flow: DataFlow, categories: TensorCategories) -> None:
-    """Assign the activation category to forward outputs computed from inputs or activations (and parameters)."""
     for node in flow.nodes:
         if not node.backward and node.outputs:
             operands = {categories.category_of(*version) for version in node.inputs}

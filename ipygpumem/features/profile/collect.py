@@ -1,4 +1,4 @@
-"""Collect a profile, which consists of a trace and a timeline of memory usage by category."""
+"""Collector of a profile: a trace and a timeline of memory usage by category."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def profile_collector(
     outside: bool = False,
     snapshot: Path | None = None,
 ) -> ProfileCollector | None:
-    """Return a collector for a trace, a timeline or both; None if neither is requested.
+    """Return a collector for a trace, a timeline or both, or None if neither is requested.
 
     Raises:
-        OptionError: A path cannot be written, has an unsupported extension or is used twice, or memory outside PyTorch
+        OptionError: A path is not writable, has an unsupported extension or is used twice, or memory outside PyTorch
             is also requested.
         RecordingError: Profiling is not possible.
     """
@@ -47,35 +47,37 @@ def profile_collector(
         None if path is None else check_path(path, kind, _EXAMPLES[kind])
         for kind, path in (("trace", trace), ("timeline", timeline))
     ]
-    check_profile_paths(trace, timeline, outside=outside)
-    files = [path for path in (*paths, snapshot) if path is not None]
-    if len(set(files)) < len(files):
-        raise OptionError("the trace, the timeline and the snapshot need different file names")
+    check_profile_paths(*paths, snapshot, outside=outside)
     return ProfileCollector(*paths)
 
 
 def check_profile_paths(
-    trace: str | os.PathLike[str] | None, timeline: str | os.PathLike[str] | None, *, outside: bool = False
+    trace: str | Path | None, timeline: str | Path | None, snapshot: str | Path | None, *, outside: bool
 ) -> None:
-    """Check file extensions and option conflicts, but not the file system: another machine may write the files.
+    """Raise `OptionError` if an extension is not supported, two paths are equal or ``outside`` is also requested.
 
-    Raises `OptionError` if an extension is not supported or memory outside PyTorch is also requested.
+    The file system is not checked because the files may be written on another machine.
     """
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
-            "a profile cannot be combined with memory outside PyTorch by library, because both need CUPTI, which "
-            "supports one user at a time. Measure them one after the other"
+            "a profile cannot be combined with memory outside PyTorch by library because both use CUPTI, which "
+            "supports only one user at a time: measure them one after the other"
         )
     for kind, path in (("trace", trace), ("timeline", timeline)):
         if path is not None:
             check_ending(path, kind, *_EXTENSIONS[kind])
+    paths = [path for path in (trace, timeline, snapshot) if path is not None]
+    if len(set(paths)) < len(paths):
+        raise OptionError("the trace, the timeline and the snapshot must have different file names")
 
 
 class ProfileCollector(Collector):
-    """Collects a trace and the memory usage by category over time with torch.profiler.
+    """Collector of a trace and of memory usage by category over time, recorded with torch.profiler.
 
-    ``timelines`` contains the timeline of each device after `write`. Creating a collector raises `RecordingError` if
-    profiling is not possible.
+    Creating a collector raises `RecordingError` if profiling is not possible.
+
+    Attributes:
+        timelines: The timeline of each device; empty until `write` has written the timeline file.
     """
 
     section = "profile"
@@ -90,15 +92,15 @@ class ProfileCollector(Collector):
         measurement.observers.append(self._session)
 
     def stop(self) -> None:
-        """Stop the profiler when the code ends, before the measurement stops."""
+        """Stop the profiler as soon as the measured code ends."""
         self._session.stop()
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Write the files and return the report with the profile."""
+        """Write the files and return the report with a summary of the profile."""
         return replace(report, profile=self.write(), host=replace(report.host, profiled=True))
 
     def write(self) -> ProfileSummary:
-        """Write the files and return the results, including error messages."""
+        """Write the files and return a summary, which includes error messages."""
         began = time.perf_counter()
         session, errors = self._session, []
         results: dict[str, Any] = {"aside": session.aside}
@@ -128,7 +130,7 @@ class ProfileCollector(Collector):
 
         notes = [unknown_reason] if unknown_reason else []
         if self._session.aside is not None:
-            notes.append("The code started its own profiler, and this profile ended there.")
+            notes.append("The profile ended when the code started its own profiler.")
         page = timeline_page(timelines, path.name, notes).encode("utf-8")
         try:
             with replacing(path) as temporary:
@@ -145,7 +147,7 @@ class ProfileCollector(Collector):
         }
 
     def _read_timelines(self) -> tuple[tuple[CategoryTimeline, ...], str]:
-        """Return ``(timelines, reason)``. ``reason`` is not empty if the operators cannot be read."""
+        """Return a tuple ``(timelines, reason)``; ``reason`` explains why operators cannot be read, if any."""
         result = self._session.result
         if result is None:
             raise OptionError(self._session.error or "nothing was profiled")

@@ -1,7 +1,7 @@
 """The tensors of a profiled program and the operators that allocated, modified and freed them.
 
-A tensor in this module is a storage, identified by a number. Writing to a tensor creates its next version;
-version 0 is the state after the allocation or at the start of the profile.
+A tensor in this module is a storage, represented by its index in the lists of `DataFlow`. Each write to a tensor
+creates its next version; version 0 is its state after the allocation or at the start of the profile.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class UnmatchedEvent(NamedTuple):
-    """An allocation (``size`` above 0) or a free (below 0) that belongs to no tensor of an operator."""
+    """An allocation or a free of memory that belongs to no known tensor. The size of a free is negative."""
 
     time: int
     device: str
@@ -20,11 +20,11 @@ class UnmatchedEvent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Node:
+class DataFlowNode:
     """An outermost operator, including the operators that it calls, or an allocation or free outside operators.
 
     Attributes:
-        time: Start in nanoseconds since the Unix epoch.
+        time: Start time in nanoseconds since the Unix epoch.
         backward: Whether the operator belongs to a backward pass.
         inputs: Tensors that are read or freed, with their versions before the operator.
         outputs: Tensors that are allocated or written, with their versions after the operator.
@@ -44,28 +44,27 @@ class Node:
 
 @dataclass(slots=True)
 class DataFlow:
-    """The memory events of a profile.
+    """The operators and memory events of a profile.
 
     Attributes:
-        identities: PyTorch's id of each tensor. Storages that exist at different times may have the same id.
+        identities: PyTorch's ID of each tensor. Storages that exist at different times may have the same ID.
         sizes: Size of each tensor in bytes; None if unknown.
         devices: Device of each tensor, such as ``cpu`` or ``cuda:0``.
-        nodes: Operators, sorted by time.
+        nodes: Operators in chronological order.
         allocation_times: Timestamp of each profiled allocation, by tensor.
         free_times: Timestamp of each profiled free, by tensor.
         gradients: Tensors known to be gradients of parameters.
         parameters: Tensors known to be parameters of a module or an optimizer.
         states: Tensors known to be optimizer states.
         unmatched: Memory events that belong to no tensor.
-        counters: The allocator's counters after each event, by device, as (nanoseconds since the Unix epoch, allocated
-            bytes, reserved bytes).
-        span: First and last timestamp of the profile in nanoseconds.
+        counters: Tuples ``(time, allocated, reserved)`` for each device, with the allocator's counters in bytes.
+        span: First and last timestamp of the profile.
     """
 
     identities: list[int] = field(default_factory=list)
     sizes: list[int | None] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[DataFlowNode] = field(default_factory=list)
     allocation_times: dict[int, int] = field(default_factory=dict)
     free_times: dict[int, int] = field(default_factory=dict)
     gradients: set[int] = field(default_factory=set)

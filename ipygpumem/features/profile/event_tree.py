@@ -1,7 +1,7 @@
-"""Read the private event tree of torch.profiler, which no other module depends on.
+"""Read torch.profiler's event tree, a private interface that no other module depends on.
 
-The tree contains events for operators, allocations, frees and Python calls. A data flow node is an outermost operator
-with a schema or a function of a backward pass, including all events inside.
+The tree contains events for operators, allocations, frees and Python calls. Each outermost operator that has a schema
+and each function of a backward pass becomes a data flow node, which includes all events inside it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.profile.data_flow import DataFlow, Node, UnmatchedEvent
+from ipygpumem.features.profile.data_flow import DataFlow, DataFlowNode, UnmatchedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,13 +30,14 @@ _SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: 
 def read_flow(result: Any) -> DataFlow:
     """Read the operators and memory events from ``torch.profiler.profile().profiler.kineto_results``.
 
-    Any exception may be raised if this version of PyTorch has a different tree. `read_allocations` may still work.
+    Any exception may be raised if this version of PyTorch has a different event tree. `read_allocations` does not
+    depend on the tree.
     """
     return _EventTreeReader().read(result.experimental_event_tree())
 
 
 def read_allocations(result: Any) -> DataFlow:
-    """Read only allocations and frees, if the tree cannot be read. May also raise any exception."""
+    """Read only allocations and frees, for profiles whose event tree cannot be read. May also raise any exception."""
     events: list[UnmatchedEvent] = []
     for event in result.events():
         if event.name() == "[memory]":
@@ -72,8 +73,7 @@ class _EventTreeReader:
         for time, _, kind, fields, _ in events:
             if kind == _ALLOCATION:
                 self._add_memory_event(time, fields)
-        operators = self._outermost_operators(events)
-        for node, writes in sorted(operators, key=lambda operator: operator[0].time):
+        for node, writes in sorted(self._outermost_operators(events), key=lambda operator: operator[0].time):
             self._add_versions(node, writes)
             if node.inputs or node.outputs or node.allocated:
                 flow.nodes.append(node)
@@ -81,9 +81,8 @@ class _EventTreeReader:
             flow.span = min(event[0] for event in events), max(event[0] for event in events)
         return flow
 
-    def _outermost_operators(self, events: list[_Event]) -> list[tuple[Node, _Writes]]:
-        """Return the outermost operators with the tensors that they use, and the memory events outside operators."""
-        operators: dict[int, tuple[Node, _Writes]] = {}
+    def _outermost_operators(self, events: list[_Event]) -> list[tuple[DataFlowNode, _Writes]]:
+        operators: dict[int, tuple[DataFlowNode, _Writes]] = {}
         operator_of: list[int] = []  # index of the outermost operator that contains each event, or -1
         for index, (time, event, kind, fields, parent) in enumerate(events):
             outermost = operator_of[parent] if parent >= 0 else -1
@@ -103,7 +102,7 @@ class _EventTreeReader:
             operator_of.append(outermost)
             if outermost < 0:
                 continue
-            node, writes = operators.setdefault(outermost, (Node(time, backward), {}))
+            node, writes = operators.setdefault(outermost, (DataFlowNode(time, backward), {}))
             for tensor, written in uses:
                 writes.setdefault(tensor, set()).add(written)
             if kind == _ALLOCATION and (number := self._memory_number(fields)) is not None:
@@ -111,7 +110,7 @@ class _EventTreeReader:
         return list(operators.values())
 
     def _number(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
-        """Return the number of a tensor's storage; None if the profiler did not identify the storage."""
+        """Return the index of a tensor, or None if the profiler did not record the identity of its storage."""
         if identity is None or allocation is None or address is None:
             return None
         key = identity, allocation, device
@@ -130,8 +129,7 @@ class _EventTreeReader:
     def _add_memory_event(self, time: int, fields: Any) -> None:
         flow, size = self._flow, fields.alloc_size
         tensor, device = self._memory_number(fields), _device_name(fields.device)
-        counters = flow.counters.setdefault(device, [])
-        counters.append((time, fields.total_allocated, fields.total_reserved))
+        flow.counters.setdefault(device, []).append((time, fields.total_allocated, fields.total_reserved))
         if tensor is None:
             flow.unmatched.append(UnmatchedEvent(time, device, fields.ptr, size))
             return
@@ -140,7 +138,7 @@ class _EventTreeReader:
             flow.sizes[tensor] = abs(size)
 
     def _tensor_arguments(self, fields: Any) -> tuple[bool, list[tuple[int, bool | None]]]:
-        """Return ``(has_schema, uses)``, where ``uses`` contains the tensor arguments and whether they are written."""
+        """Return a tuple ``(has_schema, uses)``; ``uses`` lists the tensor arguments and whether each is written."""
         signature: list[Any] = []
         tensors: list[tuple[int, int]] = []
         for position, argument in enumerate(fields.inputs):
@@ -159,7 +157,7 @@ class _EventTreeReader:
         return written is not None, uses
 
     def _add_tensor(self, tensor: Any) -> int | None:
-        """Return the number of a tensor. If its storage size is unknown, it is computed from sizes and strides."""
+        """Add a tensor if it is new, and return its index. An unknown size is computed from the sizes and strides."""
         number = self._number(tensor.id, tensor.allocation_id, tensor.device, tensor.storage_data_ptr)
         if number is None:
             return None
@@ -170,10 +168,10 @@ class _EventTreeReader:
         return number
 
     def _add_accumulated_gradient(self, event: Any, fields: Any) -> None:
-        """Add the gradient that is accumulated, which is the first argument of the function's first operator."""
         children = event.children if fields.name == _ACCUMULATE else ()
         if not children or children[0].name not in _ACCUMULATED_BY:
             return
+        # the gradient is the first argument of the first operator
         kind, fields = children[0].typed
         if kind.name == _OPERATOR and fields.inputs and isinstance(fields.inputs[0], self._tensor_metadata):
             number = self._add_tensor(fields.inputs[0])
@@ -181,7 +179,6 @@ class _EventTreeReader:
                 self._flow.gradients.add(number)
 
     def _add_call(self, fields: Any) -> None:
-        """Add the tensors of a called module or of an optimizer after a step."""
         flow = self._flow
         tensors: list[tuple[set[int], Any]] = []
         if fields.module is not None:
@@ -196,8 +193,7 @@ class _EventTreeReader:
             if number is not None:
                 numbers.add(number)
 
-    def _add_versions(self, node: Node, writes: _Writes) -> None:
-        """Add the tensor versions that an operator reads and creates."""
+    def _add_versions(self, node: DataFlowNode, writes: _Writes) -> None:
         for tensor in {*writes, *node.allocated, *node.freed}:
             version = self._versions[tensor]
             if tensor in node.allocated:
@@ -218,7 +214,7 @@ def _device_name(device: Any) -> str:
 
 
 def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
-    """Yield operators, memory events and calls to modules and optimizers, each before the events inside it."""
+    """Yield operators, memory events, and calls of modules and optimizers. Each event precedes the events inside it."""
     kind_names: dict[Any, str] = {}
     pending = [(root, -1) for root in reversed(roots)]
     index = 0
@@ -240,9 +236,10 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=4096)
 def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """Return whether a matching overload of the operator writes to each argument; None if no overload matches.
+    """Return whether a matching overload of the operator writes to each argument, or None if no overload matches.
 
-    ``signature`` contains `_TENSOR`, a value of `_SCALARS` or `_OTHER` for each argument, and a set of these for lists.
+    ``signature`` contains the kind of each argument (`_TENSOR`, `_OTHER` or a value of `_SCALARS`), or for a list the
+    set of the kinds of its elements.
     """
     if "::" not in name:  # not an operator, so PyTorch would raise an error
         return None
@@ -264,7 +261,6 @@ def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...
 
 
 def _matches(c_module: Any, kind: Any, expected: Any) -> bool:
-    """Return whether an argument matches a schema type. Arguments that the profiler does not record are None."""
     if isinstance(expected, c_module.OptionalType):
         return kind == "none" or _matches(c_module, kind, expected.getElementType())
     if isinstance(expected, c_module.AnyType):
@@ -282,4 +278,4 @@ def _matches(c_module: Any, kind: Any, expected: Any) -> bool:
     ):
         if isinstance(expected, schema_type):
             return kind in kinds
-    return kind == "none"  # type: ignore[no-any-return]
+    return kind == "none"  # type: ignore[no-any-return]  # the profiler does not record arguments of other types

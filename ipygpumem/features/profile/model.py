@@ -1,4 +1,4 @@
-"""Results of profiling a measurement: the trace, the timeline by category, and the overhead."""
+"""Data classes for the results of profiling a measurement."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ipygpumem.core.units import duration, precise_size
 
 @dataclass(frozen=True, slots=True)
 class CategoryPeak:
-    """The memory usage at the peak of a device, as recorded by the profiler.
+    """Memory usage of a device at its peak, as recorded by the profiler.
 
     Attributes:
         device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
         bytes: Memory usage at the peak in bytes.
         seconds: Time from the start of the profile to the peak.
-        categories: (category, bytes) pairs at the peak. Memory that no profiled operator used has no category.
+        categories: Pairs ``(category, bytes)``, excluding older memory that no profiled operator used.
     """
 
     device: str
@@ -26,7 +26,7 @@ class CategoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class ProfileSummary:
-    """The results of profiling a measurement.
+    """Files written by profiling a measurement, with a summary of their contents.
 
     Attributes:
         trace: Path of the trace; None if it was not requested or could not be written (see ``errors``).
@@ -34,7 +34,7 @@ class ProfileSummary:
         timeline: Path of the timeline page; None if it was not requested or could not be written.
         timeline_size: Size of the page in bytes.
         changes: Number of allocations, frees and category changes in the timeline, for all devices.
-        peaks: The peak of each device, the highest first.
+        peaks: The peak of each GPU in descending order, followed by the peak of the host.
         seconds: Time spent on starting and stopping the profiler and on reading and writing the results.
         aside: Seconds after which the profile ended because the code started its own profiler; None if it did not.
         why: Reason why categories are unknown; empty if they are known.
@@ -56,14 +56,13 @@ class ProfileSummary:
         """Return the notes that a report shows below its tables."""
         notes = []
         if self.aside is not None:
-            notes.append(f"the code started its own profiler: the profile ended after {duration(self.aside)}")
+            notes.append(f"the profile ended after {duration(self.aside)} because the code started its own profiler")
         if self.trace is not None:
-            notes.append(f"trace: {self.trace} ({precise_size(self.trace_size)}), open it with https://ui.perfetto.dev")
+            notes.append(f"trace: {self.trace} ({precise_size(self.trace_size)}); open it in https://ui.perfetto.dev")
         if self.timeline is not None:
-            notes.append(f"timeline: {self.timeline} ({precise_size(self.timeline_size)}), open it with any browser")
+            notes.append(f"timeline: {self.timeline} ({precise_size(self.timeline_size)}); open it in a browser")
         if self.why:
             notes.append(self.why)
         notes += self.errors
-        cost = duration(self.seconds)
-        notes.append(f"profiling took another {cost}; it also slowed the code down and used host memory")
+        notes.append(f"profiling took another {duration(self.seconds)}, slowed the code down and used host memory")
         return notes

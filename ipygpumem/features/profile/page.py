@@ -1,4 +1,4 @@
-"""Write the memory usage by category of a profile to a standalone HTML file."""
+"""Standalone HTML page with the memory usage of a profile by category."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
-    """Encode timelines in the format of `ipygpumem.snapshot.export.encode`, with columns such as ``0/time``.
+    """Encode timelines in the format of `ipygpumem.snapshot.export.encode`.
 
-    Timestamps are nanoseconds since the earliest start. ``source`` and ``target`` are -1 if there is no category.
+    Column names contain the index of the timeline, as in ``0/time``. Timestamps are nanoseconds since the start of the
+    first timeline.
     """
     origin = min((timeline.start for timeline in timelines), default=0)
     devices = [
@@ -43,6 +44,6 @@ def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str]
 
 
 def timeline_page(timelines: Sequence[CategoryTimeline], name: str, notes: Sequence[str] = ()) -> str:
-    """Return an HTML page that shows the timeline of at least one device, with notes above the chart."""
+    """Return an HTML page with notes and a chart of each timeline. There must be at least one timeline."""
     data = PageData(name, encode_timelines(timelines, notes))
     return document("categories.js", "memory by category", [data], "auto")

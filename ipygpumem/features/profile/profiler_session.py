@@ -27,31 +27,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OTHER_THREAD = (
-    "a profiler cannot start in this thread, because %%gpumem --trace or --timeline is profiling the code and PyTorch "
-    "aborts the process when two threads profile"
+    "a profiler cannot be started in this thread because %%gpumem --trace or --timeline is profiling another thread, "
+    "and PyTorch aborts the process if two threads run profilers"
 )
-_BUSY = "a profiler is already running and PyTorch supports only one at a time: stop it first"
+_BUSY = "a profiler is already running, and PyTorch supports only one at a time: stop it first"
 _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
-_INCOMPLETE = "the file is incomplete; is the disk full?"
+_INCOMPLETE = "the file is incomplete, possibly because the disk is full"
 _TAIL = 1 << 14
 _TRACE_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
 """The file name that Kineto stores in a trace without escaping special characters."""
 
 
 class _ActiveSession:
-    """Holds the innermost running profiler session of this process."""
-
-    session: ProfilerSession | None = None
+    session: ProfilerSession | None = None  # the innermost
 
 
 class ProfilerSession:
-    """A run of torch.profiler with memory, shapes and stacks; an observer of a measurement.
+    """Measurement observer that runs torch.profiler and records memory events, shapes and stacks.
 
-    A session ends early if the code starts a profiler (including another `ProfilerSession`), because PyTorch would
+    A session ends early if the code starts another profiler (or `ProfilerSession`), because PyTorch would otherwise
     discard the result of that profiler. Creating a session raises `RecordingError` if profiling is not possible.
 
     Attributes:
-        result: The profiler's result; None if the profiler has not stopped or has no result.
+        result: The profiler's result; None if the profiler has not been stopped or did not return a result.
         aside: Seconds after which the code started its own profiler; None if it did not.
         error: Reason why there is no result; empty if there is one.
         cost: Seconds spent on starting and stopping the profiler.
@@ -72,13 +70,13 @@ class ProfilerSession:
 
     @staticmethod
     def problem() -> str | None:
-        """Return the reason why profiling is not possible, or None if it is. Imports torch."""
+        """Return the reason why profiling is not possible, or None if it is possible. This imports torch."""
         if not pytorch.importable():
-            return "profiles need torch, which is not installed"
+            return "profiling requires torch, which is not installed"
         problem = pytorch.problem(load=True)
         torch = pytorch.module()
         if torch is None:
-            return f"profiles need torch: {problem}"
+            return f"profiling requires torch: {problem}"
         if not torch.autograd.kineto_available():
             return f"torch {torch.__version__} is built without its profiler (Kineto)"
         running = current().state(_ActiveSession).session
@@ -125,7 +123,7 @@ class ProfilerSession:
         if self._profile is None or self.result is not None or self.error:
             return
         if threading.get_ident() != self._thread:
-            self.error = "there is no profile, because the measurement ended in a different thread than it started in"
+            self.error = "the profile was discarded because the measurement started and ended in different threads"
             return
         began = time.perf_counter()
         try:
@@ -135,13 +133,12 @@ class ProfilerSession:
                 self._profile.stop()
             self.result = self._profile.profiler.kineto_results
             if self.result is None:
-                self.error = "torch.profiler has no result"
+                self.error = "torch.profiler returned no results"
         except Exception as error:
             self.error = f"torch.profiler failed to stop: {first_line(error)}"
         self.cost += time.perf_counter() - began
 
     def _before_other_profiler(self) -> None:
-        """Stop before another profiler starts; raise `RecordingError` if that profiler is in a different thread."""
         if os.getpid() != self._pid:
             return
         if threading.get_ident() != self._thread:
@@ -150,11 +147,11 @@ class ProfilerSession:
         self.stop()
 
     def release(self) -> None:
-        """Release the result, which may be large."""
+        """Free the memory of the result."""
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
-        """Write a trace for Perfetto and chrome://tracing, compressed if the name ends in ``.gz``, and return its size.
+        """Write a trace for Perfetto, compressed if the file name ends in ``.gz``, and return its size in bytes.
 
         Raises `RecordingError` if there is no result or the file cannot be written.
         """
@@ -168,7 +165,7 @@ class ProfilerSession:
 
 
 def _is_warming_up(torch: Any) -> bool:
-    """Return whether a profiler with a schedule is warming up, which PyTorch does not report."""
+    """Return whether a profiler with a schedule is warming up; PyTorch has no function for this query."""
     profile_class, warmup = torch.profiler.profile, torch.profiler.ProfilerAction.WARMUP
     for value in gc.get_objects():
         if type(value) is profile_class and getattr(value, "current_action", None) is warmup:
@@ -192,9 +189,8 @@ def _kineto_silenced() -> Iterator[None]:
 
 
 def _write_trace(profiler: Any, path: Path) -> int:
-    """Write a trace atomically and return its size in bytes."""
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
-        trace, target = Path(folder, "trace.json"), Path(folder, "target")
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as directory:
+        trace, target = Path(directory, "trace.json"), Path(directory, "target")
         profiler.export_chrome_trace(str(trace))
         if not trace.exists():
             raise OSError(_INCOMPLETE)

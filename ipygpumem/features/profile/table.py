@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
-    """Return a table for each device with the categories in use at the peak, the largest first."""
+    """Return a table for each device with the categories of memory in use at its peak, largest first."""
     tables = []
     for peak in peaks:
         rows = [

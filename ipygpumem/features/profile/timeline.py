@@ -27,16 +27,17 @@ class CategoryTimeline:
     """The memory usage of one device by category over time.
 
     Attributes:
-        device: ``cpu`` or ``cuda:0``.
-        base: int64, shape (categories,): initial size in bytes of the memory that profiled operators used.
-        time: int64, shape (changes,): nanoseconds since the Unix epoch.
-        source: int8: category that shrinks by ``size`` bytes; -1 for allocated memory.
-        target: int8: category that grows by ``size`` bytes; -1 for freed memory.
-        size: int64: size of the change in bytes.
-        allocated: int64: the allocator's counter after each change, including memory from before the profile; -1 if
-            unknown. None on the host, whose allocator counts only during profiling.
-        reserved: As ``allocated``.
-        start, end: Limits of the time axis, in nanoseconds since the Unix epoch.
+        device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
+        base: Initial size of each category in bytes, excluding memory that no profiled operator used.
+        time: Timestamp of each change in nanoseconds since the Unix epoch.
+        source: Category that each change makes smaller; -1 for allocations.
+        target: Category that each change makes larger; -1 for frees.
+        size: Size of each change in bytes.
+        allocated: The allocator's counter of allocated bytes after each change, including memory that was allocated
+            before the profile; -1 if unknown. None on the host, whose allocator counts only during profiling.
+        reserved: The allocator's counter of reserved bytes, as for ``allocated``.
+        start: Start of the time axis in nanoseconds since the Unix epoch.
+        end: End of the time axis in nanoseconds since the Unix epoch.
     """
 
     device: str
@@ -51,12 +52,11 @@ class CategoryTimeline:
     end: int = 0
 
     def __len__(self) -> int:
-        """Return the number of changes."""
         return len(self.time)
 
     @cached_property
     def usage(self) -> NDArray[np.int64]:
-        """Size of each category in bytes, shape (changes + 1, categories): row 0 is the initial state."""
+        """Size of each category in bytes, initially (row 0) and after each change."""
         rows = np.zeros((len(self) + 1, len(CATEGORIES)), np.int64)
         rows[0] = self.base
         numbers = np.arange(1, len(self) + 1)
@@ -67,30 +67,28 @@ class CategoryTimeline:
 
     @cached_property
     def total(self) -> NDArray[np.int64]:
-        """Total size of all categories in bytes, shape (changes + 1,)."""
+        """Total size of all categories in bytes, initially and after each change."""
         return np.asarray(self.usage.sum(axis=1))
 
     @property
     def peak(self) -> tuple[int, int]:
-        """First row of `usage` with the highest total, and that total in bytes."""
+        """Index of the first row of `usage` with the highest total, together with that total in bytes."""
         row = int(self.total.argmax())
         return row, int(self.total[row])
 
     def elapsed(self, row: int) -> int:
-        """Return the nanoseconds from the start to a row of `usage`."""
+        """Return the time from the start to a row of `usage` in nanoseconds."""
         return 0 if row == 0 else max(int(self.time[row - 1]) - self.start, 0)
 
 
 class _DeviceChanges:
-    """Changes on a device as (time, order, source, target, bytes), with the size of each category before them."""
-
     def __init__(self) -> None:
-        self.rows: list[tuple[int, int, int, int, int]] = []
+        self.rows: list[tuple[int, int, int, int, int]] = []  # time, order, source, target and size of each change
         self.base = np.zeros(len(CATEGORIES), np.int64)
 
 
 def build_timelines(flow: DataFlow) -> tuple[CategoryTimeline, ...]:
-    """Build a timeline for each device. GPUs precede the host and are sorted by peak in descending order."""
+    """Build a timeline for each device: first the GPUs, in descending order of their peaks, and then the host."""
     devices: defaultdict[str, _DeviceChanges] = defaultdict(_DeviceChanges)
     _add_unmatched(flow.unmatched, devices)
     _add_tensors(flow, devices)
@@ -100,8 +98,7 @@ def build_timelines(flow: DataFlow) -> tuple[CategoryTimeline, ...]:
 
 
 def _add_unmatched(events: list[UnmatchedEvent], devices: defaultdict[str, _DeviceChanges]) -> None:
-    """Add memory of unknown category, ignoring repeated allocations at an address without a free in between."""
-    live: set[tuple[str, int]] = set()
+    live: set[tuple[str, int]] = set()  # a repeated allocation at an address is ignored if no free precedes it
     for time, device, address, size in events:
         block = device, address
         if size <= 0:

@@ -1,4 +1,4 @@
-"""Static plot of a profile with the memory usage of each device by category over time."""
+"""Static plot of a profile that shows the memory usage of each device by category over time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#9
 
 
 def profile_plot(timelines: Sequence[CategoryTimeline], name: str) -> PngImage:
-    """Draw the plot of a profile; raise `OptionError` without matplotlib."""
+    """Draw the plot of a profile; raise `OptionError` if matplotlib is not installed."""
     shown = timelines[:_MAX_DEVICES]
     tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * _legend_rows(timeline) for timeline in shown)]).tolist()
     info = f"memory by category, {many(sum(map(len, timelines)), 'change')}"
     if len(timelines) > len(shown):
-        info += f"; {many(len(timelines) - len(shown), 'other device')} in the page"
+        info += f"; {many(len(timelines) - len(shown), 'more device')} on the page"
 
     def draw(layout: PlotLayout) -> None:
         layout.title(RIGHT, 20, clip(name, 60), info, size=14)
@@ -51,7 +51,6 @@ def _peak_label(timeline: CategoryTimeline) -> str:
 
 
 def _legend_categories(timeline: CategoryTimeline) -> list[int]:
-    """Return the categories that contain memory at any time."""
     used = np.any(timeline.usage > 0, axis=0).tolist()
     return [category for category in _ORDER if used[category]]
 
@@ -88,7 +87,7 @@ def _draw_panel(layout: PlotLayout, timeline: CategoryTimeline, top: float) -> N
 
 
 def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]:
-    """Return the row of `CategoryTimeline.usage` with the highest total in each of ``columns`` equal time intervals."""
+    """Return the row of ``timeline.usage`` with the highest total in each of ``columns`` equal time intervals."""
     edges = np.linspace(0, max(timeline.end - timeline.start, 1), columns + 1)
     time = timeline.time - timeline.start
     first = np.searchsorted(time, edges[:-1], side="right")

@@ -16,20 +16,20 @@ from ipygpumem.features.profile.profiler_session import ProfilerSession
 from ipygpumem.features.profile.timeline import build_timelines
 
 
-def captured(run):
-    capture = ProfilerSession()
-    capture.start()
+def run_session(run):
+    session = ProfilerSession()
+    session.start()
     try:
         run()
     finally:
-        capture.stop()
-    assert capture.error == ""
-    return capture
+        session.stop()
+    assert session.error == ""
+    return session
 
 
-def by_torch(capture, path, device):
-    """Times (µs) and bytes by category, shape (times, categories), as exported by torch."""
-    profile = capture._profile
+def by_torch(session, path, device):
+    """Timestamps in microseconds, and bytes by category with shape (times, categories), as exported by torch."""
+    profile = session._profile
     if not hasattr(profile, "export_memory_timeline"):
         pytest.skip("this version of torch has no memory timeline")
     with warnings.catch_warnings():
@@ -39,11 +39,11 @@ def by_torch(capture, path, device):
     return np.array(times), np.array(sizes)[:, 1:]
 
 
-def check(capture, path):
-    timelines = build_timelines(read_flow(capture.result))
+def check(session, path):
+    timelines = build_timelines(read_flow(session.result))
     assert timelines
     for timeline in timelines:
-        times, sizes = by_torch(capture, path, timeline.device)
+        times, sizes = by_torch(session, path, timeline.device)
         # torch divides floats, and exports the initial state at the time of the first change
         own_times = np.array([int(int(time) / 1000) for time in timeline.time])
         rows = np.searchsorted(own_times, times, side="right")
@@ -57,13 +57,13 @@ def check(capture, path):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_category_at_every_instant(name, tmp_path):
     torch.manual_seed(1)
-    timelines = check(captured(PROGRAMS[name]()), tmp_path / "theirs.json")
+    timelines = check(run_session(PROGRAMS[name]()), tmp_path / "theirs.json")
     assert timelines[-1].device == "cpu"
     assert (timelines[-1].usage >= 0).all()
 
 
 def test_documentation_example(tmp_path):
-    timeline = check(captured(example()), tmp_path / "theirs.json")[0]
+    timeline = check(run_session(example()), tmp_path / "theirs.json")[0]
     row, peak = timeline.peak
     levels = dict(zip(CATEGORIES, timeline.usage[row].tolist(), strict=True))
     parameters = 25_557_032 * 4
@@ -88,21 +88,21 @@ class UnknownEvent:
 
 
 def test_event_of_unknown_type():
-    capture = captured(PROGRAMS["adam"]())
-    full_timeline = build_timelines(read_flow(capture.result))[0]
+    session = run_session(PROGRAMS["adam"]())
+    full_timeline = build_timelines(read_flow(session.result))[0]
 
     class Result:
         @staticmethod
         def experimental_event_tree():
-            return [UnknownEvent([]), UnknownEvent(capture.result.experimental_event_tree())]
+            return [UnknownEvent([]), UnknownEvent(session.result.experimental_event_tree())]
 
     assert (build_timelines(read_flow(Result))[0].usage == full_timeline.usage).all()
 
 
 def test_total_is_the_same_without_operators(tmp_path):
-    capture = captured(PROGRAMS["adam"]())
-    without_operators = build_timelines(read_allocations(capture.result))
-    full_timeline = build_timelines(read_flow(capture.result))
+    session = run_session(PROGRAMS["adam"]())
+    without_operators = build_timelines(read_allocations(session.result))
+    full_timeline = build_timelines(read_flow(session.result))
     (own_times,), (full,) = without_operators, full_timeline
     assert not own_times.usage[:, :UNKNOWN].any()
     assert full.usage[:, :UNKNOWN].any()

@@ -1,4 +1,4 @@
-"""``measure(trace=..., timeline=...)``: files, facts and errors."""
+"""``measure(trace=..., timeline=...)``: files, summary and errors."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def measure_profile(tmp_path, run=training_step, **options):
     return m.report
 
 
-def test_both_files_and_their_facts(tmp_path):
+def test_both_files_and_summary(tmp_path):
     report = measure_profile(tmp_path)
-    facts = report.profile
-    assert facts.trace == str(tmp_path / "t.json.gz")
-    assert facts.trace_size == (tmp_path / "t.json.gz").stat().st_size
-    assert facts.timeline_size == (tmp_path / "t.html").stat().st_size
-    assert facts.errors == ()
-    assert facts.aside is None
-    assert facts.seconds > 0
-    (peak,) = [peak for peak in facts.peaks if peak.device == "cpu"]
+    summary = report.profile
+    assert summary.trace == str(tmp_path / "t.json.gz")
+    assert summary.trace_size == (tmp_path / "t.json.gz").stat().st_size
+    assert summary.timeline_size == (tmp_path / "t.html").stat().st_size
+    assert summary.errors == ()
+    assert summary.aside is None
+    assert summary.seconds > 0
+    (peak,) = [peak for peak in summary.peaks if peak.device == "cpu"]
     levels = dict(peak.categories)
     assert tuple(levels) == CATEGORIES
     assert levels["parameter"] == (100 * 50 + 50) * 4
     assert sum(levels.values()) == peak.bytes
-    assert ipygpumem.Report.from_dict(json.loads(report.to_json())).profile == facts
+    assert ipygpumem.Report.from_dict(json.loads(report.to_json())).profile == summary
     page = (tmp_path / "t.html").read_text()
     assert "Content-Security-Policy" in page
     assert "<title>t.html</title>" in page
@@ -68,11 +68,11 @@ def test_code_with_its_own_profiler_keeps_its_profile(tmp_path):
             torch.ones(10).sub(3)
         profiles.append(profile)
 
-    facts = measure_profile(tmp_path, run).profile
+    summary = measure_profile(tmp_path, run).profile
     assert "aten::sub" in {event.key for event in profiles[0].key_averages()}
-    assert facts.aside > 0
-    assert "the code started its own profiler: the profile ended after" in facts.sentences()[0]
-    assert facts.trace and facts.timeline
+    assert summary.aside > 0
+    assert summary.sentences()[0].endswith("because the code started its own profiler")
+    assert summary.trace and summary.timeline
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_code_with_its_own_profiler_keeps_its_profile(tmp_path):
         ({"timeline": "."}, ". is a directory: add a file name, such as timeline.html"),
         ({"trace": "nowhere/x.json"}, "the directory .*nowhere does not exist"),
         ({"timeline": "/dev/null"}, "/dev/null is not a regular file"),
-        ({"trace": "a.json", "outside": True}, "both need CUPTI, which supports one user at a time"),
+        ({"trace": "a.json", "outside": True}, "both use CUPTI, which supports only one user at a time"),
     ],
 )
 def test_invalid_options(options, message, tmp_path, monkeypatch):
@@ -98,7 +98,7 @@ def test_invalid_options(options, message, tmp_path, monkeypatch):
 
 
 def test_files_need_different_names(tmp_path):
-    with pytest.raises(OptionError, match="need different file names"):
+    with pytest.raises(OptionError, match="must have different file names"):
         profile_collector(tmp_path / "a.json", None, snapshot=tmp_path / "a.json")
 
 
@@ -108,7 +108,7 @@ def test_another_profiler_is_running(tmp_path):
 
 
 def test_nested_measurement(tmp_path):
-    """The inner measurement has its profile; the outer profile ends at its start."""
+    """The outer profile ends when the inner measurement starts its own profile."""
     inner = []
 
     def run():
@@ -117,9 +117,9 @@ def test_nested_measurement(tmp_path):
             torch.ones(10).sub(3)
         inner.append(m.report.profile)
 
-    facts = measure_profile(tmp_path, run).profile
-    assert facts.errors == inner[0].errors == ()
-    assert facts.aside > 0
+    summary = measure_profile(tmp_path, run).profile
+    assert summary.errors == inner[0].errors == ()
+    assert summary.aside > 0
     assert "aten::sub" in (tmp_path / "inner.json").read_text()
 
 
@@ -133,13 +133,13 @@ def break_functions(monkeypatch, *names):
 
 def test_unreadable_operators(tmp_path, monkeypatch):
     break_functions(monkeypatch, "read_flow")
-    facts = measure_profile(tmp_path).profile
+    summary = measure_profile(tmp_path).profile
     reason = (
         "all categories are unknown: the profile of this version of PyTorch cannot be read (AttributeError: this torch)"
     )
-    assert facts.why == reason
-    assert reason in facts.sentences()
-    (peak,) = facts.peaks
+    assert summary.why == reason
+    assert reason in summary.sentences()
+    (peak,) = summary.peaks
     assert dict(peak.categories)["unknown"] == peak.bytes > 0
     assert (tmp_path / "t.html").exists()
 
@@ -147,16 +147,16 @@ def test_unreadable_operators(tmp_path, monkeypatch):
 def test_unreadable_profile(tmp_path, monkeypatch):
     break_functions(monkeypatch, "read_flow", "read_allocations")
     with pytest.warns(RuntimeWarning, match="the timeline was not written: the profile of this version"):
-        facts = measure_profile(tmp_path).profile
-    assert facts.trace is not None
-    assert facts.timeline is None
+        summary = measure_profile(tmp_path).profile
+    assert summary.trace is not None
+    assert summary.timeline is None
     assert not (tmp_path / "t.html").exists()
 
 
 def test_code_without_allocations(tmp_path):
     with pytest.warns(RuntimeWarning, match="nothing was allocated or freed by the profiled thread"):
-        facts = measure_profile(tmp_path, lambda: None).profile
-    assert facts.trace is not None
+        summary = measure_profile(tmp_path, lambda: None).profile
+    assert summary.trace is not None
 
 
 def test_full_disk(tmp_path, monkeypatch):
@@ -166,8 +166,8 @@ def test_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     monkeypatch.setattr("shutil.copyfileobj", full)
     with pytest.warns(RuntimeWarning, match="No space left on device") as warnings:
-        facts = measure_profile(tmp_path).profile
-    assert len(facts.errors) == 2
+        summary = measure_profile(tmp_path).profile
+    assert len(summary.errors) == 2
     assert len(warnings) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -177,11 +177,11 @@ def test_profiler_without_result(tmp_path, monkeypatch):
 
     def no_result(self):
         stop(self)
-        self.result, self.error = None, "torch.profiler has no result"
+        self.result, self.error = None, "torch.profiler returned no results"
 
     monkeypatch.setattr(ProfilerSession, "stop", no_result)
-    with pytest.warns(RuntimeWarning, match=r"^torch\.profiler has no result$"):
-        assert measure_profile(tmp_path).profile.errors == ("torch.profiler has no result",)
+    with pytest.warns(RuntimeWarning, match=r"^torch\.profiler returned no results$"):
+        assert measure_profile(tmp_path).profile.errors == ("torch.profiler returned no results",)
 
 
 def test_result_is_released(tmp_path):
@@ -196,18 +196,18 @@ def test_result_is_released(tmp_path):
 def test_sentences():
     from ipygpumem.features.profile.model import ProfileSummary
 
-    facts = ProfileSummary("/a/t.json", 3 << 20, "/a/t.html", 500, seconds=2.5)
-    assert facts.sentences() == [
-        "trace: /a/t.json (3.0 MiB), open it with https://ui.perfetto.dev",
-        "timeline: /a/t.html (500 B), open it with any browser",
-        "profiling took another 2.50 s; it also slowed the code down and used host memory",
+    summary = ProfileSummary("/a/t.json", 3 << 20, "/a/t.html", 500, seconds=2.5)
+    assert summary.sentences() == [
+        "trace: /a/t.json (3.0 MiB); open it in https://ui.perfetto.dev",
+        "timeline: /a/t.html (500 B); open it in a browser",
+        "profiling took another 2.50 s, slowed the code down and used host memory",
     ]
-    failed = dataclasses.replace(facts, trace=None, timeline=None, why="why", errors=("e",))
+    failed = dataclasses.replace(summary, trace=None, timeline=None, why="why", errors=("e",))
     assert failed.sentences()[:2] == ["why", "e"]
 
 
 def test_with_lines_and_a_snapshot(tmp_path, fake_gpu):
-    """On a (fake) GPU: the allocation history and the profile do not interfere."""
+    """The allocation history and the profile of a (fake) GPU do not interfere."""
     with ipygpumem.measure(
         lines=True, snapshot=tmp_path / "s.pickle", trace=tmp_path / "t.json", timeline=tmp_path / "t.html"
     ) as m:
@@ -230,13 +230,13 @@ def test_trace_contains_its_own_file_name(tmp_path, name):
 
 @pytest.mark.parametrize("ending", ["", ".tmp"])
 def test_incomplete_trace_is_reported(tmp_path, monkeypatch, ending):
-    """Kineto does not report a full disk. It writes to a temporary file next to the requested one, and keeps it."""
+    """Kineto does not report a full disk, and does not delete its temporary file next to the requested file."""
 
     def export(self, target):
         Path(f"{target}{ending}").write_text('{"traceEvents": [')
 
     monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", export)
-    warning = pytest.warns(RuntimeWarning, match=r"t.json was not written: the file is incomplete; is the disk full\?")
+    warning = pytest.warns(RuntimeWarning, match=r"t.json was not written: the file is incomplete, possibly because")
     with warning, ipygpumem.measure(trace=tmp_path / "t.json"):
         torch.ones(10).mul(3)
     assert list(tmp_path.iterdir()) == []

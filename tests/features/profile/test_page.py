@@ -1,4 +1,4 @@
-"""The page of a profile contains the data of the timeline."""
+"""The page of a profile contains the timeline's data."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ FUNCTIONS = module._prepare_profiler, module._enable_profiler, module._disable_p
 
 
 @pytest.fixture
-def capture():
-    capture = ProfilerSession()
-    capture.start()
-    yield capture
-    capture.stop()
+def session():
+    session = ProfilerSession()
+    session.start()
+    yield session
+    session.stop()
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
 
 
@@ -36,14 +36,14 @@ def names(result):
     return {event.name() for event in result.events()}
 
 
-def test_operators_memory_shapes_and_stacks(capture, tmp_path):
+def test_operators_memory_shapes_and_stacks(session, tmp_path):
     def my_function():
         return torch.ones(300, 20) + 1
 
     my_function()
-    capture.stop()
+    session.stop()
     path = tmp_path / "trace.json.gz"
-    assert capture.write(path) == path.stat().st_size
+    assert session.write(path) == path.stat().st_size
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"], "no temporary file"
     trace = json.loads(gzip.decompress(path.read_bytes()))
     events = trace["traceEvents"]
@@ -53,40 +53,40 @@ def test_operators_memory_shapes_and_stacks(capture, tmp_path):
     assert any("my_function" in event.get("name", "") for event in events if event.get("cat") == "python_function")
     memory = [event["args"] for event in events if event.get("name") == "[memory]"]
     assert 300 * 20 * 4 in [fields["Bytes"] for fields in memory]
-    assert capture.cost > 0
+    assert session.cost > 0
 
 
-def test_events_are_not_converted_to_objects(capture):
+def test_events_are_not_converted_to_objects(session):
     for _ in range(100):
         torch.ones(3) + 1
-    inner = capture._profile.profiler
-    capture.stop()
+    inner = session._profile.profiler
+    session.stop()
     assert inner._function_events is None, "converting 8,000 events takes ten times as long as stopping"
 
 
-def test_plain_json(capture, tmp_path):
+def test_plain_json(session, tmp_path):
     torch.ones(3)
-    capture.stop()
-    capture.write(tmp_path / "trace.json")
+    session.stop()
+    session.write(tmp_path / "trace.json")
     assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
 
 
-def test_capture_ends_before_profiler_in_code_starts(capture, tmp_path):
+def test_session_ends_before_profiler_in_code_starts(session, tmp_path):
     torch.ones(3).mul(2)
     with profile(activities=CPU) as user_profile:
         torch.ones(3).sub(2)
     torch.ones(3).div(2)
-    capture.stop()
+    session.stop()
     assert {event.key for event in user_profile.key_averages()} >= {"aten::sub"}, "its profile is complete"
-    assert capture.aside > 0
-    assert "aten::mul" in names(capture.result)
-    assert not names(capture.result) & {"aten::sub", "aten::div"}
-    capture.write(tmp_path / "trace.json")  # although another profiler has run in between
+    assert session.aside > 0
+    assert "aten::mul" in names(session.result)
+    assert not names(session.result) & {"aten::sub", "aten::div"}
+    session.write(tmp_path / "trace.json")  # although another profiler has run in between
     assert "aten::mul" in (tmp_path / "trace.json").read_text()
 
 
 def test_pytorch_discards_result_of_outer_profiler():
-    """This is why captures end early. If this test fails, PyTorch has fixed the defect."""
+    """The reason why sessions end early. If this test fails, PyTorch has fixed the defect."""
     with profile(activities=CPU) as outer:
         torch.ones(3).mul(2)
         with profile(activities=CPU):
@@ -94,13 +94,13 @@ def test_pytorch_discards_result_of_outer_profiler():
     assert outer.profiler.kineto_results is None or len(outer.events()) == 0
 
 
-def test_profiler_with_delayed_schedule(capture):
+def test_profiler_with_delayed_schedule(session):
     with profile(activities=CPU, schedule=schedule(wait=1, warmup=1, active=1), acc_events=True) as user_profile:
-        assert capture.aside is None, "both can run while the schedule waits"
+        assert session.aside is None, "both can run while the schedule waits"
         for _ in range(3):
             torch.ones(3).sub(2)
             user_profile.step()
-    assert capture.aside is not None
+    assert session.aside is not None
     assert "aten::sub" in {event.key for event in user_profile.key_averages()}
 
 
@@ -115,30 +115,30 @@ def test_running_or_warming_profiler_is_not_disturbed():
     assert ProfilerSession.problem() is None
 
 
-def test_nested_captures(capture):
+def test_nested_sessions(session):
     torch.ones(3).mul(2)
     inner = ProfilerSession()
     inner.start()
     torch.ones(3).sub(2)
     inner.stop()
     torch.ones(3).div(2)
-    capture.stop()
+    session.stop()
     assert "aten::sub" in names(inner.result)
     assert inner.aside is None
-    assert "aten::mul" in names(capture.result)
-    assert not names(capture.result) & {"aten::sub", "aten::div"}
-    assert capture.aside > 0
+    assert "aten::mul" in names(session.result)
+    assert not names(session.result) & {"aten::sub", "aten::div"}
+    assert session.aside > 0
 
 
-def test_capture_in_another_thread(capture):
+def test_session_in_another_thread(session):
     problems = []
     thread = threading.Thread(target=lambda: problems.append(ProfilerSession.problem()))
     thread.start()
     thread.join()
-    assert problems == ["a profiler is already running and PyTorch supports only one at a time: stop it first"]
+    assert problems == ["a profiler is already running, and PyTorch supports only one at a time: stop it first"]
 
 
-def test_profiler_in_another_thread_raises(capture):
+def test_profiler_in_another_thread_raises(session):
     errors = []
 
     def run_profiler():
@@ -151,39 +151,39 @@ def test_profiler_in_another_thread_raises(capture):
     thread = threading.Thread(target=run_profiler)
     thread.start()
     thread.join()
-    assert "PyTorch aborts the process when two threads profile" in errors[0]
+    assert "PyTorch aborts the process if two threads run profilers" in errors[0]
     torch.ones(3).mul(2)
-    capture.stop()
-    assert "aten::mul" in names(capture.result)
-    assert capture.aside is None
+    session.stop()
+    assert "aten::mul" in names(session.result)
+    assert session.aside is None
 
 
 def test_stop_in_another_thread_gives_no_result():
-    capture = ProfilerSession()
-    capture.start()
-    thread = threading.Thread(target=capture.stop)
+    session = ProfilerSession()
+    session.start()
+    thread = threading.Thread(target=session.stop)
     thread.start()
     thread.join()
-    assert "different thread" in capture.error
+    assert "started and ended in different threads" in session.error
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
-    capture._profile.stop()
+    session._profile.stop()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_stop_in_forked_child_has_no_effect(capture):
+def test_stop_in_forked_child_has_no_effect(session):
     pid = os.fork()
     if pid == 0:  # pragma: no cover (the child)
-        capture.stop()
-        os._exit(0 if capture.result is None else 1)
+        session.stop()
+        os._exit(0 if session.result is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
     torch.ones(3).mul(2)
-    capture.stop()
-    assert "aten::mul" in names(capture.result)
+    session.stop()
+    assert "aten::mul" in names(session.result)
 
 
 def test_without_torch(monkeypatch):
     monkeypatch.setattr(pytorch, "importable", lambda: False)
-    with pytest.raises(RecordingError, match=r"^profiles need torch, which is not installed$"):
+    with pytest.raises(RecordingError, match=r"^profiling requires torch, which is not installed$"):
         ProfilerSession()
 
 
@@ -202,27 +202,27 @@ def test_start_and_stop_failures(monkeypatch, tmp_path):
         with pytest.raises(RecordingError, match=r"^torch\.profiler failed to start: no$"):
             ProfilerSession().start()
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
-    capture = ProfilerSession()
-    capture.start()
-    original_stop = capture._profile.stop
-    capture._profile.stop = fail
-    capture.stop()
-    assert capture.error == "torch.profiler failed to stop: no"
+    session = ProfilerSession()
+    session.start()
+    original_stop = session._profile.stop
+    session._profile.stop = fail
+    session.stop()
+    assert session.error == "torch.profiler failed to stop: no"
     with pytest.raises(RecordingError, match="failed to stop"):
-        capture.write(tmp_path / "t.json")
+        session.write(tmp_path / "t.json")
     original_stop()
     assert not profiling()
 
 
-def test_full_disk_keeps_existing_file(capture, tmp_path, monkeypatch):
+def test_full_disk_keeps_existing_file(session, tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     path.write_text("old")
     torch.ones(3)
-    capture.stop()
-    monkeypatch.setattr(type(capture._profile.profiler), "export_chrome_trace", lambda _, name: Path(name).touch())
-    message = r"trace\.json was not written: the file is incomplete; is the disk full\?$"
+    session.stop()
+    monkeypatch.setattr(type(session._profile.profiler), "export_chrome_trace", lambda _, name: Path(name).touch())
+    message = r"trace\.json was not written: the file is incomplete, possibly because the disk is full$"
     with pytest.raises(RecordingError, match=message):
-        capture.write(path)
+        session.write(path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -240,9 +240,9 @@ def test_kineto_is_silent_unless_user_sets_log_level(monkeypatch):
     for level in (None, "0"):
         if level is not None:
             monkeypatch.setenv("KINETO_LOG_LEVEL", level)
-        capture = ProfilerSession()
-        capture.start()
-        capture.stop()
+        session = ProfilerSession()
+        session.start()
+        session.stop()
         assert os.environ.get("KINETO_LOG_LEVEL") == level
     assert levels == ["6", "0"]
 

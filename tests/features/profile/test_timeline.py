@@ -14,25 +14,25 @@ from ipygpumem.features.profile.categories import (
     TEMPORARY,
     UNKNOWN,
 )
-from ipygpumem.features.profile.data_flow import DataFlow, Node, UnmatchedEvent
+from ipygpumem.features.profile.data_flow import DataFlow, DataFlowNode, UnmatchedEvent
 from ipygpumem.features.profile.timeline import build_timelines
 
 NAMES = CATEGORIES.index
 
 
 def step():
-    """Input 0 and parameter 1 give activation 2; the backward pass computes gradient 3 through 4; then 3 updates 1."""
+    """Activation 2 is computed from input 0 and parameter 1. Gradient 3 is computed from 4 and then updates 1."""
     return DataFlow(
         identities=[0, 1, 2, 3, 4, 5],
         sizes=[10, 20, 40, 20, 80, 7],
         devices=["cuda:0"] * 6,
         nodes=[
-            Node(100, backward=False, inputs=[(0, 0), (1, 0)], outputs=[(2, 0)], allocated={2, 5}, freed={5}),
-            Node(200, backward=True, inputs=[(2, 0), (0, 0)], outputs=[(4, 0)], allocated={4}),
-            Node(300, backward=True, inputs=[(4, 0)], outputs=[(3, 0)], allocated={3}),
-            Node(400, backward=False, inputs=[(4, 0)], freed={4}),
-            Node(500, backward=False, inputs=[(1, 0), (3, 0)], outputs=[(1, 1)], written=[(1, 0)]),
-            Node(600, backward=False, inputs=[(2, 0)], freed={2}),
+            DataFlowNode(100, backward=False, inputs=[(0, 0), (1, 0)], outputs=[(2, 0)], allocated={2, 5}, freed={5}),
+            DataFlowNode(200, backward=True, inputs=[(2, 0), (0, 0)], outputs=[(4, 0)], allocated={4}),
+            DataFlowNode(300, backward=True, inputs=[(4, 0)], outputs=[(3, 0)], allocated={3}),
+            DataFlowNode(400, backward=False, inputs=[(4, 0)], freed={4}),
+            DataFlowNode(500, backward=False, inputs=[(1, 0), (3, 0)], outputs=[(1, 1)], written=[(1, 0)]),
+            DataFlowNode(600, backward=False, inputs=[(2, 0)], freed={2}),
         ],
         allocation_times={2: 110, 5: 105, 4: 210, 3: 310},
         free_times={5: 120, 4: 400, 2: 600},
@@ -91,7 +91,9 @@ def test_memory_without_tensor_is_unknown():
 
 
 def test_tensor_of_unknown_size_has_no_bytes():
-    flow = DataFlow(identities=[0], sizes=[None], devices=["cpu"], nodes=[Node(1, backward=False, inputs=[(0, 0)])])
+    flow = DataFlow(
+        identities=[0], sizes=[None], devices=["cpu"], nodes=[DataFlowNode(1, backward=False, inputs=[(0, 0)])]
+    )
     assert build_timelines(flow) == ()
 
 
@@ -103,13 +105,13 @@ def test_category_change_moves_bytes():
     assert timeline.usage[2, NAMES("optimizer state")] == 40
     # a write in the backward pass does not change the total
     flow = step()
-    flow.nodes.insert(3, Node(350, backward=True, inputs=[(4, 0)], outputs=[(4, 1)], written=[(4, 0)]))
+    flow.nodes.insert(3, DataFlowNode(350, backward=True, inputs=[(4, 0)], outputs=[(4, 1)], written=[(4, 0)]))
     assert build_timelines(flow)[0].total.tolist() == [30, 37, 77, 70, 150, 170, 90, 50]
 
 
 def test_activation_overwritten_in_backward_becomes_unknown():
     flow = step()
-    flow.nodes.insert(3, Node(350, backward=True, inputs=[(2, 0)], outputs=[(2, 1)], written=[(2, 0)]))
+    flow.nodes.insert(3, DataFlowNode(350, backward=True, inputs=[(2, 0)], outputs=[(2, 1)], written=[(2, 0)]))
     (timeline,) = build_timelines(flow)
     assert (350, ACTIVATION, UNKNOWN, 40) in zip(
         timeline.time, timeline.source, timeline.target, timeline.size, strict=True

@@ -1,4 +1,4 @@
-"""The picture of a profile shows the data of the timeline."""
+"""The static plot of a profile shows the timeline's data."""
 
 from __future__ import annotations
 

@@ -47,9 +47,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
     for name, path in paths.items():
         if not re.search(r"\{rank\b", path):
             raise OptionError(f"each engine needs a separate {name}: use a name such as {_EXAMPLES[name]}")
-    if len(set(paths.values())) < len(paths):
-        raise OptionError("the trace, the timeline and the snapshot need different file names")
-    check_profile_paths(options.trace, options.timeline, outside=options.outside)
+    check_profile_paths(options.trace, options.timeline, options.snapshot, outside=options.outside)
     Limits.parse(options.limit, options.limit_held, options.limit_outside, options.limit_host)
     device_names(options.device or ())
     if options.collect is not None:
