@@ -90,4 +90,4 @@ def make_plan(
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
     recorder = Recorder(runtime, history) if needed or useful else None
     collectors += extra
-    return Plan(collectors, recorder=recorder, path=path, devices=devices)
+    return Plan(tuple(collectors), recorder=recorder, path=path, devices=devices)

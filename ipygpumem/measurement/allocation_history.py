@@ -1,7 +1,7 @@
-"""PyTorch's allocation history, recorded for one or more cells.
+"""Recording of PyTorch's allocation history for one or more cells.
 
-PyTorch supports one recording per process, and its options cannot be queried. A recording that the program has already
-started is used and not stopped. If the program starts a recording while ours is running, ours ends.
+PyTorch supports one recording per process, and its options cannot be queried. If the program has already started a
+recording, that recording is used and not stopped. If the program starts one later, the recording of this package ends.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 class HistoryOptions:
     """Options for recording allocation history. Invalid values raise `OptionError`.
 
-    ``stacks`` is ``python``, ``all`` (Python and C++, slow to save) or ``none``, ``max_entries`` is the maximum number
-    of events per device, and ``extra`` contains additional arguments for ``torch.cuda.memory._record_memory_history``.
+    Attributes:
+        stacks: Stacks to record: ``python``, ``all`` (Python and C++, slow to save) or ``none``.
+        max_entries: Maximum number of events per device.
+        extra: Additional arguments for ``torch.cuda.memory._record_memory_history``.
     """
 
     stacks: str = "python"
@@ -41,10 +43,10 @@ class HistoryOptions:
         if self.stacks not in {"python", "all", "none"}:
             raise OptionError(f"stacks must be python, all or none, not {self.stacks!r}")
         if isinstance(self.max_entries, bool) or not isinstance(self.max_entries, int) or self.max_entries < 1:
-            raise OptionError(f"max-entries must be a number of events, 1 or more, not {self.max_entries!r}")
+            raise OptionError(f"max-entries must be a positive integer, not {self.max_entries!r}")
 
     def arguments(self, torch: Any) -> dict[str, Any]:
-        """Return arguments for ``_record_memory_history``; raise `OptionError` if PyTorch does not accept one."""
+        """Return the arguments of ``_record_memory_history``. Raise `OptionError` if PyTorch does not accept one."""
         parameters = inspect.signature(torch.cuda.memory._record_memory_history).parameters
         for name in self.extra:
             if name in _OWN_OPTIONS or name not in parameters:
@@ -63,7 +65,7 @@ class HistoryOptions:
 
 
 def recording_problem() -> str | None:
-    """Return the reason why allocation history cannot be recorded in this process; None if it can."""
+    """Return the reason why this process cannot record allocation history, or None if it can."""
     problem = pytorch.problem(load=True)
     if problem:
         return f"PyTorch records allocation history only for GPU memory, and {problem}"
@@ -72,26 +74,25 @@ def recording_problem() -> str | None:
 
 
 class ActiveRecording:
-    """The recording that this package has started in PyTorch, if any. Each runtime has one instance."""
+    """The recording that this package has started, if any. Each runtime has one instance."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._history: History | None = None
+        self._history: AllocationHistory | None = None
         self._functions = WrappedFunctions("torch._C")
 
-    def start(self, history: History, arguments: Mapping[str, Any]) -> bool:
-        """Start recording for a history. Return False if a recording is already running."""
+    def start(self, history: AllocationHistory, arguments: Mapping[str, Any]) -> bool:
+        """Start a recording for ``history``. Return False if PyTorch is already recording."""
         with self._lock:
-            torch = history.torch
-            if torch._C._cuda_isHistoryEnabled():
+            if allocator.is_recording():
                 return False
-            torch.cuda.memory._record_memory_history(**arguments)
+            history.torch.cuda.memory._record_memory_history(**arguments)
             self._history = history
             self._functions.wrap(_RECORD, self._program_records)
             return True
 
-    def stop(self, history: History) -> None:
-        """Stop recording if the running recording belongs to this history."""
+    def stop(self, history: AllocationHistory) -> None:
+        """Stop the running recording if it was started for ``history``."""
         with self._lock:
             if self._history is history:
                 self._release()
@@ -108,7 +109,7 @@ class ActiveRecording:
         return self._history is not None
 
     def _program_records(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Forward a call by the program that starts or stops a recording, and mark ours as interrupted."""
+        """Mark this package's recording as interrupted if the program itself starts or stops a recording."""
         with self._lock:
             if self._history is not None:
                 self._history.lost = "the code started or stopped PyTorch's recording"
@@ -120,12 +121,16 @@ class ActiveRecording:
         self._functions.unwrap(_RECORD)
 
 
-class History:
-    """Allocation history from `start` to `take`, from our recording or from one that the program is running.
+class AllocationHistory:
+    """Allocation history from `start` to `take`, recorded by this package or by the program.
 
-    ``own`` is whether we started the recording, ``started_us`` its start in microseconds since the Unix epoch, and
-    ``lost`` the reason why events are missing, or an empty string. The constructor raises `RecordingError` if history
-    cannot be recorded, and `OptionError` if this PyTorch version does not support an option.
+    The constructor raises `RecordingError` if allocation history cannot be recorded, and `OptionError` if this version
+    of PyTorch does not support an option.
+
+    Attributes:
+        own: Whether this package started the recording.
+        started_us: Time of the call of `start` in microseconds since the Unix epoch.
+        lost: Reason why events are missing; empty if no events are known to be missing.
     """
 
     def __init__(self, active: ActiveRecording, options: HistoryOptions) -> None:
@@ -142,15 +147,15 @@ class History:
         self._allocations: dict[int, int] = {}
 
     def start(self) -> None:
-        """Start recording, unless the program is already recording."""
+        """Start a recording unless the program is already recording."""
         self.torch.cuda.init()
         self.own = self._active.start(self, self._arguments)
         self.started_us = time.time_ns() // 1000
         self._allocations = self._count_allocations()
 
     def take(self) -> dict[str, Any]:
-        """Return PyTorch's snapshot with the events since `start`."""
-        if not self.lost and not self.torch._C._cuda_isHistoryEnabled():
+        """Return PyTorch's memory snapshot with the events since `start`."""
+        if not self.lost and not allocator.is_recording():
             self.lost = "the recording was stopped before the measurement ended, and its events were discarded"
         with collector_paused():
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
@@ -163,23 +168,20 @@ class History:
         return snapshot
 
     def dropped(self, snapshot: Mapping[str, Any]) -> list[int | None]:
-        """Return the number of allocations missing from the recording for each device; None if unknown.
-
-        The ring buffer drops the oldest events when it is full.
-        """
+        """Return the number of allocations that the ring buffer dropped for each device; None if unknown."""
         counts = self._count_allocations()
         unknown = bool(self.lost or self.options.extra.get("skip_actions"))
         result: list[int | None] = []
         for index, trace in enumerate(snapshot.get("device_traces", [])):
             recorded = sum(1 for event in trace if event["action"] == "alloc")
             missing = counts.get(index, 0) - self._allocations.get(index, 0) - recorded
-            # negative if the program reset the counters; a recording by the program may exclude allocations
+            # negative if the program reset the counters; the program's own recording may exclude allocations
             reliable = missing >= 0 and (self.own or recorded or not missing)
             result.append(missing if reliable and index in counts and not unknown else None)
         return result
 
     def stop(self) -> None:
-        """Stop recording if this history started it."""
+        """Stop the recording if this package started it for this history."""
         if self.own:
             self._active.stop(self)
 

@@ -1,7 +1,7 @@
-"""Backward passes, and the code that starts them.
+"""Observers of backward passes and of the code that starts them.
 
 PyTorch runs backward passes on its own threads, whose Python stacks do not contain the code that called ``backward``.
-All calls go through one Python function of PyTorch, which is observed here.
+Every call passes through one Python function in ``torch.autograd``, which these observers wrap.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ class BackwardObservers(CallObservers):
 class BackwardPass:
     """A backward pass, delimited by two positions in the allocation events.
 
-    ``stack`` contains the caller's Python stack as ``(file, line)`` tuples, innermost frame first. ``root`` is the file
-    of the outermost frame, which differs between threads.
+    Attributes:
+        begin: Position before the pass.
+        end: Position after the pass.
+        stack: Python stack of the caller as ``(file, line)`` tuples, innermost frame first.
+        root: File of the outermost frame, which identifies the calling thread in a recording.
     """
 
     begin: EventPosition
@@ -44,7 +47,7 @@ class BackwardPass:
     root: str
 
 
-class BackwardPasses:
+class BackwardPassObserver:
     """Measurement observer that collects all backward passes."""
 
     cost = 0.0
@@ -54,11 +57,11 @@ class BackwardPasses:
         self._running = threading.local()
 
     def start(self) -> None:
-        """Start collecting."""
+        """Start observing backward passes."""
         current().state(BackwardObservers).add(self._begin_pass, self._end_pass)
 
     def stop(self) -> None:
-        """Stop collecting."""
+        """Stop observing backward passes."""
         current().state(BackwardObservers).remove(self._begin_pass)
 
     def _begin_pass(self) -> None:

@@ -6,9 +6,9 @@ import linecache
 
 
 def notebook_sources() -> dict[str, str]:
-    """Return source code that was not read from files, such as notebook cells, by file name in tracebacks."""
-    # entries are (size, mtime, lines, name), and mtime is None unless the code is from a file. IPython 7 always sets
-    # mtime, and lists its cells in a separate attribute
+    """Return source code that was not read from a file, such as notebook cells, by its file name in tracebacks."""
+    # entries are (size, mtime, lines, name), where mtime is None unless the code is from a file. IPython 7 always sets
+    # mtime and lists its cells in a separate attribute
     cells = getattr(linecache, "_ipython_cache", {})
     entries = ((name, entry) for name, entry in list(linecache.cache.items()) if len(entry) > 1)
     return {name: "".join(entry[2]) for name, entry in entries if entry[1] is None or name in cells}

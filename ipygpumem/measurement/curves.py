@@ -1,4 +1,4 @@
-"""Conversion of samples to the curves in a snapshot file: device memory in use and memory outside PyTorch."""
+"""Curves of device memory in use and of memory outside PyTorch, computed from samples and saved in snapshot files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_reserved_usage(
     snapshot: Mapping[str, Any], windows: Sequence[SampleWindow], started_us: int, dropped: Sequence[int | None]
 ) -> None:
-    """Set the reserved memory over time in the samples of each device whose recorded events have timestamps."""
+    """Store the history of reserved memory with the samples of each device whose recorded events have timestamps."""
     reserved: dict[int, int] = {}
     for segment in snapshot.get("segments", ()):
         reserved[segment["device"]] = reserved.get(segment["device"], 0) + segment["total_size"]
@@ -28,15 +28,15 @@ def add_reserved_usage(
         has_times = "time_us" in trace[0] if trace else complete
         if not sampled or not has_times:
             continue
-        levels = ReservedHistory(trace, reserved.get(index, 0), since=started_us / 1e6, complete=complete)
+        history = ReservedHistory(trace, reserved.get(index, 0), since=started_us / 1e6, complete=complete)
         for window in sampled:
-            window.tracks[index].reserved = levels
+            window.tracks[index].reserved = history
 
 
 def sampled_curves(
     windows: Sequence[SampleWindow], before: Mapping[str, DeviceReading], after: Mapping[str, DeviceReading]
 ) -> dict[str, dict[str, Any]]:
-    """Return the curves described in FORMAT.md by name. With several devices, names end with the device name."""
+    """Return the curves that are described in `ipygpumem.measurement.recording_keys`, by name."""
     curves: dict[str, dict[str, Any]] = {}
     several = len({index for window in windows for index in window.tracks}) > 1
     for window in windows:
@@ -47,11 +47,11 @@ def sampled_curves(
                 continue
             own = start.process is not None and end.process is not None
             outside = "outside PyTorch" if own else "outside PyTorch and other processes"
-            levels = {
+            sizes = {
                 "device used": [(sample, sample.used) for sample in track.samples],
                 outside: _outside(window, index, start, end),
             }
-            for label, points in levels.items():
+            for label, points in sizes.items():
                 if points:
                     curve_name = f"{label}, {name}" if several else label
                     curve = curves.setdefault(curve_name, {"device": index, "time_us": [], "bytes": []})
@@ -68,6 +68,6 @@ def _outside(window: SampleWindow, index: int, before: DeviceReading, after: Dev
     if before.process is not None and after.process is not None:
         other_memory += not_ours(before, after)
     epoch, samples = window.epoch, window.tracks[index].samples
-    levels = ((sample, reserved.at(epoch + sample.begin, epoch + sample.end)) for sample in samples)
-    # the reserved memory is None while a segment is being allocated or freed
-    return [(sample, max(sample.used - other_memory - level, 0)) for sample, level in levels if level is not None]
+    sizes = ((sample, reserved.at(epoch + sample.begin, epoch + sample.end)) for sample in samples)
+    # the reserved memory is unknown while a segment is being allocated or freed
+    return [(sample, max(sample.used - other_memory - size, 0)) for sample, size in sizes if size is not None]

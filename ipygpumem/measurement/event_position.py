@@ -1,7 +1,7 @@
 """Positions in the order of a device's allocation events.
 
-The allocator counts allocations and frees, and only the program can reset these counters. The sum of both counters
-identifies the last event before it was read. Timestamps do not, because many events have the same timestamp.
+The allocator counts allocations and frees, and only the program can reset these counters. The sum of the two counters
+identifies the last event before they were read. Timestamps do not, because many events have the same timestamp.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 EventPosition: TypeAlias = dict[int, int]
-"""Number of allocations and frees so far, by device index. Devices without a context are missing."""
+"""Number of allocations and frees so far, by device index. Devices without a CUDA context are missing."""
 
 
 def event_position() -> EventPosition:
-    """Return the current position; empty before CUDA starts, and for an allocator without counters."""
+    """Return the current position. Devices whose allocator has no counters are missing."""
     torch = pytorch.started()
     if torch is None:
         return {}

@@ -1,4 +1,4 @@
-"""Measurements, consisting of two readings and the peaks, samples and recording between them."""
+"""Measurements, which consist of two readings and of the peaks, samples and recording between them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
 
 _cost = attrgetter("cost")
 _OVERLAPPED = "another thread was measured at the same time, and both reports include the whole process"
-_ADDED = "{} was added to the monitored devices during this measurement, and is reported from the next one on"
+_ADDED = "{} was added to the monitored devices during this measurement and is reported from the next measurement on"
 
 
 @dataclass(frozen=True)
 class MeasuredCode:
     """Information about the measured code for collectors.
 
-    ``sources`` and ``numbers`` map file names of notebook cells to source code and In numbers. ``block`` is a tuple
-    ``(file, first_line, last_line, name)``; None if the location of the code is unknown.
+    Attributes:
+        sources: Source code of notebook cells by file name.
+        numbers: In numbers of notebook cells by file name.
+        block: Tuple ``(file, first_line, last_line, name)``; None if the location of the code is unknown.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -43,67 +45,53 @@ class MeasuredCode:
     block: tuple[str, int, int, str] | None = None
 
 
-class Span:
-    """An open measurement in one thread. ``open_before`` contains the spans that were open when it began."""
+class MeasurementInterval:
+    """Time interval in which a measurement is open. The constructor adds the interval to the set of open intervals."""
 
-    __slots__ = ("in_main_thread", "open_before", "thread")
+    def __init__(self, open_intervals: set[MeasurementInterval]) -> None:
+        self._thread = threading.get_ident()
+        self._in_main_thread = threading.current_thread() is threading.main_thread()
+        self._earlier = open_intervals.copy()
+        self._open = open_intervals  # no lock, because a fork could leave it locked
+        self._open.add(self)
 
-    def __init__(self, open_before: set[Span]) -> None:
-        self.thread = threading.get_ident()
-        self.in_main_thread = threading.current_thread() is threading.main_thread()
-        self.open_before = open_before
+    def end(self) -> bool:
+        """Close the interval and return whether an interval of another thread overlaps it.
 
-
-class OpenSpans:
-    """The open measurements of all threads. There is no lock because a fork could leave it locked."""
-
-    def __init__(self) -> None:
-        self._open: set[Span] = set()
-
-    def begin(self) -> Span:
-        """Begin a measurement in this thread."""
-        span = Span(self._open.copy())
-        self._open.add(span)
-        return span
-
-    def end(self, span: Span | None) -> bool:
-        """End a measurement and return whether a measurement in another thread overlapped it.
-
-        Measurements that began and ended inside this one are ignored, as is a measurement in the main thread that
-        encloses this one, such as the cell that started this thread. Return False if the span has already ended.
+        Intervals within this one are ignored, as is an interval of the main thread that encloses this one, such as that
+        of the cell that started this thread. Return False if the interval is already closed.
         """
-        if span is None or span not in self._open:
+        if self not in self._open:
             return False
-        self._open.discard(span)
-        overlapping = self._open - span.open_before
-        overlapping |= {
-            earlier for earlier in span.open_before if not earlier.in_main_thread or earlier not in self._open
-        }
-        span.open_before = set()
-        return any(overlap.thread != span.thread for overlap in overlapping)
+        self._open.discard(self)
+        overlapping = self._open ^ self._earlier
+        overlapping |= {interval for interval in self._earlier if not interval._in_main_thread}
+        self._earlier = set()
+        return any(interval._thread != self._thread for interval in overlapping)
 
 
-class Observer(Protocol):
-    """Object that observes the code while a measurement is open."""
+class MeasurementObserver(Protocol):
+    """Interface of objects that observe the measured code."""
 
     @property
     def cost(self) -> float:
-        """Time used by the observer in seconds, which is subtracted from the measured time."""
+        """Time spent in the observer in seconds, which is subtracted from the measured time."""
 
     def start(self) -> None:
         """Start observing. An exception ends the measurement before the code runs."""
 
     def stop(self) -> None:
-        """Stop observing. The method must not raise, and may be called repeatedly or without `start`."""
+        """Stop observing. This method must not raise and may be called repeatedly or without `start`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementOptions:
     """Options for a measurement.
 
-    ``reset_peaks`` resets PyTorch's peak counters so that all peaks are exact; otherwise some may be upper bounds.
-    ``reset_host_peak`` resets the kernel's record of peak resident memory, which lowers the program's ``ru_maxrss``.
-    ``synchronize`` waits for the current stream of each device before and after the measured code.
+    Attributes:
+        reset_peaks: Whether to reset PyTorch's peak counters so that all peaks are exact; otherwise some may be bounds.
+        reset_host_peak: Whether to reset the peak resident memory in the Linux kernel, which lowers ``ru_maxrss``.
+        synchronize: Whether to wait for the current stream of each device before and after the measured code.
     """
 
     reset_peaks: bool = True
@@ -117,8 +105,8 @@ class Measurement:
     Attributes:
         devices: Names of the devices to report on; None selects all devices that this process uses.
         observers: Observers, started in this order after the first reading and stopped in reverse order.
-        after: The reading at the end.
-        recorded: Information about the recording, even if it was not saved; None without a recording.
+        after: The reading at the end; None before the end.
+        recorded: Information about the recording, even if it was not saved; None if there is no recording.
         samples: Samples of device memory usage; None if no device can be sampled.
     """
 
@@ -126,7 +114,7 @@ class Measurement:
         self.runtime = runtime
         self.options = options or MeasurementOptions()
         self.devices: tuple[str, ...] | None = None
-        self.observers: list[Observer] = []
+        self.observers: list[MeasurementObserver] = []
         self.after: Reading | None = None
         self.recorded: RecordingInfo | None = None
         self.samples: SampleWindow | None = None
@@ -138,7 +126,7 @@ class Measurement:
         self._start = 0.0
         self._cost_before = 0.0
         self._devices: tuple[Device, ...] = ()
-        self._span: Span | None = None
+        self._interval: MeasurementInterval | None = None
         self._start_us = 0
         self._pid = 0
 
@@ -146,13 +134,8 @@ class Measurement:
         """Record allocation history from `begin` to `end`, and save it to ``path`` unless that is None."""
         self._recorder, self._path = recorder, path
 
-    @property
-    def recording(self) -> bool:
-        """Whether this measurement records allocation history."""
-        return self._recorder is not None
-
     def begin(self) -> None:
-        """Take the first reading and start the timer. If an exception is raised, the measurement is abandoned."""
+        """Take the first reading and start the timer. If an exception is raised, abandon the measurement."""
         try:
             self._begin()
         except BaseException:
@@ -163,9 +146,9 @@ class Measurement:
         runtime, options = self.runtime, self.options
         monitor, peaks = runtime.monitor, runtime.peaks
         self._pid = os.getpid()
-        self._span = runtime.spans.begin()
+        self._interval = MeasurementInterval(runtime.open_intervals)
         if options.reset_host_peak and not host.reset_peak():
-            self._notes.append("this system cannot reset the peak of resident memory")
+            self._notes.append("this system cannot reset the peak resident memory")
         if options.synchronize:
             pytorch.synchronize()
         self._scope = scope = peaks.scope()
@@ -190,15 +173,15 @@ class Measurement:
     ) -> Report | None:
         """Stop the timer, take the second reading, save the recording and build the report.
 
-        ``success`` is None if the measurement ends before the code, and ``code`` is required for a recording. Return
-        None in a process that was forked during the measurement.
+        ``success`` is None if the measurement ends before the code. Return None in a process that was forked during the
+        measurement.
         """
         cost = sum(map(_cost, self.observers)) - self._cost_before
         seconds = max(time.perf_counter() - self._start - cost, 0.0)
         self._stop_observers()
         label = label or MeasurementLabel()
         cell = self.cell_info(label, success=success)
-        if self.runtime.spans.end(self._span):
+        if self._interval is not None and self._interval.end():
             self._notes.append(_OVERLAPPED)
         before, scope, peaks = self._before, self._scope, self.runtime.peaks
         if before is None or scope is None or os.getpid() != self._pid:
@@ -240,7 +223,6 @@ class Measurement:
         return None if self._path is None else self.recorded
 
     def _unused(self, before: Reading, after: Reading) -> list[str]:
-        """Return notes about requested devices that are not monitored or not used by this process."""
         notes = []
         monitored = self.runtime.monitor.selected
         for name in self.devices or ():
@@ -252,13 +234,14 @@ class Measurement:
         return notes
 
     def cell_info(self, label: MeasurementLabel, *, success: bool | None) -> CellInfo:
-        """Return the information about this measurement that is stored in a recording as a cell."""
+        """Describe this measurement as a cell of a recording."""
         return CellInfo(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
 
     def abandon(self) -> None:
         """Stop observing, sampling and recording, and close the peak scope. Repeated calls have no effect."""
         runtime = self.runtime
-        runtime.spans.end(self._span)
+        if self._interval is not None:
+            self._interval.end()
         self._stop_observers()
         if self._scope is not None:
             runtime.peaks.drop(self._scope)

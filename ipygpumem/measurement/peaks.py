@@ -1,16 +1,17 @@
-"""Exact peaks for nested measurements that leave the peaks read by the user unchanged.
+"""Exact peaks of nested measurements. The peaks that PyTorch reports to the user do not change.
 
 PyTorch has a single peak per counter, which any code can reset (pytorch#16266). Each measurement therefore opens a
 scope. Before the counters are reset, their peaks are added to every open scope and saved for the user. Wrappers around
-the four C functions that read and reset PyTorch's counters raise the values read by the user to the saved peaks, and
+the four C functions that read and reset PyTorch's counters raise the values that the user reads to the saved peaks, and
 add the counters to the open scopes before the user resets them. The only known limitation is that memory allocated by
-another thread between a read and the following reset is missing from the peak.
+another thread between reading and resetting the counters is missing from the peak.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -28,21 +29,21 @@ _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 _values = attrgetter("allocated", "reserved", "active", "requested")
 
 
+@dataclass(eq=False, slots=True)
 class PeakScope:
     """Peaks of one open measurement, by device index.
 
-    ``reached`` contains the highest values that were reached while the scope was open, and ``peaks`` the results for
-    devices whose counters were read at the end. ``earlier`` contains the peaks from before the scope was opened, for
-    devices whose counters have not been reset since. A peak that is not higher is one of the upper ``bounds``.
+    Attributes:
+        reached: Highest values that are known to have been reached while the scope was open.
+        bounds: Upper bounds on the highest values, for devices in ``earlier``.
+        earlier: Peaks from before the scope was opened, for devices whose counters have not been reset since.
+        peaks: Final peaks of the devices whose counters were read at the end of the measurement.
     """
 
-    __slots__ = ("bounds", "earlier", "peaks", "reached")
-
-    def __init__(self) -> None:
-        self.reached: dict[int, Counters] = {}
-        self.bounds: dict[int, Counters] = {}
-        self.earlier: dict[int, Counters] = {}
-        self.peaks: dict[int, Peak] = {}
+    reached: dict[int, Counters] = field(default_factory=dict)
+    bounds: dict[int, Counters] = field(default_factory=dict)
+    earlier: dict[int, Counters] = field(default_factory=dict)
+    peaks: dict[int, Peak] = field(default_factory=dict)
 
     def add(self, index: int, state: allocator.AllocatorStatistics) -> None:
         """Update the peaks of a device with its current counters."""
@@ -54,7 +55,7 @@ class PeakScope:
         self.bounds[index] = _maximum(self.bounds.get(index), state.peak)
 
     def finish(self, index: int, state: allocator.AllocatorStatistics) -> None:
-        """Compute the peak of a device from its counters at the end."""
+        """Compute the peak of a device from its final counters."""
         self.add(index, state)
         reached = self.reached[index]
         highest = _maximum(self.bounds.get(index), reached)
@@ -62,7 +63,7 @@ class PeakScope:
 
 
 class PeakTracker:
-    """The open scopes, and saved peaks to report to the user. Like the counters, it exists once per process."""
+    """Tracker of the open scopes and of the peaks saved for the user. There is one instance per process."""
 
     def __init__(self) -> None:
         self._scopes: list[PeakScope] = []
@@ -72,7 +73,7 @@ class PeakTracker:
         self._removing = False
 
     def install(self) -> None:
-        """Wrap PyTorch's functions that read and reset peaks, unless already wrapped or PyTorch is not a CUDA build."""
+        """Wrap PyTorch's functions that read and reset peaks if they exist and are not wrapped yet."""
         if pytorch.module() is None:
             return
         self._removing = False
@@ -82,12 +83,12 @@ class PeakTracker:
             self._functions.wrap(name, self._reset)
 
     def stats(self, index: int) -> dict[str, Any]:
-        """Return the output of `allocator.stats` with the actual peaks of the counters instead of the user's peaks."""
+        """Return PyTorch's counters for a device as `allocator.stats` does, but ignore the peaks saved for the user."""
         counters: dict[str, Any] = self._functions.original(_READERS[0])(index)
         return counters
 
     def remove(self) -> None:
-        """Remove the wrappers as soon as no scope is open and the counters' peaks have reached all saved peaks."""
+        """Remove the wrappers as soon as no scope is open and PyTorch's peaks have reached all saved peaks."""
         with self._lock:
             self._removing = True
             self._remove_if_unused()
@@ -113,7 +114,7 @@ class PeakTracker:
             self._functions.unwrap(name)
 
     def scope(self) -> PeakScope:
-        """Open a scope. The peak of a device that is never entered is also exact, because its usage starts at zero."""
+        """Open a scope. Call `enter` for each device that has a context; on other devices, usage starts at zero."""
         scope = PeakScope()
         with self._lock:
             self._scopes.append(scope)
@@ -122,7 +123,7 @@ class PeakTracker:
     def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorStatistics:
         """Start tracking a device that has a context, and return its counters.
 
-        If ``reset`` is True, the counters are reset afterwards; otherwise peaks may be upper bounds. Raises
+        If ``reset`` is True, the peaks are reset afterwards; otherwise the result may be an upper bound. Raises
         `RuntimeError` for a pluggable allocator, which has no counters.
         """
         with self._lock:
@@ -143,7 +144,7 @@ class PeakTracker:
         return state
 
     def leave(self, scope: PeakScope, index: int) -> allocator.AllocatorStatistics:
-        """Add the final counters of a device to a scope and return them; raise `RuntimeError` as `enter` does."""
+        """Add the final counters of a device to a scope and return them. Raises `RuntimeError` as `enter` does."""
         with self._lock:
             state = allocator.allocator_state(self.stats(index))
             scope.finish(index, state)
@@ -158,7 +159,7 @@ class PeakTracker:
                 self._remove_if_unused()
 
     def discard(self, index: int) -> None:
-        """Reset the peaks of a device to exclude allocations by this package, such as those of the preload."""
+        """Reset the peaks of a device to exclude allocations by this package, such as those of the first kernels."""
         with self._lock:
             self._functions.original(_RESETS[0])(index)
             self._forget_earlier(index)
@@ -197,13 +198,13 @@ def _maximum(first: Counters | None, second: Counters) -> Counters:
 
 
 def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
-    """Return each peak that exceeds its earlier value, and the current usage in place of the other peaks."""
+    """Return each peak that exceeds its earlier value, and the current value for counters without a new peak."""
     triples = zip(_values(peak), _values(earlier), _values(now), strict=True)
-    return Counters(*(new if new > old else level for new, old, level in triples))
+    return Counters(*(new if new > old else current for new, old, current in triples))
 
 
 def _raise_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> bool:
-    """Raise each ``peak`` in nested counters to at least its earlier value; return whether any peak changed."""
+    """Raise each ``peak`` in nested counters to at least its earlier value, and return whether any peak changed."""
     if "peak" in earlier:
         if stats.get("peak", earlier["peak"]) >= earlier["peak"]:
             return False

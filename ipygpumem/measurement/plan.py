@@ -10,7 +10,7 @@ from ipygpumem.core.introspection import collector_paused
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Outcome:
-    """Data of a completed measurement, from which collectors build their sections of the report.
+    """Data from a completed measurement, from which collectors build their sections of the report.
 
-    ``snapshot`` is the recording; None without a recording, or if it cannot be read for the reason in ``problem``.
-    A collector can set ``error``, which is raised after the user's code.
+    Attributes:
+        measurement: The measurement.
+        recorder: The recorder; None if no allocation history was recorded.
+        snapshot: The recorded snapshot; None if there is none or it cannot be read.
+        problem: Reason why the recorded snapshot cannot be read; empty if it can or if there is none.
+        code: Information about the measured code.
+        error: Error to raise after the measured code, which a collector can set.
     """
 
     measurement: Measurement
@@ -39,19 +44,24 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class FinishedMeasurement:
-    """The report of a measurement, and an error to raise after the measured code, such as an exceeded limit."""
+    """A completed measurement. ``error`` is raised after the measured code, for example if a limit was exceeded."""
 
     report: Report
     error: GPUMemLimitExceeded | None = None
 
 
 class Collector:
-    """Base class of collectors. Each adds one section to the report; ``section`` is its name in notes."""
+    """Base class of collectors, each of which adds a section to the report.
+
+    Attributes:
+        section: Name of the section in notes.
+        reads_recording: Whether the collector requires the recorded snapshot.
+        needs_devices: Whether to skip the collector if the report contains no device.
+    """
 
     section = ""
     reads_recording = False
     needs_devices = False
-    """Whether to skip the collector if the report contains no device."""
 
     def attach(self, measurement: Measurement) -> None:
         """Add observers to a measurement before it begins."""
@@ -61,25 +71,21 @@ class Collector:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class Plan:
-    """Plan for a measurement, with collectors in the order in which they add sections to the report.
+    """Plan for a measurement.
 
-    ``recorder`` records allocation history, which is saved to ``path`` unless it is None. ``devices`` contains the
-    names of the devices to report on; None selects all devices that this process uses.
+    Attributes:
+        collectors: Collectors in the order in which they add sections to the report.
+        recorder: Recorder of allocation history; None to record nothing.
+        path: File in which to save the recording; None to discard it after the report.
+        devices: Names of the devices to report on; None selects all devices that this process uses.
     """
 
-    def __init__(
-        self,
-        collectors: Sequence[Collector] = (),
-        *,
-        recorder: Recorder | None = None,
-        path: Path | None = None,
-        devices: tuple[str, ...] | None = None,
-    ) -> None:
-        self.collectors = tuple(collectors)
-        self.recorder = recorder
-        self.path = path
-        self.devices = devices
+    collectors: tuple[Collector, ...] = ()
+    recorder: Recorder | None = None
+    path: Path | None = None
+    devices: tuple[str, ...] | None = None
 
     def begin(self, runtime: Runtime, options: MeasurementOptions) -> Measurement:
         """Begin a measurement with the recorder and the collectors of this plan."""
@@ -103,8 +109,8 @@ class Plan:
     ) -> FinishedMeasurement | None:
         """End a measurement and build its report, including the sections from all collectors.
 
-        ``success`` is None if the measurement ends before the code, and ``code`` is called only for a recording. Return
-        None in a process that was forked during the measurement.
+        ``success`` is None if the measurement ends before the code. ``code`` is called only if there is a recording.
+        Return None in a process that was forked during the measurement.
         """
         try:
             measured_code = code() if self.recorder is not None else MeasuredCode()
@@ -134,7 +140,7 @@ def with_notes(report: Report, *notes: str) -> Report:
 
 
 def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snapshot | None, str]:
-    """Return the recording and an empty string, or None and the reason why it cannot be read."""
+    """Return a tuple ``(snapshot, problem)`` as in `Outcome`."""
     info = measurement.recorded
     if info is None or not recorder.keep_snapshot:
         return None, ""

@@ -1,4 +1,4 @@
-"""Recorder of allocation history, together with the cells, readings and samples saved in the same file."""
+"""Recorder that saves allocation history with the cells, readings and samples of the same time as a snapshot file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ipygpumem.core.files import replacing
 from ipygpumem.core.introspection import collector_paused
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
-from ipygpumem.measurement.allocation_history import History, HistoryOptions
+from ipygpumem.measurement.allocation_history import AllocationHistory, HistoryOptions
 from ipygpumem.measurement.curves import add_reserved_usage, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.recording_keys import SCHEMA, CellInfo, recorded_file_names
@@ -31,20 +31,23 @@ _PICKLE_PROTOCOL = 4
 
 
 class Recorder:
-    """Recording from `start` to `stop`, which can be saved several times.
+    """Recorder of allocation history from `start` to `stop`. The recording can be saved several times.
 
-    The constructor raises `RecordingError` or `OptionError` as `History` does.
+    The constructor raises the same errors as that of `AllocationHistory`.
 
     Attributes:
-        keep_snapshot: Whether `save` stores the snapshot in `snapshot`, for collectors that read it.
+        history: The allocation history.
+        cells: Cells that have finished since the start.
+        keep_snapshot: Whether `save` stores the snapshot in ``snapshot``, for collectors that read it.
         snapshot: The last snapshot with this package's keys. The reader sets it to None to free its memory.
-        begin_position: Position in the allocation events at the start. ``end_position`` is that of the last snapshot.
-        windows: Samples of device memory usage during the recording.
+        begin_position: Position in the allocation events at the start.
+        end_position: Position in the allocation events at the last snapshot.
+        windows: Samples of device memory usage since the start.
     """
 
     def __init__(self, runtime: Runtime, options: HistoryOptions | None = None) -> None:
         self._runtime = runtime
-        self.history = History(runtime.active_recording, options or HistoryOptions())
+        self.history = AllocationHistory(runtime.active_recording, options or HistoryOptions())
         self.cells: list[CellInfo] = []
         self.keep_snapshot = False
         self.snapshot: dict[str, Any] | None = None
@@ -54,7 +57,7 @@ class Recorder:
         self._before: Reading | None = None
 
     def start(self, before: Reading | None = None) -> None:
-        """Start recording. ``before`` is the current reading, if available."""
+        """Start recording. ``before`` is the current reading; if it is None, the devices are read."""
         self._before = before or self._runtime.monitor.read()
         self.history.start()
         self.begin_position = event_position()
@@ -68,11 +71,14 @@ class Recorder:
         cell: CellInfo | None = None,
         after: Reading | None = None,
     ) -> RecordingInfo:
-        """Save the events recorded so far. Errors are returned in the result and do not affect the measured code.
+        """Save the events recorded so far. The result contains the error message if this fails.
 
-        If ``path`` is None, the snapshot is only stored in `snapshot`. ``sources`` and ``numbers`` map file names of
-        notebook cells to source code and In numbers. ``cell`` is the current cell, which is not yet in `cells`, and
-        ``after`` is the current reading, if available.
+        Args:
+            path: Path of the snapshot file; None stores the snapshot only in ``snapshot``.
+            sources: Source code of notebook cells by file name.
+            numbers: In numbers of notebook cells by file name.
+            cell: The current cell if it is not yet in ``cells``.
+            after: The current reading; if it is None, the devices are read.
         """
         try:
             snapshot, dropped = self._snapshot(sources, numbers, cell, after or self._runtime.monitor.read())
@@ -92,7 +98,7 @@ class Recorder:
     def _snapshot(
         self, sources: Mapping[str, str], numbers: Mapping[str, int], cell: CellInfo | None, after: Reading
     ) -> tuple[dict[str, Any], list[int | None]]:
-        """Return PyTorch's snapshot with this package's keys, and the number of dropped allocations per device."""
+        """Return a tuple ``(snapshot, dropped)``, where ``dropped`` is the result of `AllocationHistory.dropped`."""
         history, before = self.history, self._before or after
         options = history.options
         ended_us = time.time_ns() // 1000
@@ -129,7 +135,7 @@ class Recorder:
         return snapshot, dropped
 
     def stop(self) -> None:
-        """Stop recording if this recorder started it."""
+        """Stop recording, unless the program started the recording."""
         self.history.stop()
 
 

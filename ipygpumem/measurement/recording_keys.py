@@ -1,21 +1,29 @@
 """The two keys that recordings contain in addition to PyTorch's keys. Other readers ignore them.
 
-``source_code``: dict from file name to source code, for the notebook cells in the recorded stacks.
+``source_code`` is a dict from file name to source code for the notebook cells in the recorded stacks.
 
-``ipygpumem``: dict with these keys. Times are microseconds since the Unix epoch, sizes are bytes; None if unknown.
+``ipygpumem`` is a dict with the following keys. Times are in microseconds since the Unix epoch and sizes in bytes.
+Unknown values are None.
 
 ============== ========================================================================================================
-``schema``     1; readers accept higher numbers if all of these keys exist
-``version``    version of ipygpumem; ``torch``: version of PyTorch; ``host``: name of the machine
-``started_us`` start of the recording; ``ended_us``: its end
-``recording``  ``own`` (False if the program started the recording), ``stacks``, ``context``, ``max_entries`` (None if
-               not own), ``dropped`` (list with the number of allocations dropped by the ring buffer for each device)
-``cells``      list of ``number`` (In number), ``filename`` (as in the stacks), ``start_us``, ``end_us``, ``success``
-``numbers``    dict from file name to In number, for cells in the stacks that ran before the recording
-``devices``    list of ``index``, ``name``, ``uuid``, ``total`` (memory)
-``readings``   ``before`` and ``after``: dict from device name to `ipygpumem.core.reading.DeviceReading` counters
-``curves``     dict from name to ``device``, ``time_us`` (list) and ``bytes`` (list) of the samples; names are
-               ``device used`` and ``outside PyTorch``, followed by the device name if there are several; may be empty
+``schema``     1. Readers accept higher numbers if all of these keys exist.
+``version``    Version of ipygpumem.
+``torch``      Version of PyTorch.
+``host``       Name of the machine.
+``started_us`` Start of the recording.
+``ended_us``   End of the recording.
+``recording``  Dict with the keys ``own`` (False if the program started the recording), the recording options
+               ``stacks``, ``context`` and ``max_entries`` (None unless ``own`` is True), and ``dropped`` (list of the
+               number of allocations that the ring buffer dropped for each device).
+``cells``      List of dicts with the keys ``number`` (In number), ``filename`` (as in the stacks), ``start_us``,
+               ``end_us`` and ``success``.
+``numbers``    Dict from file name to In number for the notebook cells in the recorded stacks.
+``devices``    List of dicts with the keys ``index``, ``name``, ``uuid`` and ``total`` (total memory).
+``readings``   Dict with the keys ``before`` and ``after``. Their values are dicts from device name to
+               `ipygpumem.core.reading.DeviceReading` counters.
+``curves``     Dict from curve name to a dict with the keys ``device`` (device index), ``time_us`` and ``bytes`` (lists
+               with one item per sample). The names are ``device used`` and ``outside PyTorch``, followed by the device
+               name if there are several devices. Without samples, the dict is empty.
 ============== ========================================================================================================
 """
 
@@ -44,7 +52,8 @@ class CellInfo:
 
 
 def recorded_file_names(snapshot: Mapping[str, Any]) -> set[str]:
-    """Return all file names in the stacks of allocations and live blocks, without Python loops for speed."""
+    """Return all file names in the stacks of allocations and live blocks."""
+    # iterators instead of nested loops, because there may be millions of frames
     events = chain.from_iterable(snapshot.get("device_traces", ()))
     allocated = (event["frames"] for event in events if event["action"] == "alloc" and "frames" in event)
     blocks = chain.from_iterable(map(itemgetter("blocks"), snapshot.get("segments", ())))

@@ -1,8 +1,8 @@
 """Upper bound on PyTorch's reserved memory at times at which its counters were not read.
 
-The bound is computed from three sources: PyTorch's peak counter for the whole measurement; pairs of counter readings,
-because reserved memory between two readings is at most its value at the first reading plus the memory allocated from
-CUDA until the second; and a recording, which contains all allocations and frees of segments.
+The bound is the lowest of up to three bounds: PyTorch's peak counter for the whole measurement; the reserved memory at
+an earlier reading of the counters plus the memory allocated from CUDA until the next reading; and the reserved memory
+according to a recording, which contains all allocations and frees of segments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CLOCK_TOLERANCE = 0.001
-"""In seconds. PyTorch's timestamps are from the CPU's time-stamp counter, ours from the system clock."""
+"""Tolerance in seconds. PyTorch's timestamps are from the CPU's time-stamp counter, those of samples from the clock."""
 _MAX_DURATION = 0.1
 _MAX_DURATION_PER_BYTE = 0.01 / (1 << 30)
 """Longest assumed duration of cudaMalloc: 0.1 s plus 10 ms per GiB, about fifty times its usual duration."""
@@ -25,10 +25,14 @@ _MAX_DURATION_PER_BYTE = 0.01 / (1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """Counters of PyTorch's allocator on one device, read between ``begin`` and ``end``.
+    """Counters of PyTorch's allocator on one device.
 
-    ``allocated`` and ``freed`` are the total sizes of segments allocated from CUDA and freed so far, in bytes. Times
-    are in seconds since the measurement began.
+    Attributes:
+        begin: Time before the counters were read, in seconds since the start of the measurement.
+        end: Time after the counters were read, in seconds since the start of the measurement.
+        reserved: Current reserved memory in bytes.
+        allocated: Total size of all segments allocated from CUDA so far, in bytes.
+        freed: Total size of all segments returned to CUDA so far, in bytes.
     """
 
     begin: float
@@ -39,7 +43,7 @@ class CounterReading:
 
     @property
     def origin(self) -> int:
-        """Reserved memory when both totals were 0. The value changes if the program resets the totals."""
+        """Reserved memory in bytes when both totals were 0. It changes only if the program resets the totals."""
         return self.reserved - self.allocated + self.freed
 
 
@@ -50,13 +54,16 @@ class ReservedHistory:
     device. Because PyTorch holds the allocator's lock, an allocation begins after the previous event, and a free ends
     before the next event. Times are in seconds since the Unix epoch.
 
-    ``trace`` contains all events of one device, ``at_end`` is the reserved memory at the end in bytes, and ``since`` is
-    the start of the recording. Unless it is ``complete``, reserved memory before the first change is unknown.
+    Args:
+        trace: All recorded events of one device.
+        at_end: Reserved memory at the end of the recording in bytes.
+        since: Start of the recording.
+        complete: Whether no event is missing. Otherwise, reserved memory before the first recorded change is unknown.
     """
 
     def __init__(self, trace: Sequence[dict[str, Any]], at_end: int, *, since: float, complete: bool) -> None:
         self._times = [since]
-        self._not_before, self._done = [since], [since]  # earliest begin and latest end of each change
+        self._not_before, self._done = [since], [since]  # earliest start and latest end of each change
         changes: list[int] = []
         for i, event in enumerate(trace):
             sign = _SIGNS.get(event.get("action", ""))
@@ -75,18 +82,18 @@ class ReservedHistory:
             self._times.append(time)
             self._not_before.append(begin)
             self._done.append(end)
-        self._levels = list(accumulate(changes, initial=at_end - sum(changes)))
+        self._sizes = list(accumulate(changes, initial=at_end - sum(changes)))
         if not complete:
             self._times[0] = self._times[1] if changes else float("inf")
 
     def upper_bound(self, begin: float, end: float) -> int | None:
-        """Return the highest possible reserved memory between two times; None if unknown."""
+        """Return the highest reserved memory that is possible between two times; None if unknown."""
         return max(self._possible_values(begin, end), default=None)
 
     def at(self, begin: float, end: float) -> int | None:
         """Return the reserved memory between two times; None if it is unknown or may have changed."""
-        levels = set(self._possible_values(begin, end))
-        return levels.pop() if len(levels) == 1 else None
+        sizes = set(self._possible_values(begin, end))
+        return sizes.pop() if len(sizes) == 1 else None
 
     def _possible_values(self, begin: float, end: float) -> list[int]:
         begin, end = begin - _CLOCK_TOLERANCE, end + _CLOCK_TOLERANCE
@@ -94,21 +101,27 @@ class ReservedHistory:
         if first < 0:
             return []
         last = bisect_right(self._times, end)
-        levels = self._levels[first:last]
+        sizes = self._sizes[first:last]
         if first > 0 and self._done[first] >= begin:
-            levels.append(self._levels[first - 1])
+            sizes.append(self._sizes[first - 1])
         if last < len(self._times) and self._not_before[last] <= end:
-            levels.append(self._levels[last])
-        return levels
+            sizes.append(self._sizes[last])
+        return sizes
 
 
 def reserved_bound(
-    peak: int | None, readings: Sequence[CounterReading] = (), levels: ReservedHistory | None = None, epoch: float = 0.0
+    peak: int | None,
+    readings: Sequence[CounterReading] = (),
+    history: ReservedHistory | None = None,
+    epoch: float = 0.0,
 ) -> Callable[[float, float], int | None]:
-    """Return a function that computes the upper bound on reserved memory between two times, or None if unknown.
+    """Return a function ``(begin, end)`` that computes an upper bound on reserved memory, or None if it is unknown.
 
-    All times are in seconds since ``epoch``, except those in ``levels``. ``peak`` is the peak of the whole measurement,
-    and ``readings`` includes the readings at both ends.
+    Args:
+        peak: Peak reserved memory of the measurement in bytes; None if unknown.
+        readings: Readings of PyTorch's counters.
+        history: Reserved memory according to a recording; None if there is none.
+        epoch: Start of the measurement in seconds since the Unix epoch. ``begin`` and ``end`` are relative to it.
     """
     readings = sorted(readings, key=lambda reading: reading.begin)
     times = [reading.begin for reading in readings]
@@ -126,7 +139,7 @@ def reserved_bound(
         return max((before.reserved + after.allocated - before.allocated for before, after in pairs), default=None)
 
     def bound(begin: float, end: float) -> int | None:
-        recorded = None if levels is None else levels.upper_bound(epoch + begin, epoch + end)
+        recorded = None if history is None else history.upper_bound(epoch + begin, epoch + end)
         bounds = (peak, recorded, between_readings(begin, end))
         return min((upper for upper in bounds if upper is not None), default=None)
 

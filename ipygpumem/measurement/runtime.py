@@ -10,7 +10,6 @@ from ipygpumem.core.breakdown import PRELOAD_OFF, Baseline
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.units import difference
 from ipygpumem.measurement.allocation_history import ActiveRecording
-from ipygpumem.measurement.measurement import OpenSpans
 from ipygpumem.measurement.peaks import PeakTracker
 from ipygpumem.measurement.sampler import Sampler
 from ipygpumem.sources import pytorch
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipygpumem.core.reading import DeviceReading, Reading
+    from ipygpumem.measurement.measurement import MeasurementInterval
 
 Preload = Literal["kernels", "context", "off"]
 _State = TypeVar("_State")
@@ -33,26 +33,26 @@ class Runtime:
         monitor: The devices of this process and their readings.
         peaks: PyTorch's peak counters, shared by all open measurements.
         sampler: The sampler of device memory usage between readings.
-        spans: The open measurements of all threads.
+        open_intervals: The intervals of the open measurements in all threads.
         active_recording: The allocation history recording started by this package, if any.
-        forked: Whether this process was forked after the runtime was created, so that CUDA and NVML cannot be used.
-        baseline: The baseline for changes during the session; None before the preload.
+        forked: Whether this process was forked after the runtime was created and therefore cannot use CUDA and NVML.
+        baseline: The reading with which later readings of the session are compared; None before the preload.
     """
 
     def __init__(self) -> None:
         self.monitor = DeviceMonitor()
         self.peaks = PeakTracker()
         self.sampler = Sampler()
-        self.spans = OpenSpans()
+        self.open_intervals: set[MeasurementInterval] = set()
         self.active_recording = ActiveRecording()
         self.baseline: Baseline | None = None
         self.forked = False
         self._states: dict[Callable[[], Any], Any] = {}
 
     def state(self, factory: Callable[[], _State]) -> _State:
-        """Return the object that ``factory`` creates on first use, such as the process-wide state of a feature.
+        """Return the object that ``factory`` created on first use, such as the process-wide state of a feature.
 
-        `Runtime.close` calls the object's method ``close``, if it has one.
+        `Runtime.close` calls the ``close`` method of the object if it has one.
         """
         if factory not in self._states:
             self._states[factory] = factory()
@@ -82,7 +82,7 @@ class Runtime:
         return self.monitor.read(available=True)
 
     def take_baseline(self, reading: Reading | None = None, note: str = "") -> Baseline:
-        """Set the baseline of the session to a reading, by default a new one, and return it."""
+        """Set the baseline of the session to ``reading`` or, if that is None, to a new reading. Return the baseline."""
         reading = reading or self.reading()
         device = next((name for name, counters in reading.devices.items() if counters.context), None)
         self.monitor.record_processes(reading.devices)
@@ -90,9 +90,10 @@ class Runtime:
         return self.baseline
 
     def preload(self, mode: Preload = "kernels", *, reset_peaks: bool = True) -> Baseline:
-        """Start CUDA on the current device, run the first kernels there and take the baseline.
+        """Initialize CUDA on the current device, run the first kernels there and take the baseline.
 
-        Other devices are not used. Without a GPU, the baseline contains only host memory, and a note why.
+        Other devices are not used. If there is no GPU, the baseline contains only host memory and a note with the
+        reason.
         """
         if mode == "off":
             return self.take_baseline(note=PRELOAD_OFF)
@@ -103,7 +104,7 @@ class Runtime:
         try:
             return self._preload(torch, kernels=mode == "kernels", reset_peaks=reset_peaks)
         except Exception as error:
-            return self.take_baseline(note=f"CUDA does not start: {first_line(error)}")
+            return self.take_baseline(note=f"CUDA cannot be initialized: {first_line(error)}")
 
     def _preload(self, torch: Any, *, kernels: bool, reset_peaks: bool) -> Baseline:
         torch.cuda.init()
@@ -117,9 +118,9 @@ class Runtime:
         before_kernels = self.monitor.read().devices.get(name)
         note = ""
         if kernels and torch._C._cuda_isHistoryEnabled():
-            note = "first kernels not preloaded: the program is recording PyTorch's allocation history"
+            note = "the first kernels were not preloaded: the program is recording PyTorch's allocation history"
         elif kernels and pytorch.capturing(torch):
-            note = "first kernels not preloaded: a CUDA graph is being captured"
+            note = "the first kernels were not preloaded: a CUDA graph is being captured"
         elif kernels:
             note = self._run_first_kernels(torch, index, reset_peaks=reset_peaks)
         reading = self.reading()
@@ -143,14 +144,14 @@ class Runtime:
             self.peaks.drop(scope)
             if reset_peaks:
                 self.peaks.discard(index)
-        return f"not preloaded: {failure}" if failure else ""
+        return f"these kernels were not preloaded: {failure}" if failure else ""
 
     def _label(self, name: str | None) -> str:
         return next((device.label for device in self.monitor.devices.values() if device.name == name), "")
 
 
 def _outside_growth(before: DeviceReading, after: DeviceReading) -> int | None:
-    """Return the growth of memory outside PyTorch in bytes, of this process if known, otherwise of the device."""
+    """Return the growth of memory outside PyTorch in this process or, if that is unknown, on the whole device."""
     if after.process is not None and before.process is not None:
         return difference(before.outside, after.outside)
     if after.source != before.source:
@@ -162,7 +163,7 @@ _runtime: Runtime | None = None
 
 
 def current() -> Runtime:
-    """Return the runtime of this process. ``%reload_ext`` does not replace it."""
+    """Return the runtime of this process, which ``%reload_ext`` does not replace."""
     global _runtime  # noqa: PLW0603 (the only process-wide variable of the package)
     if _runtime is None:
         _runtime = Runtime()
@@ -179,7 +180,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def close() -> None:
-    """Close the runtime of this process; the next `current` creates a new one."""
+    """Close the runtime of this process. The next call of `current` creates a new one."""
     global _runtime  # noqa: PLW0603 (as above)
     if _runtime is not None:
         try:

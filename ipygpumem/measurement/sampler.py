@@ -1,6 +1,6 @@
 """Sampling of device memory usage every 5 ms between the readings of a measurement.
 
-A single thread takes samples during measurements that take longer than 50 ms. It reads only the memory usage of whole
+A single thread takes samples during measurements that last longer than 50 ms. It reads only the memory usage of whole
 devices from NVML. Querying NVML's process list would take a driver lock, and reading PyTorch's counters would hold the
 GIL while waiting for the allocator's lock, which PyTorch holds during each cudaMalloc and cudaFree call.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside
-from ipygpumem.core.units import duration
+from ipygpumem.core.units import duration, many
 from ipygpumem.measurement.reserved_bound import reserved_bound
 from ipygpumem.measurement.worker_thread import WorkerThread
 
@@ -41,14 +41,14 @@ class DeviceSamples:
     """Samples of one device in one measurement.
 
     Attributes:
-        samples: The stored samples, available at the end. Samples that were not stored are not local maxima.
+        samples: The stored samples, set at the end of the measurement. They include every local maximum.
         count: Number of samples, including those that were not stored.
-        gap: Longest time between two samples in seconds.
-        source: Name of the query, as in readings.
+        gap: Longest time between two consecutive samples in seconds.
+        source: Name of the query, as in `DeviceReading`.
         problem: Reason why samples are missing; empty if no sample failed.
-        stopped: Whether sampling of the device has stopped.
-        counters: PyTorch's counters that were read during the measurement.
-        reserved: PyTorch's reserved memory over time, if allocation history was recorded.
+        stopped: Whether sampling of the device has stopped after too many failures.
+        counters: Readings of PyTorch's counters during the measurement.
+        reserved: PyTorch's reserved memory over time; None if no allocation history was recorded.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -66,17 +66,17 @@ class DeviceSamples:
     _failures_in_a_row: int = 0
 
     def fail(self, seconds: float, error: str) -> None:
-        """Count a failed sample."""
+        """Count a failed sample and update ``problem`` and ``stopped``."""
         self._failures += 1
         self._failures_in_a_row += 1
         self.stopped = self._failures_in_a_row >= _MAX_FAILURES
         if self.stopped:
             self.problem = f"no samples after {duration(seconds)}: {error}"
         else:
-            self.problem = f"{self._failures} sample{'' if self._failures == 1 else 's'} failed: {error}"
+            self.problem = f"{many(self._failures, 'sample')} failed: {error}"
 
     def add(self, sample: Sample) -> None:
-        """Add a sample."""
+        """Count a sample, and store it unless it equals the previous one."""
         self._failures_in_a_row = 0
         self.count += 1
         last, self._last = self._last, sample
@@ -91,14 +91,14 @@ class DeviceSamples:
             self._halve()
 
     def _halve(self) -> None:
-        """Keep only the higher sample of each pair, and double the spacing of equal samples."""
+        """Discard the lower sample of each consecutive pair, and store equal samples half as often."""
         pairs = zip(self._stored[::2], self._stored[1::2], strict=False)
         remainder = self._stored[-1:] if len(self._stored) % 2 else []
         self._stored = [max(pair, key=lambda sample: sample.used) for pair in pairs] + remainder
         self._spacing *= 2
 
     def end(self, seconds: float) -> None:
-        """Set `samples` to the stored samples that were complete at this time."""
+        """Set ``samples`` to the stored samples whose query had returned at the time ``seconds``."""
         samples = [sample for sample in tuple(self._stored) if sample.end <= seconds]
         last = self._last
         if samples and last is not None and last.end <= seconds:
@@ -109,9 +109,13 @@ class DeviceSamples:
 
 
 class SampleWindow:
-    """Samples of one measurement, by device index. Times are in seconds since the measurement began.
+    """Samples of one measurement.
 
-    ``start`` and ``epoch`` are its start times according to `time.perf_counter` and `time.time`.
+    Attributes:
+        devices: The sampled devices by index.
+        tracks: Samples by device index, with times in seconds since the start of the measurement.
+        start: Start of the measurement according to `time.perf_counter`.
+        epoch: Start of the measurement according to `time.time`.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
@@ -121,13 +125,13 @@ class SampleWindow:
         self.epoch = time.time()
 
     def add_counters(self, index: int, reading: CounterReading) -> None:
-        """Add PyTorch's counters that were read during the measurement, with `time.perf_counter` times."""
+        """Add a reading of PyTorch's counters, whose times are those of `time.perf_counter`."""
         track = self.tracks.get(index)
         if track is not None and len(track.counters) < _MAX_SAMPLES:
             track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
 
     def outside_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Peak]) -> dict[str, OutsidePeak]:
-        """Return lower bounds on peaks outside PyTorch that are higher than both readings, by device name."""
+        """Return lower bounds on peaks of memory outside PyTorch, by name of the devices on which samples prove one."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in self.tracks.items():
             name = f"cuda:{index}"
@@ -142,12 +146,16 @@ class SampleWindow:
         return bounds
 
     def problems(self) -> dict[str, str]:
-        """Return the reasons why samples are missing, by device name; empty strings if no sample failed."""
+        """Return the reason why samples are missing for each device name; an empty string if no sample failed."""
         return {f"cuda:{index}": track.problem for index, track in self.tracks.items()}
 
 
 class Sampler:
-    """Sampler of device memory usage. ``windows`` contains the samples of open measurements."""
+    """Sampler of device memory usage.
+
+    Attributes:
+        windows: Samples of the open measurements.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -192,10 +200,7 @@ class Sampler:
 
     def close(self) -> None:
         """Stop sampling for all measurements and end the thread."""
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            self.windows = ()
+        self.windows = ()
         self._thread.close()
 
     def _sample(self) -> None:

@@ -1,4 +1,4 @@
-"""Lookup of events in a snapshot by positions that were stored during the recording."""
+"""Search for the events of a snapshot that correspond to positions stored during the recording."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class EventLookup:
-    """Lookup of the last event before a position on one device.
+    """Table of the events on one device, which finds the last event before a position.
 
-    Raises `RecordingError` if the counters do not match the events, because the program reset them or events are lost.
+    The constructor raises `RecordingError` if the allocator's counters do not match the recorded events.
     """
 
     def __init__(self, timeline: Timeline, recorder: Recorder) -> None:
@@ -48,10 +48,10 @@ class EventLookup:
             )
 
     def event(self, position: EventPosition) -> int:
-        """Return the index of the last event before a position; -1 if there is none."""
+        """Return the index of the last event before a position, or -1 if there is none."""
         count = min(position.get(self._device, 0) - self._first, len(self._last))
         return int(self._last[count - 1]) if count > 0 else -1
 
     def events(self, positions: Sequence[EventPosition]) -> NDArray[np.int64]:
-        """Return the result of `event` for each position."""
+        """Return the index of the last event before each position, or -1 if there is none."""
         return np.fromiter((self.event(position) for position in positions), np.int64, len(positions))

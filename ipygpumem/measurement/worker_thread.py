@@ -1,4 +1,4 @@
-"""A daemon thread that calls a function periodically, and ends after some idle seconds."""
+"""A daemon thread that calls a function periodically and ends after five idle seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IDLE_SECONDS = 5.0
-"""Idle time after which the thread ends. It must end because some programs join all threads at exit."""
+"""Idle time after which the thread ends, because some programs join all threads before they exit."""
 _POLL = 0.05
 """Polling interval of a paused thread in seconds. Polling does not delay `start`, unlike waking the thread."""
 _JOIN_TIMEOUT = 2.0
@@ -20,8 +20,8 @@ _JOIN_TIMEOUT = 2.0
 class WorkerThread:
     """Thread that calls ``work`` periodically.
 
-    The first call of `start` creates the thread, which ends some seconds after the last `pause`, or on `close`. An
-    exception in ``work`` pauses it until the next `start`. Methods have no effect in a forked child process.
+    The first call of `start` creates the thread. It ends on `close` or `IDLE_SECONDS` after `pause`, and a later
+    `start` creates a new one. An exception in ``work`` pauses it. Methods have no effect in a forked child process.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
@@ -36,11 +36,6 @@ class WorkerThread:
         self._idle_since = 0.0
         self._sleeps_until = 0.0
 
-    @property
-    def alive(self) -> bool:
-        """Whether the thread exists."""
-        return self._thread is not None
-
     def start(self, first: float, interval: float) -> None:
         """Call ``work`` after ``first`` seconds and then every ``interval`` seconds."""
         if os.getpid() != self._pid:
@@ -50,7 +45,7 @@ class WorkerThread:
             if self._thread is None:
                 self._create()
             elif self._next < self._sleeps_until:
-                _release(self._wake)
+                self._end_sleep()
 
     def _create(self) -> None:
         wake = threading.Lock()
@@ -77,9 +72,13 @@ class WorkerThread:
             return
         with self._lock:
             thread, self._thread = self._thread, None
-            _release(self._wake)
+            self._end_sleep()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=_JOIN_TIMEOUT)
+
+    def _end_sleep(self) -> None:
+        if self._wake.locked():
+            self._wake.release()
 
     def _run(self, wake: threading.Lock) -> None:
         delay: float | None = 0.0
@@ -93,7 +92,7 @@ class WorkerThread:
                     self.pause()
 
     def _delay(self, wake: threading.Lock) -> float | None:
-        """Return the time until the next call in seconds; 0 if it is due, and None if the thread should end."""
+        """Return the time until the next call in seconds, 0 if it is due, or None if the thread should end."""
         with self._lock:
             now = time.monotonic()
             if self._thread is None or self._wake is not wake:
@@ -109,8 +108,3 @@ class WorkerThread:
                 delay = min(self._next - now, IDLE_SECONDS)
             self._sleeps_until = now + delay
             return delay
-
-
-def _release(lock: threading.Lock) -> None:
-    if lock.locked():
-        lock.release()

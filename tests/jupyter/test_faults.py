@@ -159,7 +159,9 @@ def test_late_import_of_torch(fake_gpu, make_notebook, monkeypatch):
 def test_cuda_initialization_error(fake_gpu, notebook):
     fake_gpu.break_device(error="CUDA error: system not yet initialized")
     result = notebook.load()
-    assert result.stdout.startswith("ipygpumem: no GPU (CUDA does not start: CUDA error: system not yet initialized")
+    assert result.stdout.startswith(
+        "ipygpumem: no GPU (CUDA cannot be initialized: CUDA error: system not yet initialized"
+    )
     assert result.stdout.count("\n") == 1
     assert notebook.run("6 * 7").value == 42
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ipygpumem import measure
-from ipygpumem.measurement.measurement import OpenSpans
+from ipygpumem.measurement.measurement import MeasurementInterval
 
 NOTE = "another thread was measured at the same time, and both reports include the whole process"
 
@@ -21,40 +21,41 @@ def in_thread():
 
 
 def test_measurements_of_one_thread_do_not_overlap():
-    spans = OpenSpans()
-    outer = spans.begin()
-    inner = spans.begin()
-    assert not spans.end(inner)
-    assert not spans.end(outer)
-    first, second = spans.begin(), spans.begin()  # a recording over several cells starts and ends in different cells
-    assert not spans.end(first)
-    assert not spans.end(second)
+    intervals = set()
+    outer = MeasurementInterval(intervals)
+    inner = MeasurementInterval(intervals)
+    assert not inner.end()
+    assert not outer.end()
+    # a recording across cells starts and ends in different cells
+    first, second = MeasurementInterval(intervals), MeasurementInterval(intervals)
+    assert not first.end()
+    assert not second.end()
 
 
 def test_overlapping_measurement_of_another_thread(in_thread):
-    spans = OpenSpans()
-    main = spans.begin()
-    second = in_thread(spans.begin)
-    assert spans.end(main)
-    assert in_thread(spans.end, second), "the second one overlapped, although it ended later"
-    assert not spans.end(main), "ended twice"
-    assert not spans.end(spans.begin())
+    intervals = set()
+    main = MeasurementInterval(intervals)
+    second = in_thread(MeasurementInterval, intervals)
+    assert main.end()
+    assert in_thread(second.end), "the second one overlapped, although it ended later"
+    assert not main.end(), "ended twice"
+    assert not MeasurementInterval(intervals).end()
 
 
 def test_enclosed_measurement_of_another_thread_does_not_count(in_thread):
-    spans = OpenSpans()
-    main = spans.begin()
-    second = in_thread(spans.begin)
-    assert not in_thread(spans.end, second), "enclosed by a measurement of the main thread"
-    assert not spans.end(main)
+    intervals = set()
+    main = MeasurementInterval(intervals)
+    second = in_thread(MeasurementInterval, intervals)
+    assert not in_thread(second.end), "enclosed by a measurement of the main thread"
+    assert not main.end()
 
 
 def test_enclosing_measurement_counts_unless_it_is_of_the_main_thread(in_thread):
-    spans = OpenSpans()
-    second = in_thread(spans.begin)
-    main = spans.begin()
-    assert spans.end(main)
-    assert not in_thread(spans.end, second), "the main thread's measurement was enclosed"
+    intervals = set()
+    second = in_thread(MeasurementInterval, intervals)
+    main = MeasurementInterval(intervals)
+    assert main.end()
+    assert not in_thread(second.end), "the main thread's measurement was enclosed"
 
 
 def test_note_of_blocks_in_two_threads():

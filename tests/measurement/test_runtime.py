@@ -95,7 +95,7 @@ def test_cuda_does_not_start(fake_gpu):
 
     torch._C._cuda_init = fail
     baseline = ipygpumem.preload_pytorch()
-    assert baseline.note == "CUDA does not start: CUDA driver initialization failed"
+    assert baseline.note == "CUDA cannot be initialized: CUDA driver initialization failed"
     assert baseline_line(baseline).count("\n") == 0
 
 

@@ -60,7 +60,7 @@ def test_work_repeats_until_pause(make):
     assert threads() == [thread]
     worker.close()
     assert threads() == []
-    assert not worker.alive
+    assert worker._thread is None
 
 
 def test_pause_before_the_first_expiration(make):
@@ -158,7 +158,7 @@ def test_idle_worker_ends_and_can_start_again(make, monkeypatch):
     worker.pause()
     thread.join(timeout=3)
     assert not thread.is_alive()
-    assert not worker.alive
+    assert worker._thread is None
     worker.pause()
     count = len(calls)
     worker.start(0, 0.005)
@@ -174,4 +174,4 @@ def test_thread_that_cannot_start(make, monkeypatch):
     for _ in range(3):
         with pytest.raises(RuntimeError):
             worker.start(0, 1)
-    assert not worker.alive
+    assert worker._thread is None

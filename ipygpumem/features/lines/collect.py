@@ -13,7 +13,7 @@ import numpy as np
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.source import SourceCode, SourceRegion, enclosing_functions
 from ipygpumem.features.recorded_section import THREAD_FILE, RecordedSection, allocator_bytes, outermost_files
-from ipygpumem.measurement.backward_passes import BackwardPasses
+from ipygpumem.measurement.backward_passes import BackwardPassObserver
 from ipygpumem.measurement.snapshot_events import EventLookup
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.model.unique_values import IndexByValue
@@ -43,7 +43,7 @@ class LinesCollector(RecordedSection):
     def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
         self._functions = tuple(functions)
         self._all_functions = all_functions
-        self._backward = BackwardPasses()
+        self._backward = BackwardPassObserver()
 
     def attach(self, measurement: Measurement) -> None:
         """Observe the backward passes of the measurement."""
