@@ -1,7 +1,7 @@
-"""The documentation site: ``make docs``.
+"""Configuration of the documentation site, which ``make docs`` builds.
 
-The reference of magics, settings and shell commands is generated from the specifications that the program itself uses
-(reference.py), so it is always consistent with ``%gpumem?`` and ``ipygpumem --help``.
+reference.py generates the reference of magics, settings and shell commands from the specifications that the program
+itself uses, so it is always consistent with ``%gpumem?`` and ``ipygpumem --help``.
 """
 
 from __future__ import annotations

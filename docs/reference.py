@@ -1,4 +1,4 @@
-"""Reference pages, generated from the specifications of the commands and of the settings."""
+"""Generates the reference pages from the specifications of the commands and of the settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pages() -> dict[str, str]:
 
 
 def magics() -> str:
-    """Return the page of the magics and their options."""
+    """Return the page that describes the magics and their options."""
     from ipygpumem.jupyter.commands import COMMANDS
     from ipygpumem.jupyter.options import CELL, STATEMENT
 
@@ -85,7 +85,7 @@ def _escape(text: str) -> str:
 
 
 def settings() -> str:
-    """Return the page of the traits of ``GPUMem``: help, values and default."""
+    """Return the page that describes the settings: the help, the values and the default of each trait of ``GPUMem``."""
     from ipygpumem.jupyter.settings import Settings
 
     lines = [
@@ -133,6 +133,6 @@ def _text_block(text: str) -> list[str]:
 
 
 def format_description(path: str) -> str:
-    """Return a document from a folder of the package, without its links within the repository."""
+    """Return a Markdown file of the package without its links to other files of the repository."""
     text = (ROOT / path).read_text(encoding="utf-8")
     return re.sub(r"\[([^\]]+)\]\((?!https?:|#)[^)]*\)", r"\1", text)
