@@ -12,21 +12,21 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.errors import (
+    DeviceError,
+    GPUMemLimitExceeded,
+    IpyGpuMemError,
+    NvmlError,
+    OptionError,
+    RecordingError,
+    ReportError,
+    SnapshotError,
+)
 from ipygpumem.core.version import __version__
 
 if TYPE_CHECKING:
     from ipygpumem.compat.zeta import print_cuda_memory_usage, save_memory_snapshot
     from ipygpumem.core.breakdown import Baseline
-    from ipygpumem.core.errors import (
-        DeviceError,
-        GPUMemLimitExceeded,
-        IpyGpuMemError,
-        NvmlError,
-        OptionError,
-        RecordingError,
-        ReportError,
-        SnapshotError,
-    )
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import Report
     from ipygpumem.features.explain.collect import explain
@@ -77,19 +77,11 @@ __all__ = [
 
 _MODULES = {
     "Baseline": "core.breakdown",
-    "DeviceError": "core.errors",
-    "GPUMemLimitExceeded": "core.errors",
     "Holder": "features.holders.model",
     "Holders": "features.holders.model",
-    "IpyGpuMemError": "core.errors",
-    "NvmlError": "core.errors",
-    "OptionError": "core.errors",
     "Reading": "core.reading",
-    "RecordingError": "core.errors",
     "Report": "core.report",
-    "ReportError": "core.errors",
     "Snapshot": "snapshot",
-    "SnapshotError": "core.errors",
     "explain": "features.explain.collect",
     "holders": "features.holders.collect",
     "load_reports": "features.history.reports",

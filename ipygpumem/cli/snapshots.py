@@ -18,18 +18,20 @@ from ipygpumem.snapshot.reader.load import one_line
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from ipygpumem.snapshot.model.timeline import Timeline
 
 _TOP = 20
 """Default number of groups to show."""
 _KEYS = tuple(sorted(KEYS))
-_EVENT = re.compile(r"-?[0-9]{1,18}")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_Answer = dict[str, Any] | list[str]
+"""Values to print as JSON, or lines of text."""
 
 
 def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
-    """Show each file, and print errors. Return the exit status. Raise `OptionError` only if there is a single file."""
+    """Call ``show(snapshot, name)`` for each file, print errors, and return the exit status."""
     status = 0
     for name in arguments.files:
         try:
@@ -47,6 +49,24 @@ def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, 
     return status
 
 
+def _query(answer: Callable[[Snapshot, argparse.Namespace], _Answer]) -> Callable[..., int]:
+    """Return a function that runs a command by printing its answer for each snapshot."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        def show(snapshot: Snapshot, name: str) -> None:
+            result = answer(snapshot, arguments)
+            if isinstance(result, dict):
+                print_json({"file": name, **result})
+            elif not result:
+                print_lines(f"{one_line(name)}: no device used memory")
+            else:
+                print_lines(*([f"{one_line(name)}:"] if len(arguments.files) > 1 else []), *result)
+
+        return _for_each_snapshot(arguments, show)
+
+    return run
+
+
 def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
     """Return the timeline of a device, or the timelines of all devices that were used."""
     if device is not None:
@@ -55,102 +75,56 @@ def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
     return timelines or snapshot.timelines
 
 
-def _print_heading(arguments: argparse.Namespace, name: str, devices: Sequence[Timeline]) -> None:
-    """Print the file name if there are several files, or a message if no device was used."""
-    if not devices:
-        print_lines(f"{one_line(name)}: no device used memory")
-    elif len(arguments.files) > 1:
-        print_lines(f"{one_line(name)}:")
+def _overviews(snapshot: Snapshot, device: int | None) -> list[dict[str, Any]]:
+    timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
+    return [overview(snapshot, timeline.device).to_dict() for timeline in timelines]
 
 
-def _overviews(snapshot: Snapshot, device: int | None) -> Iterator[dict[str, Any]]:
-    for timeline in snapshot.timelines if device is None else [snapshot.timeline(device)]:
-        yield overview(snapshot, timeline.device).to_dict()
-
-
-def _summary(arguments: argparse.Namespace) -> int:
-    def show(snapshot: Snapshot, name: str) -> None:
-        if arguments.json:
-            print_json({"file": name, "devices": list(_overviews(snapshot, arguments.device))})
-        else:
-            print_lines(snapshot.summary(arguments.device))
-
-    return _for_each_snapshot(arguments, show)
-
-
-def _peak(arguments: argparse.Namespace) -> int:
-    def show(snapshot: Snapshot, name: str) -> None:
-        if arguments.json:
-            devices = list(_overviews(snapshot, arguments.device))
-            for facts in devices:
-                groups = snapshot.live(device=facts["device"]).by(arguments.by)[: arguments.top]
-                facts["groups"] = [group.to_dict() for group in groups]
-            print_json({"file": name, "by": arguments.by, "devices": devices})
-            return
-        timelines = _timelines(snapshot, arguments.device)
-        _print_heading(arguments, name, timelines)
-        for timeline in timelines:
-            peak = snapshot.peak(timeline.device)
-            groups = peak.live.by(arguments.by)
-            lines = text.group_lines(groups, peak.requested, arguments.top or _TOP)
-            print_lines(text.peak_line(snapshot, peak), *lines)
-
-    return _for_each_snapshot(arguments, show)
-
-
-def _leaks(arguments: argparse.Namespace) -> int:
-    first = -1 if arguments.first is None else arguments.first
-
-    def show(snapshot: Snapshot, name: str) -> None:
-        devices = _timelines(snapshot, arguments.device)
-        leaks = [snapshot.leaks(first, arguments.last, timeline.device) for timeline in devices]
-        if arguments.json:
-            dicts = [live.to_dict(arguments.by, arguments.top) for live in leaks]
-            print_json({"file": name, "by": arguments.by, "devices": dicts})
-            return
-        _print_heading(arguments, name, devices)
-        for live in leaks:
-            print_lines(*text.leak_lines(live, arguments.by, arguments.top or _TOP))
-
-    return _for_each_snapshot(arguments, show)
-
-
-def _fragmentation(arguments: argparse.Namespace) -> int:
-    at_oom = arguments.at == "oom"
-    if arguments.at is not None and not at_oom and not _EVENT.fullmatch(arguments.at):
-        raise OptionError(f"--at must be an event number or oom, got {arguments.at!r}")
-    event = None if arguments.at is None or at_oom else int(arguments.at)
-
-    def show(snapshot: Snapshot, name: str) -> None:
-        timelines = _timelines(snapshot, arguments.device)
-        if at_oom:
-            _show_ooms(arguments, snapshot, name, timelines)
-            return
-        devices = [timeline.device for timeline in timelines]
-        if event is not None and arguments.device is None:
-            # event numbers are per device; if no device has this event, the first device reports the error
-            devices = [timeline.device for timeline in timelines if event < len(timeline.trace)] or devices[:1]
-        results = [snapshot.fragmentation(event, device, arguments.need) for device in devices]
-        if arguments.json:
-            print_json({"file": name, "devices": [result.to_dict() for result in results]})
-            return
-        _print_heading(arguments, name, timelines)
-        for result in results:
-            print_lines(*text.fragmentation_lines(result))
-
-    return _for_each_snapshot(arguments, show)
-
-
-def _show_ooms(arguments: argparse.Namespace, snapshot: Snapshot, name: str, timelines: Sequence[Timeline]) -> None:
-    ooms = [oom for timeline in timelines for oom in snapshot.ooms(timeline.device)]
+def _summary(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
     if arguments.json:
-        print_json({"file": name, "ooms": [oom.to_dict() for oom in ooms]})
-    elif ooms:
-        _print_heading(arguments, name, timelines)
-        for oom in ooms:
-            print_lines(*text.oom_lines(oom))
-    else:
-        print_lines(f"{one_line(name)}: no allocation failed")
+        return {"devices": _overviews(snapshot, arguments.device)}
+    return [snapshot.summary(arguments.device)]
+
+
+def _peak(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
+    if arguments.json:
+        devices = _overviews(snapshot, arguments.device)
+        for device in devices:
+            groups = snapshot.live(device=device["device"]).by(arguments.by)[: arguments.top]
+            device["groups"] = [group.to_dict() for group in groups]
+        return {"by": arguments.by, "devices": devices}
+    lines = []
+    for timeline in _timelines(snapshot, arguments.device):
+        peak = snapshot.peak(timeline.device)
+        lines.append(text.peak_line(snapshot, peak))
+        lines += text.group_lines(peak.live.by(arguments.by), peak.requested, arguments.top or _TOP)
+    return lines
+
+
+def _leaks(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
+    first = -1 if arguments.first is None else arguments.first
+    timelines = _timelines(snapshot, arguments.device)
+    leaks = [snapshot.leaks(first, arguments.last, timeline.device) for timeline in timelines]
+    if arguments.json:
+        return {"by": arguments.by, "devices": [live.to_dict(arguments.by, arguments.top) for live in leaks]}
+    return [line for live in leaks for line in text.leak_lines(live, arguments.by, arguments.top or _TOP)]
+
+
+def _fragmentation(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
+    event, timelines = arguments.at, _timelines(snapshot, arguments.device)
+    if event == "oom":
+        ooms = [oom for timeline in timelines for oom in snapshot.ooms(timeline.device)]
+        if arguments.json:
+            return {"ooms": [oom.to_dict() for oom in ooms]}
+        return [line for oom in ooms for line in text.oom_lines(oom)] or ["no allocation failed"]
+    devices = [timeline.device for timeline in timelines]
+    if event is not None and arguments.device is None:
+        # each device has its own events; if no device has this event, the first device reports the error
+        devices = [timeline.device for timeline in timelines if event < len(timeline.trace)] or devices[:1]
+    results = [snapshot.fragmentation(event, device, arguments.need) for device in devices]
+    if arguments.json:
+        return {"devices": [result.to_dict() for result in results]}
+    return [line for result in results for line in text.fragmentation_lines(result)]
 
 
 def _diff(arguments: argparse.Namespace) -> int:
@@ -161,9 +135,9 @@ def _diff(arguments: argparse.Namespace) -> int:
     device = arguments.device
     difference = diff(before.live(events[0], device), after.live(events[1], device), arguments.by)
     if arguments.json:
-        facts = difference.to_dict()
-        facts["changes"] = facts["changes"][: arguments.top]
-        print_json({"a": arguments.before, "b": arguments.after, "by": arguments.by, **facts})
+        result = difference.to_dict()
+        result["changes"] = result["changes"][: arguments.top]
+        print_json({"a": arguments.before, "b": arguments.after, "by": arguments.by, **result})
     else:
         print_lines(*text.diff_lines(difference, arguments.top or _TOP))
     return 0
@@ -192,9 +166,15 @@ def _events(arguments: argparse.Namespace) -> int:
 
 
 def _integer(value: str) -> int:
-    if not _EVENT.fullmatch(value):
+    if not _INTEGER.fullmatch(value):
         raise OptionError(f"must be an integer, got {value!r}")
     return int(value)
+
+
+def _event_or_oom(value: str) -> int | str:
+    if value != "oom" and not _INTEGER.fullmatch(value):
+        raise OptionError(f"must be an event index or oom, got {value!r}")
+    return value if value == "oom" else int(value)
 
 
 _FILES = Option(("files",), "FILE", "a snapshot (pickle or JSON, optionally .gz or .xz)", many=True)
@@ -205,9 +185,12 @@ _GROUPS = (
 )
 COMMANDS = (
     Command(
-        "summary", "show the peak, its time and the lines that hold most memory", (_FILES, _DEVICE), shell=_summary
+        "summary",
+        "show the peak, its time, and the lines that allocated the most memory",
+        (_FILES, _DEVICE),
+        shell=_query(_summary),
     ),
-    Command("peak", "show the allocations that are live at the peak", (_FILES, _DEVICE, *_GROUPS), shell=_peak),
+    Command("peak", "show the allocations that are live at the peak", (_FILES, _DEVICE, *_GROUPS), shell=_query(_peak)),
     Command(
         "leaks",
         "show the allocations that are still live at the end",
@@ -220,7 +203,7 @@ COMMANDS = (
                 ("--last",), "EVENT", "only allocations live after this event (default: the last event)", type=_integer
             ),
         ),
-        shell=_leaks,
+        shell=_query(_leaks),
     ),
     Command(
         "fragmentation",
@@ -232,10 +215,11 @@ COMMANDS = (
                 ("--at",),
                 "EVENT|oom",
                 "state after this event (default: the last event), or oom to explain each out-of-memory error",
+                type=_event_or_oom,
             ),
             Option(("--need",), "SIZE", "show where an allocation of this size would fit", type=byte_count),
         ),
-        shell=_fragmentation,
+        shell=_query(_fragmentation),
     ),
     Command(
         "diff",

@@ -1,9 +1,9 @@
-"""Matching of IPython's ``pre_run_cell`` and ``post_run_cell`` events, and the execution counts of cells.
+"""Running cells, as announced by IPython's ``pre_run_cell`` and ``post_run_cell`` events, and their execution counts.
 
 The events do not always come in pairs. An empty cell (ipython#14597) and the cell that loads the extension trigger only
-``post_run_cell``. Magics that run code trigger nested events. The result of a cancelled cell has a different
-ExecutionInfo, or none. Subshells of the kernel run cells in other threads. Therefore each thread has a stack of running
-cells with weak references to their ExecutionInfo, which ``post_run_cell`` is matched against.
+``post_run_cell``. Magics that run code trigger nested events. The result of a cancelled cell refers to a different
+ExecutionInfo object or to none. Subshells of the kernel run cells in other threads. Therefore, each thread has a stack
+of running cells with weak references to their ExecutionInfo objects, and ``post_run_cell`` looks up its cell there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ipygpumem.jupyter.cell_report import CellOptions
-    from ipygpumem.jupyter.live_display import LiveCell
+    from ipygpumem.jupyter.live_display import LiveDisplay
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Plan
 
@@ -39,11 +39,11 @@ _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
 
 class _PrintedErrors(set[str]):
-    """Errors that have been printed in this process."""
+    """Error messages that have been printed in this process."""
 
 
 def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
-    """Wrap an IPython callback so that it prints each distinct exception once instead of raising it."""
+    """Wrap an IPython callback so that it prints exceptions instead of raising them, each distinct one only once."""
 
     @functools.wraps(callback)
     def safe(*arguments: Any, **options: Any) -> _Result | None:
@@ -63,15 +63,18 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
 
 @dataclass(slots=True, eq=False)
 class RunningCell:
-    """A cell that is running. Holds no strong reference to the user's objects.
+    """A cell that is running. It holds no strong references to the user's objects.
 
     Attributes:
-        info: Weak reference to IPython's ExecutionInfo.
-        stored: Whether the cell is stored in the history. Front ends also run code that is not.
-        cell_id: ID of the cell in its notebook.
+        info: Weak reference to IPython's ExecutionInfo object.
+        stored: Whether IPython stores the cell in its history. Front ends also run code that is not stored.
+        cell_id: ID of the cell in its notebook; None if the front end does not send it.
+        options: Options of ``%%gpumem``; None if the cell does not use this magic.
+        restore_traceback: Function that restores the shell's ``showtraceback`` method; None if it is not replaced.
         began: Start time in seconds since the Unix epoch.
         reported: Whether the report of a statement in the cell replaces the report of the cell.
-        code: File name and text of the measured code if it is only part of the cell, as below another cell magic.
+        code: File name and source text of the cell with the line ``%%gpumem``, which can be nested in this cell; None
+            if this line is not used.
     """
 
     shell: Any
@@ -81,8 +84,8 @@ class RunningCell:
     measurement: Measurement | None = None
     plan: Plan | None = None
     options: CellOptions | None = None
-    live: LiveCell | None = None
-    traceback_hook: TracebackHook | None = None
+    live: LiveDisplay | None = None
+    restore_traceback: Callable[[], None] | None = None
     began: float = field(default_factory=time.time)
     reported: bool = False
     code: tuple[str | None, str] | None = None
@@ -90,46 +93,46 @@ class RunningCell:
 
     @property
     def number(self) -> int | None:
-        """Execution count; None until known. During execution it is in the result that the display hook stores."""
-        self.find_number(getattr(self.shell.displayhook, "exec_result", None))
+        """Execution count of the cell; None if IPython has not assigned it yet."""
+        self.read_number(getattr(self.shell.displayhook, "exec_result", None))
         return self._number
 
-    def find_number(self, result: Any) -> None:
-        """Set the execution count from ``result`` if it is the result of this cell."""
+    def read_number(self, result: Any) -> None:
+        """Read the execution count from ``result`` if it is the result of this cell."""
         info = self.info()
         if self.stored and self._number is None and info is not None and getattr(result, "info", None) is info:
             self._number = result.execution_count
 
     @property
     def raw(self) -> str:
-        """Text of the cell; empty after IPython has released its ExecutionInfo."""
+        """Source text of the cell; empty after IPython has deleted the cell's ExecutionInfo object."""
         return getattr(self.info(), "raw_cell", None) or ""
 
     @property
     def is_single_magic(self) -> bool:
-        """Whether the cell consists of a single ``%gpumem`` line, apart from comments."""
+        """Whether the cell consists of a single line with ``%gpumem``. Comments and blank lines do not count."""
         lines = [line for line in self.raw.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         return len(lines) == 1 and "%gpumem" in lines[0]
 
     def abandon(self) -> None:
         """Discard the measurement, if there is one."""
-        if self.traceback_hook is not None:
-            self.traceback_hook.remove()
-            self.traceback_hook = None
+        if self.restore_traceback is not None:
+            self.restore_traceback()
+            self.restore_traceback = None
         if self.measurement is not None:
             self.measurement.abandon()
             self.measurement = None
 
 
-class RunningCells:
-    """The running cells of one shell.
+class CellStacks:
+    """The running cells of one shell, with one stack for each thread.
 
     Attributes:
-        stacks: Running cells by thread identifier, outermost first.
+        stacks: Running cells by thread identifier, outermost cell first.
 
     Args:
-        shell: The shell.
-        drop: Called with each cell for which no ``post_run_cell`` event will follow.
+        shell: IPython shell that runs the cells.
+        drop: Function that is called with each cell for which no ``post_run_cell`` event will follow.
     """
 
     def __init__(self, shell: Any, drop: Callable[[RunningCell], None]) -> None:
@@ -145,12 +148,15 @@ class RunningCells:
         self.stacks.clear()
 
     def outermost(self) -> RunningCell | None:
-        """Return the outermost cell of the current thread or, if it runs no cell, of another thread."""
+        """Return the outermost cell of the current thread or, if this thread runs no cell, of another thread."""
         stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
     def whole_cell(self) -> RunningCell | None:
-        """Return the cell as written by the user. Cell magics such as ``%%capture`` run their body as a nested cell."""
+        """Return the cell as written by the user, which contains the bodies of cell magics such as ``%%capture``.
+
+        Such magics run their body as a nested cell, whose text is the end of the text of the enclosing cell.
+        """
         stack = self.stacks[threading.get_ident()]
         position = len(stack) - 1
         while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):
@@ -158,7 +164,7 @@ class RunningCells:
         return stack[position] if stack else None
 
     def push(self, info: Any) -> tuple[RunningCell, bool]:
-        """Add a cell. Return a tuple ``(cell, outermost)``."""
+        """Add the cell that starts. Return a tuple of the cell and whether it is the outermost cell of its thread."""
         stack = self.stacks[threading.get_ident()]
         while stack and stack[-1].info() is None:
             self._drop(stack.pop())
@@ -167,7 +173,11 @@ class RunningCells:
         return cell, len(stack) == 1
 
     def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
-        """Remove the cell that ``result`` belongs to and all cells nested in it. Return a tuple ``(cell, last)``."""
+        """Remove the cell with this result and all cells nested in it.
+
+        Returns:
+            A tuple of the cell, or None if no cell matches, and whether the current thread runs no further cell.
+        """
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
         if index is None:
@@ -176,7 +186,7 @@ class RunningCells:
             self._drop(inner)
         cell = stack[index]
         del stack[index:]
-        cell.find_number(result)
+        cell.read_number(result)
         return cell, not stack
 
     @staticmethod
@@ -191,42 +201,28 @@ class RunningCells:
         return matches[-1] if matches else None
 
 
-class TracebackHook:
-    """A hook that calls a function once, before a shell formats its next traceback.
+def before_tracebacks(shell: Any, callback: Callable[[], None]) -> Callable[[], None]:
+    """Call a function whenever a shell is about to show a traceback. Return a function that ends this."""
+    show = shell.showtraceback
 
-    Formatting takes hundreds of thousands of Python calls, which would dominate the profile of a failing cell.
-    """
+    def showtraceback(*arguments: Any, **options: Any) -> Any:
+        callback()
+        return show(*arguments, **options)
 
-    def __init__(self, shell: Any, callback: Callable[[], None]) -> None:
-        self._callback: Callable[[], None] | None = callback
-        show = shell.showtraceback
-
-        def showtraceback(*arguments: Any, **options: Any) -> Any:
-            callback = self._callback
-            self.remove()
-            if callback is not None:  # other code that has wrapped this method may still call it
-                callback()
-            return show(*arguments, **options)
-
-        self._restore = replace_method(shell, "showtraceback", showtraceback)
-
-    def remove(self) -> None:
-        """Restore the shell's method. If other code has wrapped the hook, the hook only calls the original method."""
-        self._callback = None
-        self._restore()
+    return replace_method(shell, "showtraceback", showtraceback)
 
 
-class CellNumbers:
-    """Execution counts of one shell's cells by file name. IPython 8 and later store them themselves."""
+class ExecutionCounts:
+    """Execution counts of the cells of one shell by the file names of the cells. IPython 8 and later store them."""
 
     def __init__(self, shell: Any) -> None:
         self._compile = shell.compile
-        self._kept_by_ipython = hasattr(shell.compile, "_filename_map")
+        self._stored_by_ipython = hasattr(shell.compile, "_filename_map")
         self._numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
 
-    def note(self, raw: str, number: int | None) -> None:
-        """Store the execution count of a cell that has run."""
-        if number is not None and not self._kept_by_ipython:
+    def store(self, raw: str, number: int | None) -> None:
+        """Store the execution count ``number`` of a cell with the source text ``raw``."""
+        if number is not None and not self._stored_by_ipython:
             self._numbers[self._compile.get_code_name(raw, raw, number)] = number
 
     def known(self) -> dict[str, int]:
@@ -235,7 +231,13 @@ class CellNumbers:
         return {**numbers, **self._numbers}
 
     def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
-        """Return the file name of a cell in tracebacks. Skip ``statements``, file names that have the same number."""
+        """Return the file name that tracebacks show for a cell, or None if it is unknown.
+
+        Args:
+            raw: Source text of the cell.
+            number: Execution count of the cell.
+            statements: File names of measured statements, which can have the same execution count as their cell.
+        """
         # ipykernel derives the name from the text, a terminal from the number and a hash of the transformed text
         name = self._compile.get_code_name(raw, raw, number)
         if name in linecache.cache:
@@ -245,7 +247,7 @@ class CellNumbers:
         return next((name for name in names if name not in statements), None)
 
     def label(self, file: str, line: int, function: str) -> str:
-        """Return the label of a line in a recording: its cell, as in ``In [3]:5 make()``, or its file."""
+        """Return a label for a line of code: ``In [3]:5 make()`` in a cell, ``train.py:5 make`` in another file."""
         match = _TERMINAL.match(file)
         number = self._numbers.get(file, None if match is None else int(match[1]))
         if number is None:
@@ -254,7 +256,7 @@ class CellNumbers:
 
 
 def calling_cell() -> str | None:
-    """Return the file name of the cell whose code calls this function; None outside of cells."""
+    """Return the file name of the innermost cell on the call stack, or None if the caller does not run in a cell."""
     cells = notebook_sources()
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (the only way to get the caller's frame)
     while frame is not None and frame.f_code.co_filename not in cells:

@@ -1,4 +1,4 @@
-"""Display of the report of a cell, according to options and settings."""
+"""Displays of cell reports, whose form depends on the options of the cell and on the settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.errors import GPUMemLimitExceeded
     from ipygpumem.core.report import Report
     from ipygpumem.features.holders.baseline import CellBaselines
-    from ipygpumem.jupyter.live_display import LiveCell
+    from ipygpumem.jupyter.live_display import LiveDisplay
     from ipygpumem.jupyter.magics import GPUMem
     from ipygpumem.jupyter.oom_panel import OomPanel
     from ipygpumem.measurement.measurement import Measurement
@@ -35,11 +35,12 @@ class CellOptions:
     """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``.
 
     Attributes:
-        plan: The data to collect.
+        plan: Plan of the measurement.
+        quiet: Whether to show nothing.
         variable: Name of the variable in which to store the report.
         table: Whether to show the full breakdown.
         view: Whether to show the snapshot.
-        code: The measured code.
+        code: Source text of the cell or statement.
     """
 
     plan: Plan
@@ -54,7 +55,8 @@ class ReportPresenter:
     """Displays the reports of one shell.
 
     Attributes:
-        send: Sends reports to another process, which displays them. An ipyparallel engine sends them to its client.
+        send: Function that sends a report from an ipyparallel engine to the client, which displays it. None in other
+            processes.
     """
 
     def __init__(self, magics: GPUMem, ooms: OomPanel, baselines: CellBaselines) -> None:
@@ -66,9 +68,9 @@ class ReportPresenter:
         self.send: Callable[[Report], None] | None = None
 
     def standing_plan(self) -> Plan:
-        """Return the plan that the settings imply for every cell. It is cached because its construction takes 15 us."""
+        """Return the plan for cells without options. It is cached to reduce the overhead of each cell."""
         magics = self._magics
-        outside = magics.outside == "library"  # such a plan has per-cell state
+        outside = magics.outside == "library"  # the plan then has state for each cell, so it cannot be cached
         key = (magics.limit, outside, magics.record.recorder is not None)
         if self._standing_plan is None or self._standing_plan[0] != key or outside:
             extra = self.collectors(requested=False)
@@ -78,7 +80,11 @@ class ReportPresenter:
         return self._standing_plan[1]
 
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
-        """Return the collectors in every plan of this shell. ``requested``: whether the user requested the report."""
+        """Return the collectors that every plan of this shell includes.
+
+        Args:
+            requested: Whether the user requested the report, which then mentions an unchanged previous run as well.
+        """
         record = self._magics.record
         recording = [] if record.recorder is None else [record]
         history = SessionHistory(lambda: self._magics.min_change, always=requested)
@@ -92,16 +98,16 @@ class ReportPresenter:
         options: CellOptions | None,
         *,
         muted: bool = False,
-        live: LiveCell | None = None,
+        live: LiveDisplay | None = None,
     ) -> None:
-        """Show a report, or send it to another process.
+        """Show a report, or send it to another process if `send` is set.
 
         Args:
             report: The report.
-            measurement: The measurement that the report describes.
-            options: Options of ``%%gpumem``; None for the automatic report.
-            muted: Whether the cell ends with ``clear_output(wait=True)``, so that a display would clear its output.
-            live: The live display below the cell, which the report replaces.
+            measurement: Measurement that the report describes.
+            options: Options of the magic that requested the report; None for an automatic report.
+            muted: Whether a call of ``clear_output(wait=True)`` is pending, so that the report would clear the output.
+            live: Live display below the cell, which the report replaces.
         """
         magics = self._magics
         if self.send is not None:
@@ -123,14 +129,12 @@ class ReportPresenter:
             magics.show_line(report, display_id)
 
     def _take_late_baseline(self, report: Report, measurement: Measurement) -> None:
-        """Take the baseline after the cell that initialized CUDA, if CUDA was not preloaded."""
         runtime = self._magics.session
         missing = runtime.baseline is None or runtime.baseline.device is None
         if missing and measurement.after is not None and any(device.started for device in report.devices.values()):
             runtime.take_baseline(measurement.after)
 
-    def _replace_live(self, report: Report, live: LiveCell | None, display_id: str | None) -> None:
-        """Replace the live display with the report line, or clear the display if reports are off."""
+    def _replace_live(self, report: Report, live: LiveDisplay | None, display_id: str | None) -> None:
         if live is None or display_id is None:
             return
         if self._magics.report == "off":
@@ -177,7 +181,7 @@ class ReportPresenter:
         try:
             holders = new_holders(report, self._baselines.cell)
         except Exception as error:  # the measured values and limits can still be shown
-            self._magics.print(f"ipygpumem: the holders of new memory are unknown ({first_line(error)})")
+            self._magics.print(f"ipygpumem: the holders of new memory are unknown: {first_line(error)}")
         self._magics.publish(full_bundle(report, holders), output_metadata(report), display_id)
 
     def _show_recording(self, path: str) -> None:
@@ -188,6 +192,6 @@ class ReportPresenter:
 
 
 def one_line_traceback(error: GPUMemLimitExceeded) -> GPUMemLimitExceeded:
-    """Make IPython show the error as one line, through its hook ``_render_traceback_``."""
+    """Make IPython show an error as a single line without a traceback, and return the error."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
     return error

@@ -1,4 +1,4 @@
-"""Measurement of the cells and statements that a shell runs."""
+"""Measurements of the cells and statements that a shell runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from ipygpumem.core.report import MeasurementLabel
 from ipygpumem.features.holders.baseline import CellBaselines
 from ipygpumem.features.oom.history import OomHistory
 from ipygpumem.features.profile.collect import ProfileCollector
-from ipygpumem.jupyter.cell_events import CellNumbers, RunningCell, RunningCells, TracebackHook, calling_cell, guarded
+from ipygpumem.jupyter.cell_events import (
+    CellStacks,
+    ExecutionCounts,
+    RunningCell,
+    before_tracebacks,
+    calling_cell,
+    guarded,
+)
 from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, one_line_traceback
-from ipygpumem.jupyter.clear_output import PendingClear
-from ipygpumem.jupyter.live_display import LiveDisplays
+from ipygpumem.jupyter.clear_output import ClearOutputTracker
+from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.measurement import MeasuredCode, MeasurementOptions
@@ -32,17 +39,17 @@ if TYPE_CHECKING:
 
 
 class CellMeasurements:
-    """Measurements of the cells of one shell while the extension is loaded."""
+    """Measurements of the cells that one shell runs while the extension is loaded."""
 
     def __init__(self, magics: GPUMem) -> None:
         shell, runtime = magics.shell, magics.session
         self._shell = shell
         self._runtime = runtime
         self._magics = magics
-        self._open = RunningCells(shell, self._drop)
-        self.clearing = PendingClear(shell)
-        self.live = LiveDisplays(shell, runtime, self.clearing)
-        self.numbers = CellNumbers(shell)
+        self._open = CellStacks(shell, self._drop)
+        self.clearing = ClearOutputTracker(shell)
+        self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
+        self.numbers = ExecutionCounts(shell)
         self.baselines = CellBaselines(runtime)
         self.ooms = OomPanel(magics, OomHistory(runtime, self._running_cell, self.numbers.known))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
@@ -51,13 +58,13 @@ class CellMeasurements:
 
     @property
     def text(self) -> str:
-        """Text of the running cell; empty if no cell is running."""
+        """Source text of the running cell; empty if no cell is running."""
         stack = self._open.stacks[threading.get_ident()]
         return stack[-1].raw if stack else ""
 
     @guarded
     def pre_run_cell(self, info: Any) -> None:
-        """Register a cell that starts, and start its measurement if it is the outermost cell."""
+        """Register the cell that IPython starts, and start its measurement unless it is nested in another cell."""
         if self._runtime.forked:
             return
         cell, outermost = self._open.push(info)
@@ -84,7 +91,7 @@ class CellMeasurements:
         )
 
     def begin(self, options: CellOptions) -> None:
-        """Measure the rest of the running cell with the options of ``%%gpumem``.
+        """Measure the code below ``%%gpumem`` in the running cell with the options of this magic.
 
         Raises:
             UsageError: The measurement cannot start.
@@ -109,15 +116,14 @@ class CellMeasurements:
             raise UsageError(f"%%gpumem: {error}") from error
         for collector in plan.collectors:
             if isinstance(collector, ProfileCollector):
-                # formatting the traceback of a failing cell must not be profiled
-                cell.traceback_hook = TracebackHook(self._shell, collector.stop)
+                # formatting a traceback takes hundreds of thousands of calls, which would dominate the profile
+                cell.restore_traceback = before_tracebacks(self._shell, collector.stop)
         if options.quiet:
             self._end_live(cell)
         elif cell.live is None:
             self._begin_live(cell)
 
     def _begin_live(self, cell: RunningCell) -> None:
-        """Start the live display of a cell, unless the settings disable it or no report will be shown."""
         shown = self._magics.report != "off" or cell.options is not None
         if shown and cell.stored and self.live.available and self._magics.live == "auto":
             cell.live = self.live.begin(lambda: cell.number)
@@ -134,7 +140,7 @@ class CellMeasurements:
 
     @guarded
     def post_run_cell(self, result: Any) -> None:
-        """Finish the measurement of a cell, and show its report, whether or not the cell succeeded."""
+        """Finish the measurement of the cell and show its report, including for a cell that failed."""
         if self._runtime.forked:
             return
         cell, last = self._open.pop(result)
@@ -148,7 +154,7 @@ class CellMeasurements:
         try:
             error = self._end(cell, cell.measurement, cell.plan, result, muted=muted)
         finally:
-            if cell.live is not None or cell.traceback_hook is not None:
+            if cell.live is not None or cell.restore_traceback is not None:
                 self._drop(cell)
         if last and self.ooms.observer.count:
             self.ooms.show(result)
@@ -164,13 +170,13 @@ class CellMeasurements:
         success = bool(result is not None and result.success)
         if cell.live is not None:
             self.live.end(cell.live)
-        self.numbers.note(raw, cell.number)
+        self.numbers.store(raw, cell.number)
         label, code = MeasurementLabel(raw, cell.number, cell.cell_id), MeasuredCode()
         if plan.recorder is not None or record.recorder is not None:
             label, code = self._recorded_code(cell, raw)
         if record.recorder is not None:
-            facts = measurement.cell_info(label, success=success)
-            record.add(facts, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
+            cell_info = measurement.cell_info(label, success=success)
+            record.add(cell_info, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
         if cell.reported:
             cell.abandon()
             return None
@@ -181,7 +187,6 @@ class CellMeasurements:
         return finished.error
 
     def _recorded_code(self, cell: RunningCell, raw: str) -> tuple[MeasurementLabel, MeasuredCode]:
-        """Return a tuple ``(label, code)`` that describes a recorded cell."""
         filename, text = cell.code or (None, raw)
         filename = filename or self.numbers.filename(raw, cell.number, self.statements)
         sources, numbers, block = notebook_sources(), self.numbers.known(), None
@@ -193,14 +198,19 @@ class CellMeasurements:
         return MeasurementLabel(raw, cell.number, cell.cell_id, filename), MeasuredCode(sources, numbers, block)
 
     def claim(self) -> RunningCell | None:
-        """Return the running cell. If it is a single ``%gpumem`` line, suppress its automatic report."""
+        """Return the running cell. If it consists of a single ``%gpumem`` line, suppress its automatic report."""
         outer = next(iter(self._open.stacks[threading.get_ident()]), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True
         return outer
 
     def measure(self, options: CellOptions, run: Callable[[], Any]) -> tuple[Any, Report | None]:
-        """Run a statement, measure it and show its report. Return a tuple ``(value, report)``; propagate exceptions."""
+        """Measure a statement, show the report, and return a tuple of the statement's value and the report.
+
+        Args:
+            options: Options of the magic that measures the statement.
+            run: Function that runs the statement. Exceptions raised by the statement propagate to the caller.
+        """
         __tracebackhide__ = True
         outer = self.claim()
         options.plan.collectors += self.presenter.collectors(requested=True)
@@ -238,7 +248,7 @@ class CellMeasurements:
         return finished
 
     def close(self) -> None:
-        """Finish all running cells and save their recordings, because the extension is being unloaded."""
+        """Finish the measurements of all running cells and save their recordings before the extension is unloaded."""
         for cell in self._open:
             measurement, plan = cell.measurement, cell.plan
             if measurement is not None and plan is not None and (plan.recorder is not None or cell.options is not None):
@@ -256,12 +266,11 @@ class CellMeasurements:
         self.live.close()
 
     def open_cell(self) -> tuple[int | None, float] | None:
-        """Return the execution count and the start time (Unix time) of the running cell; None if no cell is running."""
+        """Return a tuple of the execution count and the start time (Unix time) of the running cell, or None."""
         cell = self._open.outermost()
         return None if cell is None else (cell.number, cell.began)
 
     def _running_cell(self) -> CellInfo | None:
-        """Describe the running cell for a recording that is saved during its execution."""
         cell = self._open.outermost()
         if cell is None or cell.measurement is None:
             return None

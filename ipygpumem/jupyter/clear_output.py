@@ -1,7 +1,7 @@
-"""Tracking of ``clear_output(wait=True)``, which clears the output of a cell when the next output arrives.
+"""Tracker of ``clear_output(wait=True)``, which clears the output of a cell when the next output arrives.
 
-A live plot ends each iteration with such a call, so any further output would clear the final plot. If a call is pending
-at the end of a cell, the extension therefore does not show the report, which is available as `ipygpumem.last`.
+Code that draws a live plot ends each iteration with such a call, so any further output would clear the final plot. If a
+call is pending at the end of a cell, the extension does not show the report, which is available as `ipygpumem.last`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
 
 def captured(request: str | None) -> bool:
-    """Return whether an ``ipywidgets.Output`` captures the output of a request (a message ID). Imports no module.
+    """Return whether an ``ipywidgets.Output`` captures the output of a request, without importing ipywidgets.
 
-    Such a widget captures all output of the request, including output sent from other threads. While it does, updates
-    of displays outside the widget are lost.
+    Such a widget captures all output of the request, including output from other threads. During this time, front ends
+    ignore updates of displays outside the widget.
+
+    Args:
+        request: Message ID of the execution request.
     """
     output = getattr(sys.modules.get("ipywidgets.widgets.widget_output"), "Output", None)
     module = sys.modules.get("ipywidgets.widgets.widget")
@@ -34,12 +37,13 @@ def captured(request: str | None) -> bool:
     return any(isinstance(widget, output) and widget.msg_id == request for widget in tuple(widgets.values()))
 
 
-class PendingClear:
+class ClearOutputTracker:
     """Tracker of ``clear_output`` calls in one shell.
 
     Attributes:
-        listeners: Called with the message ID of the request whose output is cleared, which may belong to an earlier
-            cell if a background task calls ``clear_output``. Not called if an ``ipywidgets.Output`` captures the call.
+        listeners: Functions that are called with the message ID of the request whose output is cleared. If a background
+            task clears the output, this can be the request of an earlier cell. The functions are not called if an
+            ``ipywidgets.Output`` captures the call of ``clear_output``.
         waiting: Whether a call with ``wait=True`` is pending.
     """
 
@@ -69,24 +73,26 @@ class PendingClear:
         self._restore = replace_method(self._publisher, "clear_output", clear_output)
 
     def remove(self) -> None:
-        """Restore the publisher's method, unless other code has wrapped it since."""
+        """Restore the publisher's method, unless other code has replaced it since `install`."""
         self._set(waiting=False)
         self._restore()
 
     def waits(self, result: Any) -> bool:
-        """Return whether a call is still pending after the cell with this result, whose value is also output."""
+        """Return whether a call from the cell with this result is still pending, and set `waiting` to False.
+
+        If the cell failed or has a value, then no call is pending, because the traceback or the value is also output.
+        """
         shown = result is None or not result.success or result.result is not None
         waits = self.waiting and not shown and self._waiting_request == self._request()
         self._set(waiting=False)
         return waits
 
     def _request(self) -> str | None:
-        """Return the message ID of the request that the output belongs to; None without a kernel."""
         header = getattr(self._publisher, "parent_header", None)
         return header.get("msg_id") if isinstance(header, dict) else None
 
     def _set(self, *, waiting: bool) -> None:
-        """Set `waiting`. If true, reset it when the next output is displayed or written to a stream."""
+        """Set `waiting`. If it is True, reset it when the next output is displayed or written to a stream."""
         self.waiting = waiting
         for restore in self._restore_outputs:
             restore()
@@ -97,7 +103,7 @@ class PendingClear:
                     self._track(owner, name)
 
     def _track(self, owner: Any, name: str) -> None:
-        """Wrap an output method until its next call, which resets `waiting`."""
+        """Wrap an output method so that its next call resets `waiting` and restores the method."""
         method = getattr(owner, name)
 
         def tracked(*arguments: Any, **options: Any) -> Any:

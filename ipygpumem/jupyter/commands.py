@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from ipygpumem.features.commands.command import Option
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
-
-
+_INDENT = 30
 COMMANDS = (
     Command(
-        "on", "report after every cell that changes memory", (HELP,), lambda notebook, _: notebook.set_reports(on=True)
+        "on", "report after cells that change memory usage", (HELP,), lambda notebook, _: notebook.set_reports(on=True)
     ),
     Command("off", "report only on cells with %%gpumem", (HELP,), lambda notebook, _: notebook.set_reports(on=False)),
     *(command for command in registry.COMMANDS if command.magic is not None or command.subcommands),
@@ -29,15 +28,16 @@ COMMANDS = (
 
 
 def similar_command(statement: str, names: Container[str]) -> tuple[str, str] | None:
-    """Return the undefined name at the start of a statement and the command with a similar name; None if not found."""
+    """Find a misspelled command: a statement that starts with a name which is not in ``names``.
+
+    Returns:
+        A tuple of the misspelled and the correct name, or None if no command has a similar name.
+    """
     match = _NAME.match(statement)
     if match is None or match[0] in names or ASSIGNMENT.match(statement[match.end() :].lstrip()):
         return None
     similar = difflib.get_close_matches(match[0], [command.name for command in COMMANDS], n=1)
     return (match[0], similar[0]) if similar else None
-
-
-_INDENT = 30
 
 
 def help_text() -> str:
@@ -82,7 +82,7 @@ def _option_lines(options: Iterable[Option]) -> list[str]:
         value = f" {option.metavar}" if option.metavar else ""
         flags = str(option.metavar) if option.is_argument else ", ".join(option.flags) + value
         lines += textwrap.wrap(
-            option.help.replace("%%%%", "%%"),
+            option.help,
             110,
             initial_indent=f"  {flags.ljust(_INDENT - 4)}  ",
             subsequent_indent=" " * _INDENT,

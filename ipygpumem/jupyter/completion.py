@@ -1,4 +1,4 @@
-"""Tab completion of commands, options and paths. Requires the matchers of IPython 8.6 or later."""
+"""Tab completion of commands, options and paths, which requires IPython 8.6 or later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)
 
 
 def candidates(line: str) -> list[str] | None:
-    """Return the completions of the last argument of a line; None if the line is not a ``%gpumem`` magic."""
+    """Return the completions of the last argument of a line.
+
+    None means that the line is not a ``%gpumem`` magic or that the argument is a value that cannot be completed.
+    """
     match = _LINE.match(line)
     if match is None or "\n" in match["rest"] or not match["rest"][:1].isspace():
         return None
@@ -42,7 +45,6 @@ def candidates(line: str) -> list[str] | None:
 
 
 def _paths(start: str) -> list[str]:
-    """Return the files and folders whose paths begin with ``start``. Folders end with a slash."""
     paths = sorted(glob.glob(f"{glob.escape(start)}*"))  # noqa: PTH207 (Path would normalize the typed text)
     return [f"{path}/" if Path(path).is_dir() else path for path in paths]
 
@@ -58,7 +60,7 @@ def _complete(typed: str, options: tuple[Option, ...], last: str) -> list[str] |
 
 
 def matcher() -> Any | None:
-    """Return a matcher for ``Completer.custom_matchers``; None if this IPython version does not support matchers."""
+    """Return a matcher for ``Completer.custom_matchers``, or None if this version of IPython has no matchers."""
     try:
         from IPython.core.completer import SimpleCompletion, context_matcher
     except ImportError:

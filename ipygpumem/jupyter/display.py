@@ -1,4 +1,4 @@
-"""Display of results in a shell: as text in terminals, as HTML in notebooks."""
+"""Displays of results in a shell: text in terminals, HTML in notebooks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def is_terminal(shell: Any) -> bool:
-    """Return whether the shell is IPython in a terminal, which shows only text."""
+    """Return whether the shell is IPython in a terminal, which displays only text."""
     return any(kind.__name__ == "TerminalInteractiveShell" for kind in type(shell).__mro__)
 
 
@@ -37,8 +37,12 @@ def uses_color(shell: Any) -> bool:
     return bool(getattr(sys.stdout, "isatty", lambda: False)())
 
 
-class Display:
-    """Mixin for displaying results in ``shell``, which may differ from the shell that ``IPython.display`` uses."""
+class DisplayMixin:
+    """Mixin with methods that display results in a shell.
+
+    Attributes:
+        shell: The shell, which may differ from the one that ``IPython.display`` uses.
+    """
 
     shell: Any
 
@@ -50,12 +54,12 @@ class Display:
     def publish(
         self, bundle: dict[str, str], metadata: dict[str, Any] | None = None, display_id: str | None = None
     ) -> None:
-        """Display a MIME bundle, or replace the display with the given ``display_id``."""
+        """Display a MIME bundle as a new output, or as the new content of the output with this display ID."""
         update: dict[str, Any] = {} if display_id is None else {"transient": {"display_id": display_id}, "update": True}
         self.shell.display_pub.publish(data=bundle, metadata=metadata or {}, **update)
 
     def show_line(self, report: Report, display_id: str | None = None) -> None:
-        """Display the short form of a report."""
+        """Display a report as a single line."""
         bundle = line_bundle(report, color=uses_color(self.shell))
         self.publish(bundle, output_metadata(report), display_id)
 
@@ -64,17 +68,21 @@ class Display:
         self.publish(tables_bundle(tables))
 
     def show_object(self, value: Any) -> None:
-        """Display an object that has a text and an HTML representation."""
+        """Display an object that has the methods ``__str__`` and ``_repr_html_``."""
         self.publish({"text/plain": str(value), "text/html": value._repr_html_()})
 
     def show_image(self, image: Any, text: str) -> None:
-        """Display a PNG image, with text for front ends that do not show images."""
+        """Display a PNG image. Front ends that do not show images display the text instead."""
         data = {"text/plain": text, "image/png": base64.b64encode(image.png).decode()}
         metadata = {"image/png": {"width": image.width, "height": image.height}}
         self.shell.display_pub.publish(data=data, metadata=metadata)
 
     def show_snapshots(self, files: Sequence[str]) -> None:
-        """Display one or more snapshot files side by side. Raise `SnapshotError` if a file is not a snapshot."""
+        """Display one or more snapshot files side by side.
+
+        Raises:
+            SnapshotError: A file cannot be read or is not a snapshot.
+        """
         from ipygpumem.snapshot import Snapshot
         from ipygpumem.viewer import View
         from ipygpumem.viewer.display_target import shell_target
@@ -82,12 +90,12 @@ class Display:
         View([Snapshot.load(file) for file in files]).publish(shell_target(self.shell))
 
     def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileSummary) -> None:
-        """Display a plot of memory by category, with a table for front ends that do not show images."""
+        """Display a plot of memory by category. Front ends that do not show images display a table instead."""
         from ipygpumem.features.profile.timeline_plot import profile_plot
 
         name, text = Path(profile.timeline or "").name, text_tables(category_tables(profile.peaks))
         try:
             self.show_image(profile_plot(timelines, name), text)
         except Exception as error:
-            self.print(f"ipygpumem: no image of {name}: {first_line(error)}")
+            self.print(f"ipygpumem: {name} cannot be shown as an image: {first_line(error)}")
             self.publish({"text/plain": text})

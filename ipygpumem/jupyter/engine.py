@@ -1,6 +1,6 @@
-"""The code that runs on an ipyparallel engine and sends the report of each cell to the client.
+"""Code that runs on an ipyparallel engine and sends the report of each cell to the client.
 
-Reports are published on the engine's data channel before the execution reply. Therefore the reports of completed cells
+A report is published on the engine's data channel before the execution reply. Therefore, the reports of finished cells
 are not lost if the engine dies later.
 """
 
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 
 class _ReportSender:
-    """Sender of reports from this engine to the client."""
-
-    def __init__(self, shell: Any, *, loaded_here: bool) -> None:
+    def __init__(self, shell: Any, *, loaded_by_join: bool) -> None:
         self.shell = shell
-        self.loaded_here = loaded_here
+        self.loaded_by_join = loaded_by_join
         self._count = 0
 
     def __call__(self, report: Report) -> None:
@@ -49,30 +47,33 @@ def _with_peaks(result: RankResult, path: str) -> RankResult:
     try:
         return replace(result, peaks=summarize_peaks(path))
     except SnapshotError as error:
-        return replace(result, note=f"no lines of code: {first_line(error)}")
+        return replace(result, note=f"the lines of code are unknown: {first_line(error)}")
 
 
 class _EngineState:
-    """The report sender of this process; None before `join`."""
-
     sender: _ReportSender | None = None
+    """Sends the reports to the client; None while the engine is not monitored."""
 
 
 def join(number: int) -> None:
-    """Load the extension and send reports to the client. ``number`` is the rank if no launcher has set one."""
+    """Load the extension on this engine and start sending the report of each cell to the client.
+
+    Args:
+        number: ID of the engine. It serves as the rank if no launcher has set a rank.
+    """
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry
     load(shell)
     state = current().state(_EngineState)
     if state.sender is None:
-        state.sender = _ReportSender(shell, loaded_here=not loaded_before)
+        state.sender = _ReportSender(shell, loaded_by_join=not loaded_before)
     current().state(FallbackRank).number = number
     shell.magics_manager.registry["GPUMem"].cells.presenter.send = state.sender
     state.sender.send(KEY, RankResult("", "running", current_rank_info()).to_dict())
 
 
 def leave() -> None:
-    """Undo `join`."""
+    """Stop sending reports to the client, and unload the extension if `join` has loaded it."""
     state = current().state(_EngineState)
     sender, state.sender = state.sender, None
     if sender is None:
@@ -81,5 +82,5 @@ def leave() -> None:
     magics = sender.shell.magics_manager.registry.get("GPUMem")
     if magics is not None:
         magics.cells.presenter.send = None
-    if sender.loaded_here:
+    if sender.loaded_by_join:
         unload(sender.shell)

@@ -32,7 +32,7 @@ _OBSERVED = ["preload", "devices", "oom_snapshot", "log"]
 
 
 class _Extension:
-    """The extension in one shell, with callbacks that undo its changes to the shell."""
+    """The extension in one shell, with functions that undo its changes to the shell."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -40,7 +40,7 @@ class _Extension:
         self.magics = GPUMem(shell, current(), config)
         self._outside_setting = OutsideSetting(self.magics)
         self._installed = contextlib.ExitStack()
-        # other code may have removed what the extension added
+        # other code may have removed objects that the extension added
         self._installed.enter_context(contextlib.suppress(ValueError, AttributeError))
 
     def install(self) -> None:
@@ -100,7 +100,6 @@ class _Extension:
         )
 
     def start(self) -> None:
-        """Preload PyTorch and its first kernels, take the baseline and print it."""
         session, magics = current(), self.magics
         session.monitor.selected = None  # the preloaded device may differ from the monitored devices
         baseline = session.preload(magics.preload, reset_peaks=magics.peaks == "exact")
@@ -126,7 +125,7 @@ class _Extension:
         elif change["name"] == "oom_snapshot":
             message = self.magics.cells.ooms.history.configure(change["new"])
             if message:
-                print(f"ipygpumem: {message}")  # noqa: T201 (the recording that starts has a cost)
+                print(f"ipygpumem: {message}")  # noqa: T201 (the recording slows down the cells)
         elif change["new"] != "off":
             self.start()
 
@@ -137,7 +136,7 @@ class _Extension:
             record.close()
 
     def _end_session(self) -> None:
-        """Release the state that all shells of the process share."""
+        """Reset the state that all shells of the process share."""
         session, names = current(), naming()
         if self.magics.log is not None:
             session_reports().log = None
@@ -153,11 +152,11 @@ class _Extension:
         self._installed.close()
 
 
-class _Extensions(weakref.WeakKeyDictionary[Any, _Extension]):
+class _LoadedExtensions(weakref.WeakKeyDictionary[Any, _Extension]):
     """Loaded extensions by shell."""
 
     def close(self) -> None:
-        """Unload all extensions, unless they belong to the parent of a forked process."""
+        """Unload all extensions, unless this is a forked process whose parent has loaded them."""
         for shell in () if current().forked else tuple(self):
             self.pop(shell).remove()
 
@@ -170,7 +169,7 @@ def load(shell: Any) -> None:
     """Load the extension into a shell, unless it is already loaded."""
     if current().forked:  # the parent process used the package before the fork
         close()
-    extensions = current().state(_Extensions)
+    extensions = current().state(_LoadedExtensions)
     if shell not in extensions:
         extension = extensions[shell] = _Extension(shell)
         try:
@@ -182,7 +181,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Undo everything that `load` did."""
-    extension = current().state(_Extensions).pop(shell, None)
+    """Unload the extension from a shell and restore the changed objects of the shell."""
+    extension = current().state(_LoadedExtensions).pop(shell, None)
     if extension is not None:
         extension.remove()

@@ -1,9 +1,10 @@
 """Input transformer that replaces the line ``%%gpumem`` with a call and leaves the body of the cell unchanged.
 
-An ordinary cell magic would run the body itself. Then a failing cell would count as successful, ``await`` would not
-work, and the last value and the line numbers in tracebacks would be lost.
+An ordinary cell magic would have to run the body itself. Then IPython would regard a failing cell as successful,
+``await`` would not work, and the value of the last expression and the line numbers in tracebacks would be lost.
 
-IPython removes prompts and indentation based on the first line of the cell, so this module removes them from the body.
+IPython removes prompts and indentation only if the first line of a cell has them. Because that line is ``%%gpumem``,
+this module applies the same transformations to the body.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _HELP = {"-h", "--help"}
 
 
 def rewrite(lines: list[str]) -> list[str]:
-    """Rewrite the lines of a cell, including line endings, if the first line is ``%%gpumem``."""
+    """Return the lines of a cell, with the line ``%%gpumem`` replaced by a call if it is the first line."""
     match = _FIRST_LINE.fullmatch(lines[0].rstrip()) if lines else None
     if match is None:
         return lines
@@ -32,12 +33,12 @@ def rewrite(lines: list[str]) -> list[str]:
     return [_line_magic(BEGIN, options), *_body(lines[1:])]
 
 
-# check_complete must see the cell magic in terminals, where IPython would otherwise run the first line alone
+# prevents IPython's check_complete from calling this function: a terminal would run the rewritten first line alone
 rewrite.has_side_effects = True  # type: ignore[attr-defined]
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Transform the body as IPython transforms a cell, including a cell magic on its first line."""
+    """Transform the body of a cell as IPython transforms an entire cell, whose first line can be a cell magic."""
     first = next((index for index, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return lines

@@ -1,7 +1,7 @@
-"""Live display of memory usage below a running cell, which the report of the cell replaces.
+"""Live displays of memory usage below running cells. The report of a cell replaces its live display.
 
-A single thread sends and updates the displays of cells that run longer than two seconds. Each message has the cell's
-parent header, so that front ends assign the message to this cell even if other code is running.
+A single thread creates and updates the displays of cells that run longer than two seconds. Each message has the parent
+header of its cell, so that front ends show the message below this cell even if other code is running.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipygpumem.core.reading import Reading
-    from ipygpumem.jupyter.clear_output import PendingClear
+    from ipygpumem.jupyter.clear_output import ClearOutputTracker
     from ipygpumem.measurement.runtime import Runtime
 
 DELAY = 2.0
@@ -33,10 +33,10 @@ _CHART_POINTS = 110
 """Maximum number of points in the chart, each two pixels wide."""
 
 
-class OutputTail:
+class IncompleteLineTracker:
     """Tracker of incomplete lines at the end of stdout and stderr, such as the line of a progress bar.
 
-    A display in the middle of such a line would split it, and the first part of the progress bar would remain visible.
+    A display after such a line would split it, and the first part of the progress bar would remain visible.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class OutputTail:
         self._restore: list[Callable[[], None]] = []
 
     @property
-    def open(self) -> bool:
-        """Whether a stream ends in an incomplete line."""
+    def incomplete(self) -> bool:
+        """Whether a stream ends with an incomplete line."""
         return any(character not in {"", "\n"} for character in self._last_characters.values())
 
     def install(self) -> None:
-        """Start tracking. Streams that cannot be patched are not tracked."""
+        """Start tracking the streams whose ``write`` method can be replaced."""
         for index, stream in enumerate((sys.stdout, sys.stderr)):
             with contextlib.suppress(AttributeError):
                 self._restore.append(replace_method(stream, "write", self._tracked(index, stream.write)))
@@ -65,16 +65,22 @@ class OutputTail:
         return tracked_write
 
     def remove(self) -> None:
-        """Stop tracking. Restore the streams, unless other code has patched them since."""
+        """Stop tracking and restore the streams, unless other code has replaced their methods since `install`."""
         for restore in self._restore:
             restore()
         self._restore.clear()
 
 
-class LiveCell:
-    """The live display of one cell. ``request`` is the message ID of its execution request."""
+class LiveDisplay:
+    """The live display of one cell.
 
-    def __init__(self, shell: Any, clearing: PendingClear, number: Callable[[], int | None]) -> None:
+    Attributes:
+        request: Message ID of the execution request of the cell; None if the request has no header.
+        start: Time at which the cell started, as returned by `time.perf_counter`.
+        line_tracker: Tracker of incomplete lines in the output of the cell.
+    """
+
+    def __init__(self, shell: Any, clearing: ClearOutputTracker, number: Callable[[], int | None]) -> None:
         self._shell = shell
         self._publisher = shell.display_pub
         self._clearing = clearing
@@ -90,19 +96,19 @@ class LiveCell:
         self._cleared = False
         self._ended = False
         self.start = time.perf_counter()
-        self.stream_tail = OutputTail()
+        self.line_tracker = IncompleteLineTracker()
 
     def begin(self) -> None:
         """Start tracking the output of the cell."""
-        self.stream_tail.install()
+        self.line_tracker.install()
         self._clearing.listeners.append(self._on_clear)
 
     def update(self, reading: Reading) -> None:
-        """Show a new reading. The display is not created while the output ends in an incomplete line.
+        """Show a new reading. The display is created once the output of the cell ends with a complete line.
 
-        Nothing is sent while an output widget captures the output of the cell. If the capture may have started while
-        the display was being created, its position is unknown. It is then not updated, and the report is displayed
-        separately.
+        Nothing is sent while an output widget captures the output of the cell. If a widget may have started to do so
+        while the display was being created, the position of the display is unknown. In this case, the display is not
+        updated and the report is displayed separately.
         """
         self._add(reading)
         bundle = live_bundle(self._history, time.perf_counter() - self.start, self._number())
@@ -111,7 +117,7 @@ class LiveCell:
                 return
             if self._display_id:
                 self._send("update_display_data", bundle, self._display_id)
-            elif not self.stream_tail.open:
+            elif not self.line_tracker.incomplete:
                 display_id = f"ipygpumem-{uuid.uuid4().hex}"
                 if self._send("display_data", bundle, display_id):
                     self._display_id = display_id
@@ -122,7 +128,6 @@ class LiveCell:
             self._cleared = True
 
     def _add(self, reading: Reading) -> None:
-        """Add a reading to the chart. If the chart is full, remove every second point and halve the resolution."""
         history = self._history
         if len(history) == _CHART_POINTS:
             history[:] = [*history[:-1:2], history[-1]]
@@ -134,7 +139,7 @@ class LiveCell:
         self._readings += 1
 
     def _send(self, kind: str, bundle: dict[str, str], display_id: str) -> bool:
-        """Send a display or an update. Return False if an output widget would capture the message."""
+        """Send a message. Return False without sending it if an output widget would capture it."""
         publisher = self._publisher
         content = {"data": bundle, "metadata": {}, "transient": {"display_id": display_id}}
         message = publisher.session.msg(kind, content, parent=self._parent)
@@ -149,12 +154,15 @@ class LiveCell:
             self._ended = True
         if self._on_clear in self._clearing.listeners:
             self._clearing.listeners.remove(self._on_clear)
-        self.stream_tail.remove()
+        self.line_tracker.remove()
 
     def take(self, *, waits: bool = False) -> str | None:
-        """Return the display ID for the final update by the caller; None if a new display is required.
+        """Stop updates and return the display ID, with which the caller can replace the content of the display.
 
-        ``waits``: whether ``clear_output(wait=True)`` is pending, so that previous output is still visible.
+        None means that the display does not exist or no longer exists.
+
+        Args:
+            waits: Whether a call of ``clear_output(wait=True)`` is pending, so that previous output is still visible.
         """
         with self._lock:
             self._ended = True
@@ -168,7 +176,7 @@ class LiveCell:
         return display_id
 
     def empty(self, display_id: str) -> None:
-        """Clear the content of a display that no report replaces."""
+        """Clear the content of the display with this ID."""
         self._send("update_display_data", {"text/plain": "", "text/html": ""}, display_id)
 
     def retract(self) -> None:
@@ -178,27 +186,31 @@ class LiveCell:
             self.empty(display_id)
 
 
-class LiveDisplays:
-    """Live displays of one shell and the thread that updates them.
+class LiveDisplayUpdater:
+    """Creates the live displays of one shell and updates them in a separate thread.
 
     Attributes:
-        available: Whether the shell belongs to a kernel that can send messages from another thread.
+        available: Whether the shell belongs to a kernel that can send messages from other threads.
     """
 
-    def __init__(self, shell: Any, runtime: Runtime, clearing: PendingClear) -> None:
+    def __init__(self, shell: Any, runtime: Runtime, clearing: ClearOutputTracker) -> None:
         self._shell = shell
         self.available = all(hasattr(shell.display_pub, name) for name in ("session", "pub_socket", "topic"))
         self._clearing = clearing
         self._poller = Poller(runtime.monitor)
-        self._cells: tuple[LiveCell, ...] = ()
+        self._cells: tuple[LiveDisplay, ...] = ()
         self._lock = threading.Lock()
         self._thread = WorkerThread("ipygpumem-live", self._update)
 
-    def begin(self, number: Callable[[], int | None]) -> LiveCell | None:
-        """Start the live display of a cell with execution count ``number()``; None if it would not be visible."""
+    def begin(self, number: Callable[[], int | None]) -> LiveDisplay | None:
+        """Start the live display of a cell, or return None if the front end cannot update displays.
+
+        Args:
+            number: Function that returns the execution count of the cell, or None if it is not known yet.
+        """
         if not shell_target(self._shell).updates:
             return None
-        cell = LiveCell(self._shell, self._clearing, number)
+        cell = LiveDisplay(self._shell, self._clearing, number)
         try:
             cell.begin()
             with self._lock:
@@ -212,8 +224,8 @@ class LiveDisplays:
             raise
         return cell
 
-    def end(self, cell: LiveCell | None) -> None:
-        """Stop updating the display of a cell, which only the caller may update afterwards."""
+    def end(self, cell: LiveDisplay | None) -> None:
+        """Stop updating the live display of a cell."""
         if cell is None:
             return
         cell.end()

@@ -36,8 +36,8 @@ from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import CellMeasurements
 from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text, similar_command
-from ipygpumem.jupyter.display import Display
-from ipygpumem.jupyter.namespace import compile_statement, filled, functions, run_statement
+from ipygpumem.jupyter.display import DisplayMixin
+from ipygpumem.jupyter.namespace import compile_statement, expanded_path, function_regions, run_statement
 from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
 from ipygpumem.jupyter.settings import Settings
 
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 
 @magics_class
-class GPUMem(Magics, Settings, Display):
-    """GPU memory of each cell: settings of the extension ipygpumem."""
+class GPUMem(Magics, Settings, DisplayMixin):
+    """Magics, settings and displays of the extension ipygpumem, which measures the GPU memory of each cell."""
 
     def __init__(self, shell: Any, runtime: Runtime, config: Any = None) -> None:
         super().__init__(shell=shell, parent=shell, config=config)
@@ -64,15 +64,15 @@ class GPUMem(Magics, Settings, Display):
         self._report_when_on = "changed"
 
     def expand(self, text: str) -> str:
-        """Replace ``{name}`` in a path with the value of a variable."""
-        return filled(self.shell, text)
+        """Replace each ``{name}`` in a path with the value of the variable."""
+        return expanded_path(self.shell, text)
 
     def output_path(self, text: str) -> Path:
         """Expand the path of an output file and check that the file can be written."""
         return check_path(self.expand(text))
 
     def evaluate(self, name: str) -> Any:
-        """Return the object with this name in the notebook's namespace."""
+        """Return the object with a name, such as ``net.encoder``, in the notebook's namespace."""
         return resolve_name(name, self.shell.user_ns.__getitem__)
 
     def set_reports(self, *, on: bool) -> None:
@@ -86,7 +86,7 @@ class GPUMem(Magics, Settings, Display):
     @no_var_expand
     @line_magic("_gpumem_begin")
     def begin(self, line: str) -> None:
-        """Start the measurement of a ``%%gpumem`` cell, whose first line is replaced by a call of this magic."""
+        """Start the measurement of a ``%%gpumem`` cell. Its first line has been replaced by a call of this magic."""
         if self.session.forked:
             return
         arguments = _parse("%%gpumem", CELL, line)
@@ -142,7 +142,6 @@ class GPUMem(Magics, Settings, Display):
             return None if command.magic is None else command.magic(self, arguments)
 
     def _breakdown(self, arguments: argparse.Namespace) -> Any:
-        """Show the current memory breakdown."""
         reading = self.session.reading()
         if arguments.device:
             with _usage_errors("%gpumem"):
@@ -155,7 +154,7 @@ class GPUMem(Magics, Settings, Display):
         return show_result(self, arguments, reading, show)
 
     def _run_unmeasured(self, line: str, cell: str | None, local_ns: Any) -> Any:
-        """Run code without measuring it in a forked process, which must not use CUDA or NVML."""
+        """Run code without measuring it, because a forked process must not use CUDA or NVML."""
         __tracebackhide__ = True
         if cell is not None:
             return self.shell.run_cell(cell).raise_error()
@@ -177,7 +176,7 @@ class GPUMem(Magics, Settings, Display):
         return None if statement.rstrip().endswith(";") else value
 
     def _cell(self, line: str, cell: str) -> Any:
-        """Run ``%%gpumem`` called as a function, as in exported scripts."""
+        """Run ``%%gpumem`` when it is called as a function, as in scripts exported from notebooks."""
         arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
             self.print(help_text())
@@ -192,7 +191,6 @@ class GPUMem(Magics, Settings, Display):
         return None
 
     def _cell_options(self, program: str, arguments: argparse.Namespace, text: str) -> CellOptions:
-        """Validate the options before running the code ``text``."""
         with _usage_errors(program):
             plan = self._plan(arguments, text)
         # %%gpumem without options shows the full breakdown
@@ -212,7 +210,7 @@ class GPUMem(Magics, Settings, Display):
         return make_plan(
             self.session,
             devices=None if devices is None else self.session.monitor.parse_devices(devices),
-            lines=functions(arguments.function, self.shell.user_ns, text) if with_lines else None,
+            lines=function_regions(arguments.function, self.shell.user_ns, text) if with_lines else None,
             all_functions=not arguments.function,
             peak_lines=not arguments.quiet,
             modules=modules,
@@ -239,7 +237,7 @@ def _parse(program: str, options: tuple[Option, ...], line: str) -> argparse.Nam
 
 @contextlib.contextmanager
 def _usage_errors(program: str) -> Iterator[None]:
-    """Convert errors of this package to IPython's ``UsageError``, which is shown without a traceback."""
+    """Convert this package's errors to IPython's ``UsageError``, which IPython shows without a traceback."""
     try:
         yield
     except IpyGpuMemError as error:

@@ -1,4 +1,4 @@
-"""Access to the notebook's namespace: variables in paths, functions, and execution of statements."""
+"""Operations in the notebook's namespace: expanding paths, finding functions and running statements."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def filled(shell: Any, text: str) -> str:
+def expanded_path(shell: Any, text: str) -> str:
     """Replace each ``{name}`` in a path with the value of a variable of the notebook.
 
-    ``{host}`` expands to the host name, ``{time}`` to the current time, and ``{rank}``, unless it is a variable, to the
-    rank of this process or engine.
+    ``{host}`` expands to the host name and ``{time}`` to the current time. If there is no variable ``rank``, then
+    ``{rank}`` expands to the rank of this process or engine.
 
     Raises:
         OptionError: A name cannot be expanded, or the path contains the unsupported form ``$name``.
@@ -46,7 +46,15 @@ def filled(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile a statement as IPython does. Return a tuple of its code and of the expression for its value, or None."""
+    """Compile a statement as IPython does.
+
+    Returns:
+        A tuple of two code objects: the statement without its last expression, and that expression. The second item is
+        None if the statement does not end with an expression.
+
+    Raises:
+        UsageError: The statement is invalid or contains ``await``.
+    """
     text = shell.transform_cell(statement)
     # IPython 9.16 increments its counter before it runs a cell, so use the count in the result of the running cell
     number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
@@ -73,11 +81,11 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
     return None if value is None else eval(value, shell.user_ns, local_ns)  # noqa: S307 (as above)
 
 
-def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Return the source regions of the named functions and methods, except those that the code in ``text`` defines.
+def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
+    """Return the source regions of the named functions and methods, without those that the code ``text`` defines.
 
     Raises:
-        OptionError: A name does not refer to a function, or the source code is not available.
+        OptionError: A name does not refer to a function, or the source code of the function is not available.
     """
     texts = SourceCode(notebook_sources())
     defined = _defined_names(text)
@@ -96,7 +104,6 @@ def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> 
 
 
 def _defined_names(text: str) -> set[str]:
-    """Return the names of the functions and methods that the code defines, such as ``Net.forward``."""
     tree = SourceCode({"": text}).tree("")
     if tree is None:
         return set()

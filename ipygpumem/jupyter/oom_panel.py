@@ -1,4 +1,4 @@
-"""The panel below a cell that ran out of device memory."""
+"""Panel below a cell that ran out of device memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class OomPanel:
     """Panel that explains the failed allocations in a cell.
 
     Attributes:
-        observer: Observer of the allocations that have failed since the last panel.
+        observer: Observer that stores the allocations that failed since the previous panel.
         history: Allocation history that is saved when an allocation fails.
-        report: Report of the cell; None unless it is shown with the panel.
+        report: Report of the cell if it is shown together with the panel, otherwise None.
     """
 
     def __init__(self, magics: GPUMem, history: OomHistory) -> None:
@@ -33,14 +33,14 @@ class OomPanel:
         self.report: Report | None = None
 
     def install(self) -> None:
-        """Observe failed allocations once CUDA has been initialized."""
+        """Start observing failed allocations as soon as CUDA is initialized."""
         self._monitor.call_when_started(self._listen)
 
     def _listen(self) -> None:
         self.observer.listen(self.history.save)
 
     def show(self, result: Any) -> None:
-        """Show the panel below a cell in which allocations failed."""
+        """Show the panel below the cell with this result, in which allocations failed."""
         count = self.observer.count
         failures = self.observer.take()
         # a cell that failed did not catch the error, even if it raised a different one
@@ -53,12 +53,12 @@ class OomPanel:
             self._magics.show_line(self.report)
 
     def discard(self) -> None:
-        """Discard failed allocations of a cell that has no report."""
+        """Discard the failed allocations of a cell that has no report."""
         if self.observer.count:
             self.observer.take()
 
     def remove(self) -> None:
-        """Stop observing."""
+        """Stop observing failed allocations."""
         self._monitor.cancel_when_started(self._listen)
         self.history.configure(None)
         self.observer.stop()

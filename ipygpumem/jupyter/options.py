@@ -1,4 +1,4 @@
-"""The options of ``%%gpumem`` and ``%gpumem STATEMENT``."""
+"""Options of ``%%gpumem`` and ``%gpumem STATEMENT``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SNAPSHOT = Option(
     ("--snapshot",),
     "PATH",
     "record the allocation history and write it to PATH, even if the code fails; {name} expands to the value of a "
-    "variable, {host} to the host name, {time} to the start time, {rank} to the rank or engine number",
+    "variable, {host} to the host name, {time} to the start time, and {rank} to the rank or engine ID",
     path=True,
 )
 _VIEW = Option(
@@ -33,22 +33,21 @@ _LINES = (
     Option(
         ("--lines",),
         None,
-        "report memory usage by source line (level, peak, allocated, freed, held) in the cell and in functions of the "
-        "notebook that it called",
+        "report the memory usage of each line of the cell and of the notebook functions that it calls",
     ),
     Option(
         ("-f", "--function"),
         "NAME",
-        "report the lines of this function or method (train, Net.forward, model) instead of all functions of the "
-        "notebook; can be repeated",
+        "report the lines of this function or method (such as train, Net.forward or model) instead of all functions of "
+        "the notebook; can be repeated",
         many=True,
     ),
 )
 _MODULES = Option(
     ("--modules",),
     "NAME",
-    "report this model's memory usage by module and phase (forward, backward, optimizer) of a training or inference "
-    "step",
+    "report this model's memory usage by module and by phase (forward, backward, optimizer) during training or "
+    "inference steps",
 )
 _OUTSIDE = Option(
     ("--outside",),
@@ -82,11 +81,13 @@ _ENGINES = (
     Option(
         ("--engines",),
         None,
-        "run the cell with these options on the engines that %gpumem engines monitors, as %%px does: "
-        "--snapshot run_{rank}.pickle records on each engine, and the report names the engine and line that differ",
+        "run the cell on the engines that %gpumem engines monitors, as %%px does; with --snapshot run_{rank}.pickle, "
+        "the report compares a typical engine with the engine that differs most, line by line",
     ),
     Option(
-        ("--collect",), "FOLDER", "copy the engines' snapshots to this local folder; requires --engines and --snapshot"
+        ("--collect",),
+        "FOLDER",
+        "copy the engines' snapshots to this local directory; requires --engines and --snapshot",
     ),
 )
 _MEASURED = (_TABLE, _SNAPSHOT, _VIEW, *RECORDING, *_LINES, _MODULES, _OUTSIDE, *_PROFILE, *_LIMITS)
@@ -110,18 +111,22 @@ def parse_options(program: str, options: tuple[Option, ...], line: str) -> argpa
 
 
 def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
-    """Split a line into its leading options and the statement after them."""
+    """Split a line into its leading options and the statement after them.
+
+    A semicolon at the end of the line belongs to the statement and is ignored if there is no statement.
+    """
+    text = line.rstrip("; ")
     with_value = {flag for option in options for flag in option.flags if option.metavar is not None}
     flags = {flag for option in options for flag in option.flags}
     switches = {flag[1] for flag in flags - with_value if len(flag) == len("-q")}
     end = 0
-    while (argument := _ARGUMENT.match(line, end)) is not None and argument[1].startswith("-"):
+    while (argument := _ARGUMENT.match(text, end)) is not None and argument[1].startswith("-"):
         flag = argument[1]
         if flag.split("=")[0] not in flags and not (len(flag) > 1 and set(flag[1:]) <= switches):
             if flag.startswith("--"):  # the parser rejects unknown options, whereas -x and -1 are valid statements
-                return line, ""
+                return text, ""
             break
         end = argument.end()
-        value = _ARGUMENT.match(line, end) if flag in with_value else None
+        value = _ARGUMENT.match(text, end) if flag in with_value else None
         end = end if value is None else value.end()
-    return line[:end], line[end:].lstrip()
+    return text[:end], line[end:].lstrip() if end < len(text) else ""

@@ -223,6 +223,26 @@ def test_values(fake_gpu, make_notebook, line, value):
     assert len(notebook.reports) == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("%gpumem who --new -o;", "Holders"),
+        ("%gpumem who --new -o ;", "Holders"),
+        ("%gpumem explain;", "NoneType"),
+        ("%gpumem env --help;", "NoneType"),
+        ("%gpumem record start;", "NoneType"),
+        ("%gpumem -d 0 -o;", "Reading"),
+        ("%gpumem ;", "NoneType"),
+        ("%gpumem -o 6 * 7;", "Report"),
+    ],
+)
+def test_semicolon_at_end_of_line_is_ignored(gpu_notebook, line, kind):
+    gpu_notebook.run("%gpumem who")
+    result = gpu_notebook.run(line)
+    assert result.success, result
+    assert type(result.value).__name__ == kind
+
+
 def test_statement_within_function_sees_local_names(cpu_notebook):
     result = cpu_notebook.run(
         "def f(n):\n    get_ipython().run_line_magic('gpumem', '-q -v facts n + 1')\n    return n\nf(3)"

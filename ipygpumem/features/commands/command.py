@@ -121,8 +121,11 @@ ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 
 
 def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str] | None:
-    """Split a line into a command and its arguments; None for a statement, such as ``history = fit(x)``."""
-    name, _, arguments = line.strip().partition(" ")
+    """Split a line into a command and its arguments, or return None for a statement such as ``history = fit(x)``.
+
+    A semicolon at the end of the line, which suppresses the output of other IPython commands, is ignored.
+    """
+    name, _, arguments = line.strip().rstrip("; ").partition(" ")
     arguments = arguments.strip()
     for command in commands:
         if command.name == name and not ASSIGNMENT.match(arguments):
@@ -186,9 +189,10 @@ def add_shell_command(subparsers: Any, command: Command) -> None:
 
 
 def _argparse_options(option: Option, many: str) -> dict[str, Any]:
+    description = option.help.replace("%", "%%")  # argparse expands percent signs
     if option.metavar is None:
-        return {"action": "store_true", "help": option.help}
-    settings: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
+        return {"action": "store_true", "help": description}
+    settings: dict[str, Any] = {"metavar": option.metavar, "help": description}
     if option.is_argument:
         settings["nargs"] = many if option.many else None
     elif option.many:

@@ -157,7 +157,7 @@ HISTORY = Command(
 NOTEBOOK = Command(
     "notebook",
     "list the memory usage of each cell of an executed notebook, without a kernel",
-    _options("a notebook (.ipynb) that was run with %%load_ext ipygpumem"),
+    _options("a notebook (.ipynb) that was run with %load_ext ipygpumem"),
     shell=partial(_shell, read=read_notebook),
 )
 COMPARE = Command(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ipygpumem.jupyter.live_display import OutputTail
+from ipygpumem.jupyter.live_display import IncompleteLineTracker
 
 pytestmark = pytest.mark.ipython
 
@@ -30,20 +30,20 @@ def put(monkeypatch):
 )
 def test_incomplete_line_is_detected(monkeypatch, texts, still_open):
     out, _ = put(monkeypatch)
-    tail = OutputTail()
+    tail = IncompleteLineTracker()
     tail.install()
     for text in texts:
         sys.stdout.write(text)
-    assert tail.open is still_open
+    assert tail.incomplete is still_open
     sys.stderr.write("a bar 3%")
-    assert tail.open
+    assert tail.incomplete
     tail.remove()
     assert out.getvalue() == "".join(texts)
 
 
 def test_streams_are_restored(monkeypatch):
     out, err = put(monkeypatch)
-    tail = OutputTail()
+    tail = IncompleteLineTracker()
     tail.install()
     tail.remove()
     assert "write" not in vars(out)
@@ -59,7 +59,7 @@ def test_streams_are_restored(monkeypatch):
 
 def test_later_patches_are_kept(monkeypatch):
     out, _ = put(monkeypatch)
-    tail = OutputTail()
+    tail = IncompleteLineTracker()
     tail.install()
     own_write = out.write
     out.write = lambda text: own_write(text.upper())
@@ -70,18 +70,18 @@ def test_later_patches_are_kept(monkeypatch):
 
 def test_errors_of_the_stream_are_raised(monkeypatch):
     put(monkeypatch)
-    tail = OutputTail()
+    tail = IncompleteLineTracker()
     tail.install()
     with pytest.raises(TypeError):
         sys.stdout.write(5)
-    assert not tail.open
+    assert not tail.incomplete
     tail.remove()
 
 
 def test_streams_that_cannot_be_patched(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", object())
-    tail = OutputTail()
+    tail = IncompleteLineTracker()
     tail.install()
-    assert not tail.open
+    assert not tail.incomplete
     tail.remove()
