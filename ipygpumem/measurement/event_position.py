@@ -17,14 +17,9 @@ EventPosition: TypeAlias = dict[int, int]
 
 def event_position() -> EventPosition:
     """Return the current position. Devices whose allocator has no counters are missing."""
-    torch = pytorch.started()
-    if torch is None:
-        return {}
     position = {}
     stats = current().peaks.stats
-    for index in range(torch.cuda.device_count()):
-        if not pytorch.has_context(torch, index):
-            continue
+    for index in pytorch.devices_in_use():
         try:
             counts = stats(index)["allocation"]["all"]
         except RuntimeError:  # a pluggable allocator

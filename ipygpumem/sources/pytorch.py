@@ -74,6 +74,12 @@ def has_context(torch: Any, index: int) -> bool:
     return bool(torch._C._cuda_hasPrimaryContext(index))
 
 
+def devices_in_use() -> list[int]:
+    """Return the indices of the devices on which this process has a primary context."""
+    torch = started()
+    return [] if torch is None else [index for index in range(torch.cuda.device_count()) if has_context(torch, index)]
+
+
 def backend(torch: Any) -> str:
     """Return the name of PyTorch's CUDA allocator backend, for example ``native`` or ``cudaMallocAsync``."""
     return str(torch.cuda.get_allocator_backend())

@@ -19,7 +19,7 @@ from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.features.limits.model import ExceededLimit
 from ipygpumem.features.lines.model import AllocationSite, DeviceLines, LineUsage, PeakLines, SourceLine, SourceListing
-from ipygpumem.features.modules.model import BytesByKind, ModuleRow, ModuleTree, StepPhase
+from ipygpumem.features.modules.model import MemoryKindUsage, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
 from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
 
@@ -43,7 +43,7 @@ PEAK_LINES = PeakLines("cuda:0", (AllocationSite("train.py:3", 512, 1),), Alloca
 TREE = ModuleTree(
     device="cuda:0",
     phases=(StepPhase("forward", 2, 0.5, 10, 20, None),),
-    parts=(BytesByKind("activations", 3, 0),),
+    parts=(MemoryKindUsage("activations", 3, 0),),
     rows=(ModuleRow("", "Net", 0, 1, 2, 3, 4, 5, None, 6, 7, 8, "compiled"),),
     rounding=(None, 1),
     pending=(0, -2),

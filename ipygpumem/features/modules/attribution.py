@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 DDP = "DistributedDataParallel"
 _KIND_CODES: dict[MemoryKind, int] = {kind: code for code, kind in enumerate(MEMORY_KINDS)}
 _FORWARD = len(MEMORY_KINDS)  # provisional: becomes activation or temporary, depending on whether it outlives the call
-_OTHER_CODE = _KIND_CODES["not the model's"]
+_OTHER_CODE = _KIND_CODES["outside the model"]
 
 
 class AttributedAllocations:
     """The allocations of one device with their memory kinds and modules.
 
     Attributes:
-        kind: Index of each allocation's kind in `MEMORY_KINDS`.
-        module: Module number of each allocation; -1 if it belongs to no module.
+        kind: Index into `MEMORY_KINDS` for each allocation.
+        module: Module index of each allocation; -1 for allocations that belong to no module.
     """
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, places: EventLookup, tracker: ModuleTracker) -> None:
@@ -52,13 +52,13 @@ class AttributedAllocations:
         self.kind[forward] = _KIND_CODES["forward, temporary"]
         self.kind[forward & outlives_call] = _KIND_CODES["activations"]
         # allocations of DistributedDataParallel itself are gradient buckets
-        wrappers = [number for number, module in enumerate(tracker.modules) if module.type == DDP]
+        wrappers = [index for index, module in enumerate(tracker.modules) if module.type == DDP]
         buckets = forward & outlives_call & np.isin(self.module, wrappers)
         self.kind[buckets], self.module[buckets] = _OTHER_CODE, -1
         self._attribute_by_address(f"cuda:{timeline.device}")
 
     def _attribute_events(self, roots: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
-        """Return arrays ``(kind, module, call_end)`` by event. ``call_end`` is where the outermost call ends."""
+        """Return the kind, the module and the last event of the outermost module call for each event, as arrays."""
         count = len(self._timeline.trace)
         kind = np.full(count, _OTHER_CODE, np.int64)
         module = np.full(count, -1, np.int64)
@@ -86,11 +86,10 @@ class AttributedAllocations:
                     during = slice(outermost_start[call.thread], first)
                     call_end[during][(module[during] >= 0) & (roots[during] == call.root)] = first - 1
             running = [thread_stack[-1] for thread_stack in stacks.values() if thread_stack]
-            _attribute_between(running, slice(first, last), roots, kind, module)
+            _attribute_span(running, slice(first, last), roots, kind, module)
         return kind, module, call_end
 
     def _attribute_by_address(self, device: str) -> None:
-        """Recognize parameters, buffers, gradients and optimizer state by their addresses."""
         allocations = self._timeline.allocations
         if not len(allocations):
             return
@@ -116,30 +115,29 @@ class AttributedAllocations:
                     owners[allocation] = code, storage.module
                 elif code == previous[0] and storage.module != previous[1]:  # several modules share the storage
                     owners[allocation] = code, self._common_parent(previous[1], storage.module)
-        for allocation, (code, number) in owners.items():
-            self.kind[allocation], self.module[allocation] = code, number
+        for allocation, (code, index) in owners.items():
+            self.kind[allocation], self.module[allocation] = code, index
 
     def _common_parent(self, first: int, second: int) -> int:
-        """Return the innermost module that contains both modules."""
-        while first != second:  # a parent has a lower number than its submodules
+        while first != second:  # a parent has a lower index than its submodules
             first, second = min(first, second), self._tracker.modules[max(first, second)].parent
         return first
 
     def of_kind(self, *kinds: MemoryKind) -> Mask:
-        """Return a mask of the allocations of the given kinds."""
+        """Return a mask that selects the allocations of the given kinds."""
         return np.isin(self.kind, [_KIND_CODES[kind] for kind in kinds])
 
     def alive(self, event: int) -> Mask:
-        """Return a mask of the allocations that are in use right after an event."""
+        """Return a mask that selects the allocations in use immediately after an event."""
         allocations = self._timeline.allocations
         return (allocations.start <= event) & (allocations.end > event)
 
     def total(self, rows: Mask) -> int:
-        """Return the total requested bytes of the allocations in ``rows``."""
+        """Return the total requested size in bytes of the allocations that a mask selects."""
         return int(self._timeline.allocations.size[rows].sum())
 
     def by_module(self, rows: Mask) -> list[int]:
-        """Return the requested bytes of the allocations in ``rows`` for each module, excluding its submodules."""
+        """Return the total requested size in bytes of the selected allocations by module, excluding submodules."""
         sums = np.zeros(len(self._tracker.modules), np.int64)
         owned = rows & (self.module >= 0)
         np.add.at(sums, self.module[owned], self._timeline.allocations.size[owned])
@@ -147,7 +145,7 @@ class AttributedAllocations:
         return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
-        """Return ``(event, bytes)`` for the peak of the allocations in ``rows``; the event is -1 if there are none."""
+        """Return a tuple ``(event, bytes)`` for the peak of the selected allocations, or (-1, 0) if there are none."""
         if not rows.any():
             return -1, 0
         allocations = self._timeline.allocations
@@ -160,16 +158,13 @@ class AttributedAllocations:
         return int(events[peak]), int(usage[peak])
 
 
-def _attribute_between(
-    running: list[ModuleCall], between: slice, roots: NDArray[Any], kind: Ints, module: Ints
-) -> None:
-    """Attribute the events in a slice to the innermost running module of each thread."""
+def _attribute_span(running: list[ModuleCall], span: slice, roots: NDArray[Any], kind: Ints, module: Ints) -> None:
     if running and not any("backward" in call.phases for call in running):
         # a forward runs in a single thread; while it is recomputed, PyTorch's backward threads also run
-        kind[between] = _KIND_CODES["other threads"]
+        kind[span] = _KIND_CODES["other threads"]
     thread_roots = [call.root for call in running]
     for call in running:
         if thread_roots.count(call.root) == 1:  # otherwise the threads cannot be distinguished
-            events = np.flatnonzero(roots[between] == call.root) + between.start
+            events = np.flatnonzero(roots[span] == call.root) + span.start
             kind[events] = _KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD
             module[events] = call.module

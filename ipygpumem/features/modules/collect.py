@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations
-from ipygpumem.features.modules.model import MEMORY_KINDS, BytesByKind, ModuleRow, ModuleTree
+from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKindUsage, ModuleRow, ModuleTree
 from ipygpumem.features.recorded_section import RecordedSection, allocator_bytes
 from ipygpumem.measurement.snapshot_events import EventLookup
 
@@ -29,13 +29,13 @@ _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
     ("activations", "activations"),
 )
 _WRAPPER_NOTES = {
-    DDP: "its gradient buckets count as outside the model",
-    "FullyShardedDataParallel": "its parameters are stored together and count for the wrapped module",
+    DDP: "its gradient buckets are counted as memory outside the model",
+    "FullyShardedDataParallel": "its parameters are stored together and are attributed to the wrapped module",
 }
 
 
 class ModulesCollector(RecordedSection):
-    """Collects the memory usage of a tracked model by phase of a training step, by kind and by module."""
+    """Collector of the memory usage of a tracked model by phase of a training step, by kind and by module."""
 
     section = "modules"
 
@@ -47,7 +47,11 @@ class ModulesCollector(RecordedSection):
         measurement.observers.append(self._tracker)
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
-        """Return the model's memory usage on one device; raise `RecordingError` if positions do not match events."""
+        """Return the model's memory usage on one device.
+
+        Raises:
+            RecordingError: The positions of module calls do not match the recorded events.
+        """
         tracker, timeline = self._tracker, recording.timeline
         lookup = EventLookup(timeline, recording.recorder)
         allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)
@@ -56,7 +60,7 @@ class ModulesCollector(RecordedSection):
         parts = []
         for kind in MEMORY_KINDS:
             rows = allocations.of_kind(kind)
-            parts.append(BytesByKind(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
+            parts.append(MemoryKindUsage(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
         peak_bytes, end_bytes = allocator_bytes(recording.report, timeline)
         _, rounding, pending, allocated = zip(peak_bytes, end_bytes, strict=True)
         return ModuleTree(
@@ -75,11 +79,11 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
     notes = [tracker.problem] if tracker.problem else []
     if tracker.failed_steps:
         notes.append(
-            "an optimizer step raised an error, so memory and time until the next forward, backward or step are"
-            " attributed to the optimizer"
+            "an optimizer step raised an error, so memory and time until the next forward, backward pass or optimizer "
+            "step are attributed to the optimizer"
         )
     if not tracker.calls:
-        notes.append("no module of the model was called: calls to compiled functions or copies are not tracked")
+        notes.append("no module of the model was called; calls of compiled functions and of copies are not tracked")
     return tuple(notes)
 
 
@@ -96,19 +100,19 @@ def _module_rows(tracker: ModuleTracker, allocations: AttributedAllocations, at_
     recomputed_calls = Counter(call.module for call in tracker.calls if call.enter and "backward" in call.phases)
     calls = Counter(call.module for call in tracker.calls if call.enter)
     counts = _with_submodules(modules, [1] * len(modules))
-    for number, module in enumerate(modules):
-        # the numbers of submodules directly follow the number of their parent
-        inside = (allocations.module >= number) & (allocations.module < number + counts[number])
+    for index, module in enumerate(modules):
+        # the indices of submodules follow the index of their parent
+        inside = (allocations.module >= index) & (allocations.module < index + counts[index])
         row = ModuleRow(
             path=module.path,
             type=module.type,
             depth=module.path.count(".") + 1 if module.path else 0,
-            calls=calls[number] - recomputed_calls[number],
-            **{column: sizes[number] for column, sizes in columns.items()},
+            calls=calls[index] - recomputed_calls[index],
+            **{column: sizes[index] for column, sizes in columns.items()},
             temporary=allocations.highest(temporary & inside)[1],
-            peak=peak[number],
-            own=own[number],
-            note=_note(module, recomputed_calls[number]),
+            peak=peak[index],
+            own=own[index],
+            note=_note(module, recomputed_calls[index]),
         )
         inside_compiled = module.compiled == "inside"
         yield replace(row, activations=None, temporary=None, peak=None, own=None) if inside_compiled else row
@@ -126,8 +130,7 @@ def _note(module: ModuleInfo, recomputed: int) -> str:
 
 
 def _with_submodules(modules: list[ModuleInfo], sizes: list[int]) -> list[int]:
-    """Return the size of each module including its submodules, which have higher numbers."""
     sizes = sizes.copy()
-    for number in range(len(sizes) - 1, 0, -1):
-        sizes[modules[number].parent] += sizes[number]
+    for index in range(len(sizes) - 1, 0, -1):  # submodules have higher indices than their parent
+        sizes[modules[index].parent] += sizes[index]
     return sizes

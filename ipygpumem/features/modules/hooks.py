@@ -1,4 +1,4 @@
-"""Hook module calls in a way that does not affect torch.compile."""
+"""Hooks for module calls that do not affect torch.compile."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _OUR_TABLES = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_fo
 class GlobalHooks:
     """The global forward hooks of ipygpumem, which are hidden from torch.compile.
 
-    torch.compile warns about global hooks, and recompiles code when hooks that existed during compilation are removed.
-    PyTorch's check for global hooks therefore ignores these hooks, and they are unregistered during compilation.
+    torch.compile warns about global hooks and recompiles code when hooks that existed during compilation are removed.
+    Therefore, PyTorch's check for global hooks ignores these hooks, and they are unregistered during compilation.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class GlobalHooks:
         return handles
 
     def remove(self, handles: list[Any]) -> None:
-        """Remove hooks by their handles."""
+        """Remove the hooks that belong to the given handles."""
         for handle in handles:
             handle.remove()
             self._handles.pop(handle.id, None)
@@ -90,10 +90,11 @@ class GlobalHooks:
 
 
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
-    """Wrap the code compiled by ``module.compile()``, because calls to it run no hooks.
+    """Wrap the function compiled by ``module.compile()``, which runs no hooks.
 
-    Returns a function that restores the code unless it has been replaced or the module has been freed, or None if
-    ``module.compile()`` was not called.
+    Returns:
+        A function that removes the wrapper unless the program has already replaced it, or None if the module is not
+        compiled.
     """
     compiled = vars(module).get(_COMPILED_CALL)
     if compiled is None:

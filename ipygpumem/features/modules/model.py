@@ -1,4 +1,4 @@
-"""Memory usage of a model on one device, by phase of a training step, by kind and by module."""
+"""Data classes for the memory usage of a model on one device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MemoryKind = Literal[
     "backward",
     "optimizer",
     "other threads",
-    "not the model's",
+    "outside the model",
 ]
 """Purpose of an allocation.
 
-``activations`` are allocated in a module's forward and are still in use when the outermost call returns. They include
-outputs. ``forward, temporary`` is freed before the call returns. ``recomputed`` is allocated in a forward during a
-backward pass (activation checkpointing). ``backward`` and ``optimizer`` are all other allocations in these phases.
-``other threads`` is allocated in a phase by threads that run no module."""
+``activations`` are allocated in a module's forward and are still in use when the outermost call returns; they include
+outputs. ``forward, temporary`` memory is freed before the call returns. ``recomputed`` memory is allocated in a forward
+during a backward pass (activation checkpointing). ``backward`` and ``optimizer`` are all other allocations in these
+phases. ``other threads`` is memory that threads without a running module allocate during a phase."""
 
 MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
@@ -37,7 +37,7 @@ class StepPhase:
     Attributes:
         name: ``forward``, ``backward``, ``optimizer`` or ``other`` (all code outside these phases).
         count: Number of runs.
-        seconds: Total time on the host.
+        seconds: Total duration of the runs, measured on the host.
         change: Total change in allocated memory. The changes of all phases add up to the measurement's ``held``.
         after: Allocated memory at the end of the last run.
         peak: Highest allocated memory during the runs; None if only an upper bound is known.
@@ -52,8 +52,8 @@ class StepPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class BytesByKind:
-    """Requested bytes of one memory kind, at the peak and at the end."""
+class MemoryKindUsage:
+    """Memory usage of one kind at the peak of the device and at the end of the measurement, in requested bytes."""
 
     kind: MemoryKind
     peak: int
@@ -64,15 +64,15 @@ class BytesByKind:
 class ModuleRow:
     """Memory usage of a module including its submodules, in requested bytes. Unknown values are None.
 
-    ``parameters`` to ``activations`` are each measured when the total of that kind for the whole model is highest.
+    The values of each kind (``parameters`` to ``activations``) are those at the peak of that kind in the whole model.
 
     Attributes:
         path: Qualified name of the module; empty for the model itself.
         type: Class name.
         depth: Nesting depth; 0 for the model itself.
         calls: Number of forward calls outside backward passes.
-        optimizer: Optimizer state.
-        temporary: Peak of the memory that its forward allocated and freed. The peaks are reached at different times.
+        optimizer: Size of the optimizer state.
+        temporary: Peak of the memory that the module's forward allocated and freed.
         peak: Memory of all kinds in use at the peak of the device.
         own: The part of ``peak`` that belongs to the module itself and not to its submodules.
         note: Additional information, for example that the module is compiled.
@@ -98,16 +98,16 @@ class ModuleTree(PlainData):
     """Memory usage of a model on one device. Sizes are in bytes.
 
     Attributes:
-        parts: Memory by kind. The total, rounding and pending add up to the allocator's counter.
+        parts: Memory usage by kind. Its total plus ``rounding`` and ``pending`` equals ``allocated``.
         rows: The modules, each before its submodules.
-        rounding: Bytes added by rounding sizes up, at the peak (None if only an upper bound is known) and at the end.
-        pending: Negative size of freed blocks that wait for a stream, at the peak and at the end.
-        allocated: The allocator's counter of allocated bytes, at the peak and at the end.
+        rounding: Memory added by rounding sizes up, at the peak (None if only an upper bound is known) and at the end.
+        pending: Size of freed blocks that are waiting for a stream, as a negative number, at the peak and at the end.
+        allocated: The allocator's counter of allocated memory, at the peak and at the end.
     """
 
     device: str
     phases: tuple[StepPhase, ...]
-    parts: tuple[BytesByKind, ...]
+    parts: tuple[MemoryKindUsage, ...]
     rows: tuple[ModuleRow, ...]
     rounding: tuple[int | None, int]
     pending: tuple[int | None, int]
@@ -120,7 +120,7 @@ class ModuleTree(PlainData):
         return any(row.peak or row.parameters or row.activations for row in self.rows)
 
     def row(self, path: str) -> ModuleRow:
-        """Return the module with the given path; raise `KeyError` if there is none."""
+        """Return the row of the module with the given path; raise `KeyError` if there is no such module."""
         for row in self.rows:
             if row.path == path:
                 return row

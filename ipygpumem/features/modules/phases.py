@@ -20,22 +20,22 @@ _NAMES = ("forward", "backward", "optimizer", "other")
 
 
 class PhaseTracker:
-    """Divides a measurement into phases. If phases are nested, memory and time are attributed to the innermost.
+    """Tracker that divides a measurement into phases. Nested phases are attributed to the innermost phase.
 
-    A forward during a backward pass is activation checkpointing, so it is attributed to the backward phase.
+    A forward in a backward pass recomputes activations (activation checkpointing) and belongs to the backward phase.
 
     Attributes:
         cost: Overhead of tracking in seconds, which is not attributed to any phase.
-        inside: The running phases, the outermost first.
+        inside: Names of the running phases, outermost first.
     """
 
     def __init__(self, *, reset: bool) -> None:
         self.cost = 0.0
         self.inside: tuple[str, ...] = ()
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
-        """Duration of each run, by phase name; time outside all phases is ``other``."""
+        """Duration of each run in seconds by phase name."""
         self._memory: defaultdict[tuple[str, int], list[tuple[int, int, int | None]]] = defaultdict(list)
-        """Change, final usage and exact peak of each run in bytes, by phase name and device index."""
+        """Change, final value and exact peak of allocated memory in each run, by phase name and device index."""
         self._reset_peaks = reset
         self._scope: PeakScope | None = None
         self._started = 0.0
@@ -43,7 +43,7 @@ class PhaseTracker:
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """Exclude the time of a with block from the current phase."""
+        """Exclude the duration of a with block from the current phase."""
         begun = time.perf_counter()
         try:
             yield
@@ -53,20 +53,19 @@ class PhaseTracker:
             self.cost += seconds
 
     def begin(self) -> None:
-        """Begin measuring, in the phase ``other``."""
+        """Start to measure the innermost running phase."""
         tracker = current().peaks
         self._scope = scope = tracker.scope()
-        self._allocated_before = {
-            index: tracker.enter(scope, index, reset=self._reset_peaks).now.allocated for index in _devices_in_use()
-        }
+        for index in pytorch.devices_in_use():
+            self._allocated_before[index] = tracker.enter(scope, index, reset=self._reset_peaks).now.allocated
         self._started = time.perf_counter()
 
     def enter(self, name: str) -> None:
-        """Begin a phase."""
+        """Start a phase inside the running phases."""
         self._switch((*self.inside, name))
 
     def leave(self, name: str) -> None:
-        """End the innermost phase of this name and all phases that are still running inside it."""
+        """End the innermost phase with this name and all phases that are still running inside it."""
         if name in self.inside:
             self._switch(self.inside[: -1 - self.inside[::-1].index(name)])
 
@@ -88,7 +87,7 @@ class PhaseTracker:
         name, self.inside = _innermost(self.inside), ()
         self._seconds[name].append(time.perf_counter() - self._started)
         tracker = current().peaks
-        allocated = {index: tracker.leave(scope, index).now.allocated for index in _devices_in_use()}
+        allocated = {index: tracker.leave(scope, index).now.allocated for index in pytorch.devices_in_use()}
         peaks = scope.peaks
         tracker.drop(scope)
         for index, after in allocated.items():
@@ -96,7 +95,7 @@ class PhaseTracker:
             self._memory[name, index].append((change, after, peak.allocated if peak.exact else None))
 
     def of_device(self, index: int) -> tuple[StepPhase, ...]:
-        """Return the phases that ran while a device was in use, in the order of a training step."""
+        """Return the phases that ran while a device was in use, in the order in which a training step runs them."""
         phases = []
         for name in _NAMES:
             if (name, index) in self._memory:
@@ -108,14 +107,6 @@ class PhaseTracker:
 
 
 def _innermost(phases: tuple[str, ...]) -> str:
-    """Return the phase to attribute to: the innermost, or the backward pass if a forward is being recomputed."""
     if "backward" in phases and set(phases[phases.index("backward") :]) <= {"backward", "forward"}:
-        return "backward"
+        return "backward"  # a forward inside is recomputed
     return phases[-1] if phases else "other"
-
-
-def _devices_in_use() -> list[int]:
-    torch = pytorch.started()
-    if torch is None:
-        return []
-    return [index for index in range(torch.cuda.device_count()) if pytorch.has_context(torch, index)]

@@ -1,6 +1,6 @@
 """Find the storages of a model's parameters, buffers, gradients and optimizer state.
 
-Modules, tensors and optimizers are referenced weakly, so that tracking does not prolong their lifetime.
+Modules, tensors and optimizers are referenced weakly so that tracking does not keep them alive.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class ModuleInfo:
     Attributes:
         path: Qualified name of the module; empty for the model itself.
         type: Class name.
-        parent: Number of the parent module; -1 for the model itself.
-        compiled: ``compiled``, ``scripted``, ``inside`` (part of a compiled module) or empty.
+        parent: Index of the parent module; -1 for the model itself.
+        compiled: ``"compiled"``, ``"scripted"``, ``"inside"`` (part of a compiled module) or empty.
     """
 
     path: str
@@ -39,7 +39,7 @@ class ModuleInfo:
 
 
 class StorageAddress(NamedTuple):
-    """The address of a storage with its memory kind, its device and the number of the module that owns it."""
+    """A storage with its memory kind (see `MemoryKind`), device, address and the index of the module that owns it."""
 
     kind: str
     device: str
@@ -51,8 +51,8 @@ class ModelStorages:
     """The modules of a model and the addresses of their storages.
 
     Attributes:
-        modules: The modules at the start, each before its submodules. The number of a module is its index in this list.
-            A module that replaces another module later is assigned the same number.
+        modules: The modules at the start of the measurement, each before its submodules. Module indices are positions
+            in this list. A module that replaces another module later is assigned the same index.
     """
 
     def __init__(self, torch: Any, model: Any) -> None:
@@ -60,7 +60,7 @@ class ModelStorages:
         self.types = TorchTypes(torch)
         self._torch = torch
         self._model = weakref.ref(model)
-        self._number_by_path: dict[str, int] = {}
+        self._index_by_path: dict[str, int] = {}
         self._module_refs: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._tensor_refs: dict[int, tuple[weakref.ref[Any], str, int]] = {}
         self._optimizers: dict[int, weakref.ref[Any]] = {}
@@ -68,7 +68,7 @@ class ModelStorages:
         self._update(first=True)
 
     def _update(self, *, first: bool = False) -> None:
-        """Find the current modules and tensors. Shared ones belong to the first module that uses them."""
+        """Find the current modules and tensors. Shared tensors belong to the first module that uses them."""
         self._tensor_refs = {key: entry for key, entry in self._tensor_refs.items() if entry[0]() is not None}
         visited: set[int] = set()
         pending = [(self._model(), "", -1, False)]
@@ -79,65 +79,65 @@ class ModelStorages:
             visited.add(id(module))
             members = object.__getattribute__(module, "__dict__")
             compiled = _compiled(module, members)
-            number = self._assign_number(module, path, parent, "inside" if inside_compiled else compiled, first=first)
+            index = self._assign_index(module, path, parent, "inside" if inside_compiled else compiled, first=first)
             for kind, table in _TENSOR_TABLES:
                 for tensor in list((members.get(table) or {}).values()):
                     entry = self._tensor_refs.get(id(tensor))
                     if tensor is not None and (entry is None or entry[0]() is not tensor):
-                        self._tensor_refs[id(tensor)] = weakref.ref(tensor), kind, number
+                        self._tensor_refs[id(tensor)] = weakref.ref(tensor), kind, index
             children = [
-                (child, f"{path}.{name}" if path else name, number, inside_compiled or bool(compiled))
+                (child, f"{path}.{name}" if path else name, index, inside_compiled or bool(compiled))
                 for name, child in list((members.get("_modules") or {}).items())
             ]
             pending += reversed(children)
 
-    def _assign_number(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
-        """Return the number of a module; for a module added later, that of the module it replaces or of its parent."""
+    def _assign_index(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
+        """Return the index of a module. A later module is assigned that of the module it replaces or of its parent."""
         class_name = type(module).__name__
-        number = self.number(module)
-        if number is not None:
-            return number
+        index = self.index(module)
+        if index is not None:
+            return index
         if first:
-            self._number_by_path[path] = number = len(self.modules)
+            self._index_by_path[path] = index = len(self.modules)
             self.modules.append(ModuleInfo(path, class_name, parent, compiled))
         else:
-            number = self._number_by_path.get(path)
-            if number is None:
+            index = self._index_by_path.get(path)
+            if index is None:
                 return max(parent, 0)
-            info = self.modules[number]
+            info = self.modules[index]
             if not info.type.endswith(class_name):
-                self.modules[number] = replace(info, type=f"{info.type}, then {class_name}")
-        self._module_refs[id(module)] = weakref.ref(module), number
-        return number
+                self.modules[index] = replace(info, type=f"{info.type}, then {class_name}")
+        self._module_refs[id(module)] = weakref.ref(module), index
+        return index
 
-    def number(self, module: Any) -> int | None:
-        """Return the number of a module; None if it is not part of the model."""
+    def index(self, module: Any) -> int | None:
+        """Return the index of a module, or None if it is not part of the model."""
         entry = self._module_refs.get(id(module))
         return None if entry is None or entry[0]() is not module else entry[1]
 
-    def number_of_running(self, module: Any) -> int | None:
-        """Return the number of a module called inside the model; rescan the model if the module is new."""
-        number, reference = self.number(module), self._other_modules.get(id(module))
-        if number is None and (reference is None or reference() is not module):
+    def index_of_running(self, module: Any) -> int | None:
+        """Return the result of `index` for a module that runs inside the model; search the model if it is new."""
+        index, reference = self.index(module), self._other_modules.get(id(module))
+        if index is None and (reference is None or reference() is not module):
             self._update()
-            number = self.number(module)
-            if number is None:
+            index = self.index(module)
+            if index is None:
                 self._other_modules[id(module)] = weakref.ref(module)
-        return number
+        return index
 
     def live_modules(self) -> Iterator[tuple[Any, int]]:
-        """Yield every module that still exists, with its number."""
-        for reference, number in list(self._module_refs.values()):
+        """Yield each module that still exists together with its index."""
+        for reference, index in list(self._module_refs.values()):
             module = reference()
             if module is not None:
-                yield module, number
+                yield module, index
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """Include the state of an optimizer."""
+        """Include the addresses of an optimizer's state."""
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def find_optimizers(self) -> None:
-        """Add all optimizers of this process, including those that have made no step."""
+        """Add all optimizers of this process, including those that have not run a step yet."""
         role = cache(self.types.role)
         for value in gc.get_objects():
             kind: Any = type(value)
@@ -145,18 +145,18 @@ class ModelStorages:
                 self.add_optimizer(value)
 
     def addresses(self, *, states: bool) -> list[StorageAddress]:
-        """Return the current addresses of all storages, including optimizer state if ``states`` is true."""
+        """Return the current addresses of all storages, including those of optimizer state if ``states`` is True."""
         self._update()
         with self.types.without_overrides():
             return list(self._addresses(states=states))
 
     def _addresses(self, *, states: bool) -> Iterator[StorageAddress]:
-        for reference, kind, number in list(self._tensor_refs.values()):
+        for reference, kind, index in list(self._tensor_refs.values()):
             tensor = reference()
             if tensor is not None:
-                yield from self._addresses_of(kind, tensor, number)
+                yield from self._addresses_of(kind, tensor, index)
                 if kind == "parameters":
-                    yield from self._addresses_of("gradients", self.types.gradient(tensor), number)
+                    yield from self._addresses_of("gradients", self.types.gradient(tensor), index)
         for optimizer in [reference() for reference in self._optimizers.values()] if states else ():
             if optimizer is None:
                 continue
@@ -165,14 +165,14 @@ class ModelStorages:
                 if entry is not None and entry[0]() is parameter and isinstance(state, dict):
                     yield from self._addresses_of("optimizer state", state, entry[2])
 
-    def _addresses_of(self, kind: str, value: Any, number: int) -> Iterator[StorageAddress]:
+    def _addresses_of(self, kind: str, value: Any, index: int) -> Iterator[StorageAddress]:
         for tensor in self._tensors_in(value, _MAX_DEPTH):
             for location in self.types.locations(tensor):
                 if location.device.startswith("cuda"):
-                    yield StorageAddress(kind, location.device, location.address, number)
+                    yield StorageAddress(kind, location.device, location.address, index)
 
     def _tensors_in(self, value: Any, depth: int) -> Iterator[Any]:
-        """Yield a tensor, and the tensors inside lists, tuples, dicts and wrapper tensors such as DTensor."""
+        """Yield a tensor and the tensors inside lists, tuples, dicts and wrapper tensors such as DTensor."""
         cls = type(value)
         parts: Iterable[Any] = ()
         if self.types.role(cls) == "tensor":
@@ -193,6 +193,5 @@ def _compiled(module: Any, members: dict[str, Any]) -> str:
 
 
 def _attribute_values(value: Any) -> list[Any]:
-    """Return the values in an object's ``__dict__`` and slots without running its code."""
     in_slots = [item for base in mro(type(value)) for _, item in slot_values(value, base)]
     return [*(instance_dict(value) or {}).values(), *in_slots]

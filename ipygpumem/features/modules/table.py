@@ -1,4 +1,4 @@
-"""Tables of a model's memory usage by phase, by kind and by module. Identical modules share one row."""
+"""Tables of a model's memory usage by phase, by kind and by module. Identical modules share a row."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 60
 _NOTE = (
-    "parameters to activations: each when its total for the model is highest; temporary: peak of the memory that a "
-    "forward allocated and freed, at different times; at the peak: part of the device's peak"
+    "parameters to activations: usage at the peak of that kind in the whole model; temporary: peak of the memory that "
+    "the module's forward allocated and freed; at the peak: usage at the peak of the device"
 )
 _KIND_LABELS = {
     "forward, temporary": "forward, temporary (freed before it returned)",
@@ -25,14 +25,14 @@ _KIND_LABELS = {
     "recomputed": "recomputed in backward (checkpointing)",
     "backward": "backward, other (gradients of activations, workspaces)",
     "optimizer": "optimizer, other",
-    "not the model's": "outside the model (inputs, loss, other code)",
+    "outside the model": "outside the model (inputs, loss, other code)",
 }
 _SIZES = ("parameters", "buffers", "gradients", "optimizer", "activations", "peak", "own", "temporary")
 _TOLERANCE = MIB // 20  # smaller differences are not visible in a table that shows MiB
 
 
 def module_tables(trees: Iterable[ModuleTree]) -> list[Table]:
-    """Return three tables per device: phases, kinds of memory, and modules."""
+    """Return three tables for each device: by phase, by kind of memory and by module."""
     return [table for tree in trees for table in (_phase_table(tree), _kind_table(tree), _module_table(tree))]
 
 
@@ -81,7 +81,8 @@ def _module_table(tree: ModuleTree) -> Table:
         row = module.row
         name = module.name or "model"
         count = f" ×{module.count}" if module.count > 1 else ""  # noqa: RUF001 (multiplication sign)
-        cells = tuple(_amount_or_dash(getattr(row, column)) for column in columns)
+        sizes = [getattr(row, column) for column in columns]
+        cells = tuple("-" if nbytes == 0 else precise_size(nbytes) for nbytes in sizes)
         bar = (row.peak or 0) / whole
         rows.append(TableRow(f"{name}: {row.type}{count}", cells, row.depth, note=row.note, bar=bar))
         # the part of the module's peak that no row below includes
@@ -92,12 +93,11 @@ def _module_table(tree: ModuleTree) -> Table:
     notes = [_NOTE, *tree.notes]
     left_out = len(tree.rows) - sum(module.count for module in shown)
     if left_out:
-        notes.insert(0, f"not listed: {left_out:,} of {len(tree.rows):,} modules, all of which are in report.modules")
+        notes.insert(0, f"{left_out:,} of {len(tree.rows):,} modules are not listed; all are in report.modules")
     return Table(f"{tree.device} by module", (*columns[:-1], "at the peak"), tuple(rows), tuple(notes))
 
 
 def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:
-    """Return as many levels of the tree as fit on a screen, excluding modules without memory."""
     modules = [module for module in model.walk() if module is model or not module.empty]
     level = max(module.row.depth for module in modules)
     while level > 1 and sum(module.row.depth <= level for module in modules) > _MAX_ROWS:
@@ -109,18 +109,14 @@ def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:
     return shown
 
 
-def _amount_or_dash(nbytes: int | None) -> str:
-    """Format a size; zero is a dash, because large tables are then easier to read."""
-    return "-" if nbytes == 0 else precise_size(nbytes)
-
-
 @dataclass(frozen=True, slots=True)
 class _FoldedModule:
     """A module, or consecutive modules of a list with the same class, structure and memory usage.
 
     Attributes:
         name: Name in the parent module, for example ``"attn"``, or ``"0-11"`` for several modules.
-        row: Total memory usage; the maximum for ``temporary``, because peaks are reached at different times.
+        count: Number of modules.
+        row: Total memory usage of the modules; for ``temporary`` the maximum, because the peaks are not simultaneous.
         children: The folded submodules.
     """
 
@@ -130,7 +126,7 @@ class _FoldedModule:
     children: tuple[_FoldedModule, ...]
 
     def walk(self) -> Iterator[_FoldedModule]:
-        """Yield this module and all modules inside it, parents first."""
+        """Yield this module and all modules inside it; each module precedes its submodules."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -142,7 +138,7 @@ class _FoldedModule:
 
 
 def _fold(rows: deque[ModuleRow]) -> _FoldedModule:
-    """Remove a module and its submodules from the front of the rows, folding identical neighbors."""
+    """Remove a module and its submodules from the front of the rows, and fold identical neighbors."""
     row = rows.popleft()
     groups: list[list[_FoldedModule]] = []
     while rows and rows[0].depth > row.depth:

@@ -1,7 +1,7 @@
 """Track a model during a measurement: module calls, phases of a training step and storage addresses.
 
-Global PyTorch hooks report when a module's forward begins and ends. No hooks are attached to the user's modules, so
-that copies and saved files do not contain them. The hooks do nothing while code is being compiled.
+Global PyTorch hooks report the start and the end of each module's forward. No hooks are attached to the user's modules
+because copies and saved files of the modules would contain them. The hooks do nothing while code is being compiled.
 """
 
 from __future__ import annotations
@@ -32,10 +32,15 @@ _MAX_ADDRESSES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """The beginning (``enter``) or the end of a module's forward.
+    """The start or end of a module's forward.
 
-    ``module`` is the module's number, ``root`` the outermost file of the thread's stack, which identifies the thread in
-    a recording, and ``at`` the position in the recorded events. ``phases`` are running, the outermost first.
+    Attributes:
+        module: Index of the module.
+        enter: Whether this is the start.
+        thread: ID of the thread.
+        root: File of the outermost frame of the thread's stack, which identifies the thread in a recording.
+        at: Position in the recorded events.
+        phases: Names of the running phases, outermost first.
     """
 
     module: int
@@ -47,15 +52,15 @@ class ModuleCall:
 
 
 class ModuleTracker:
-    """An observer of a measurement that tracks a model.
+    """Measurement observer that tracks the modules of a model.
 
     Attributes:
         modules: The modules, each before its submodules.
-        calls: Module calls, in order.
+        calls: Starts and ends of module calls in chronological order.
         scans: Positions in the recorded events, each with the model's storage addresses at that position.
-        spans: Name, begin and end of each backward pass and optimizer step.
+        spans: Name, start and end of each backward pass and optimizer step.
         phases: Memory usage and time by phase.
-        problem: Reason why addresses are missing; empty if none are missing.
+        problem: Reason why addresses are missing; empty if none is missing.
         failed_steps: Number of optimizer steps that raised an error.
 
     Raises:
@@ -90,7 +95,7 @@ class ModuleTracker:
         return self.phases.cost
 
     def start(self) -> None:
-        """Add all hooks and scan the storages."""
+        """Add all hooks and record the storage addresses."""
         self._running = True
         self._scan()
         hooks = current().state(GlobalHooks)
@@ -99,18 +104,18 @@ class ModuleTracker:
         optimizers: Any = sys.modules["torch.optim.optimizer"]
         self._undo.callback(optimizers.register_optimizer_step_pre_hook(self._before_step).remove)
         self._undo.callback(optimizers.register_optimizer_step_post_hook(self._after_step).remove)
-        for module, number in self._storages.live_modules():
-            unwrap = wrap_compiled_call(module, partial(self._enter, number), partial(self._leave, number))
+        for module, index in self._storages.live_modules():
+            unwrap = wrap_compiled_call(module, partial(self._enter, index), partial(self._leave, index))
             if unwrap is not None:
                 self._undo.callback(unwrap)
-                self._wrapped.add(number)
+                self._wrapped.add(index)
         self.phases.begin()
         backward = current().state(BackwardObservers)
         backward.add(self._begin_backward, self._end_backward)
         self._undo.callback(backward.remove, self._begin_backward)
 
     def stop(self) -> None:
-        """Remove all hooks and scan the storages once more. Further calls do nothing."""
+        """Remove all hooks and record the storage addresses again. Further calls do nothing."""
         if not self._running:
             return
         self._running = False
@@ -122,54 +127,52 @@ class ModuleTracker:
             self._storages.find_optimizers()
             self._scan()
 
-    # Module calls. Errors in the hooks are suppressed, so that they cannot affect the model.
+    # Module calls. Errors in the hooks are suppressed so that they cannot affect the model.
 
     def _on_forward(self, record: Callable[[int], None], module: Any, *_: Any) -> None:
         if self._torch.compiler.is_compiling():
             return
         with contextlib.suppress(Exception):
-            number = self._storages.number(module)
-            if number is None and self._stack():
+            index = self._storages.index(module)
+            if index is None and self._stack():
                 with self._lock:
-                    number = self._storages.number_of_running(module)
+                    index = self._storages.index_of_running(module)
             # after a graph break, hooks also run for compiled modules, which their wrappers already record
-            if number is not None and number not in self._wrapped and self.modules[number].compiled != "inside":
-                record(number)
+            if index is not None and index not in self._wrapped and self.modules[index].compiled != "inside":
+                record(index)
 
     def _stack(self) -> list[int]:
-        """Return the modules that are running in this thread, the outermost first."""
+        """Return the indices of the modules that are running in this thread, outermost first."""
         stack: list[int] = vars(self._thread_state).setdefault("stack", [])
         return stack
 
-    def _enter(self, number: int) -> None:
+    def _enter(self, index: int) -> None:
         stack = self._stack()
         if not stack:
             self._end_failed_steps()
             _, self._thread_state.root = _running_frames()
             with self._lock:
                 self.phases.enter("forward")
-        stack.append(number)
-        self._record_call(number, enter=True)
+        stack.append(index)
+        self._record_call(index, enter=True)
 
-    def _leave(self, number: int) -> None:
+    def _leave(self, index: int) -> None:
         stack = self._stack()
-        if number not in stack:
+        if index not in stack:
             return
         while True:  # also end calls that an interrupt left open
             last = stack.pop()
             self._record_call(last, enter=False)
-            if last == number:
+            if last == index:
                 break
         if not stack:
             with self._lock:
                 self.phases.leave("forward")
 
-    def _record_call(self, number: int, *, enter: bool) -> None:
-        root = self._thread_state.root
+    def _record_call(self, index: int, *, enter: bool) -> None:
+        thread, root = threading.get_ident(), self._thread_state.root
         with self._lock:
-            self.calls.append(
-                ModuleCall(number, enter, threading.get_ident(), root, event_position(), self.phases.inside)
-            )
+            self.calls.append(ModuleCall(index, enter, thread, root, event_position(), self.phases.inside))
 
     # Backward passes and optimizer steps
 
@@ -198,7 +201,7 @@ class ModuleTracker:
             self._end_phase("optimizer")
 
     def _end_failed_steps(self) -> None:
-        """End the steps whose frame has returned, because PyTorch runs no hook after a step that raises."""
+        """End optimizer steps whose frame no longer runs. PyTorch runs no hook after a step that raises an error."""
         if not self._running_steps:
             return
         thread, (frames, _) = threading.get_ident(), _running_frames()
@@ -223,9 +226,8 @@ class ModuleTracker:
         self._scan(states=states)
 
     def _scan(self, *, states: bool = True) -> None:
-        """Record the storage addresses, including those of optimizer state if ``states`` is true."""
         if self._address_count > _MAX_ADDRESSES:
-            self.problem = f"more than {_MAX_ADDRESSES:,} storage addresses were recorded: measure fewer steps"
+            self.problem = f"recording stopped after {_MAX_ADDRESSES:,} storage addresses: measure fewer steps"
             return
         with self.phases.not_counted():
             addresses = self._storages.addresses(states=states)
@@ -234,11 +236,10 @@ class ModuleTracker:
 
 
 def _running_frames() -> tuple[set[int], str]:
-    """Return this thread's frame ids and outermost file. Frames themselves would keep local variables alive."""
     frame: FrameType | None = sys._getframe(1)
     ids, file = set(), ""
     while frame is not None:
-        ids.add(id(frame))
+        ids.add(id(frame))  # the frame itself would keep local variables alive
         file = frame.f_code.co_filename
         frame = frame.f_back
     return ids, file

@@ -65,7 +65,7 @@ def tree_of(m):
 
 
 def check_sums(m):
-    """Check every sum of the tables."""
+    """Check that the values of the tables add up."""
     tree = tree_of(m)
     device = m.report.devices[tree.device]
     high, after = device.high, device.after
@@ -135,7 +135,7 @@ def test_training_step(traffic):
 
 
 def test_phases_add_up_to_run_time(traffic, monkeypatch):
-    """The time of the scan is part of neither a phase nor the measurement."""
+    """The time spent on scans is included neither in a phase nor in the measurement."""
     from ipygpumem.features.modules.storages import ModelStorages
 
     addresses, find_optimizers = ModelStorages.addresses, ModelStorages.find_optimizers
@@ -302,7 +302,7 @@ def test_attribution_is_correct_after_caught_error(traffic):
         z = torch.ones(16 * KIB)
     tree = check_sums(m)
     parts = {part.kind: part for part in tree.parts}
-    assert parts["not the model's"].end >= z.untyped_storage().nbytes()
+    assert parts["outside the model"].end >= z.untyped_storage().nbytes()
     assert tree.row("0").calls == 2
     del y
 
@@ -459,7 +459,7 @@ def test_unusual_modules_and_tensors(traffic):
 
 
 def test_tensors_and_modules_replaced_by_step_are_freed(traffic):
-    """Tracking keeps nothing alive: the peak is the same as without it."""
+    """Tracking keeps nothing alive: the peak is the same as without tracking."""
 
     class Moves(nn.Module):
         def __init__(self):
@@ -607,8 +607,8 @@ def test_distributed_data_parallel(process_group, traffic):
     assert tree.row("").activations == inner.activations, "gradient buckets are not activations"
     parts = {part.kind: part for part in tree.parts}
     assert parts["activations"].end == 0
-    assert parts["not the model's"].end >= inner.parameters
-    assert "its gradient buckets count as outside the model" in tree.row("").note
+    assert parts["outside the model"].end >= inner.parameters
+    assert "its gradient buckets are counted as memory outside the model" in tree.row("").note
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

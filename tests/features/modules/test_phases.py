@@ -1,4 +1,4 @@
-"""Phases of a step: changes that add up, peaks, and the innermost phase."""
+"""Phases of a training step: changes that add up, peaks, and nested phases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 (multiplication signs)
-"""Tables of a model's memory: contents, folding of identical modules, size."""
+"""Tables of a model's memory usage: contents, folding of identical modules, and size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ipygpumem.core.tables import html_tables, text_tables
-from ipygpumem.features.modules.model import BytesByKind, ModuleRow, ModuleTree, StepPhase
+from ipygpumem.features.modules.model import MemoryKindUsage, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.modules.table import module_tables
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -26,10 +26,10 @@ TREE = ModuleTree(
         StepPhase("other", 3, 1.5, -20 * MIB, 20 * MIB, 25 * MIB),
     ),
     parts=(
-        BytesByKind("parameters", 4 * MIB, 4 * MIB),
-        BytesByKind("gradients", 0, 0),
-        BytesByKind("activations", 40 * MIB, 0),
-        BytesByKind("not the model's", 512, 512),
+        MemoryKindUsage("parameters", 4 * MIB, 4 * MIB),
+        MemoryKindUsage("gradients", 0, 0),
+        MemoryKindUsage("activations", 40 * MIB, 0),
+        MemoryKindUsage("outside the model", 512, 512),
     ),
     rows=(
         row("", "Net<b>", 0, 44 * MIB, MIB, parameters=4 * MIB, activations=40 * MIB),
@@ -157,7 +157,7 @@ def test_modules_without_memory_are_omitted():
     rows = [row("", "Net", 0, MIB, 0), row("drop", "Dropout", 1, 0, 0), row("out", "Linear", 1, MIB, MIB)]
     table = module_table(rows)
     assert [table_row.label for table_row in table.rows] == ["model: Net", "out: Linear"]
-    assert table.notes[0] == "not listed: 1 of 3 modules, all of which are in report.modules"
+    assert table.notes[0] == "1 of 3 modules are not listed; all are in report.modules"
 
 
 def test_itself_row_only_for_noticeable_share():
@@ -178,7 +178,7 @@ def test_large_model_fits_a_screen():
         rows += [row(f"{block}.part{part}", "Linear", 2, 10**6, 10**6) for part in range(8)]
     table = module_table(rows)
     assert len(table.rows) == 31
-    assert table.notes[0] == "not listed: 240 of 271 modules, all of which are in report.modules"
+    assert table.notes[0] == "240 of 271 modules are not listed; all are in report.modules"
     rows = [rows[0], *(row(f"{n}", "Linear", 1, n * 10**6, n) for n in range(500))]
     table = module_table(rows)
     assert len(table.rows) == 60
