@@ -79,8 +79,8 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
     notes = [tracker.problem] if tracker.problem else []
     if tracker.failed_steps:
         notes.append(
-            "an optimizer step raised an error, so memory and time until the next forward, backward pass or optimizer "
-            "step are attributed to the optimizer"
+            "an optimizer step raised an error, so memory and time until the next forward pass, backward pass or "
+            "optimizer step are attributed to the optimizer"
         )
     if not tracker.calls:
         notes.append("no module of the model was called; calls of compiled functions and of copies are not tracked")

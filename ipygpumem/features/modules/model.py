@@ -22,10 +22,10 @@ MemoryKind = Literal[
 ]
 """Purpose of an allocation.
 
-``activations`` are allocated in a module's forward and are still in use when the outermost call returns; they include
-outputs. ``forward, temporary`` memory is freed before the call returns. ``recomputed`` memory is allocated in a forward
-during a backward pass (activation checkpointing). ``backward`` and ``optimizer`` are all other allocations in these
-phases. ``other threads`` is memory that threads without a running module allocate during a phase."""
+``activations`` are allocated by ``forward`` and are still in use when the outermost call returns; they include outputs.
+``forward, temporary`` memory is freed before the call returns. ``recomputed`` memory is allocated by ``forward`` during
+a backward pass (activation checkpointing). ``backward`` and ``optimizer`` are all other allocations in these phases.
+``other threads`` is memory that threads without a running module allocate during a phase."""
 
 MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
@@ -70,9 +70,9 @@ class ModuleRow:
         path: Qualified name of the module; empty for the model itself.
         type: Class name.
         depth: Nesting depth; 0 for the model itself.
-        calls: Number of forward calls outside backward passes.
+        calls: Number of calls of ``forward`` outside backward passes.
         optimizer: Size of the optimizer state.
-        temporary: Peak of the memory that the module's forward allocated and freed.
+        temporary: Peak of the memory that the module's ``forward`` allocated and freed.
         peak: Memory of all kinds in use at the peak of the device.
         own: The part of ``peak`` that belongs to the module itself and not to its submodules.
         note: Additional information, for example that the module is compiled.
@@ -98,7 +98,7 @@ class ModuleTree(PlainData):
     """Memory usage of a model on one device. Sizes are in bytes.
 
     Attributes:
-        parts: Memory usage by kind. Its total plus ``rounding`` and ``pending`` equals ``allocated``.
+        parts: Memory usage by kind. The total of all kinds plus ``rounding`` and ``pending`` equals ``allocated``.
         rows: The modules, each before its submodules.
         rounding: Memory added by rounding sizes up, at the peak (None if only an upper bound is known) and at the end.
         pending: Size of freed blocks that are waiting for a stream, as a negative number, at the peak and at the end.

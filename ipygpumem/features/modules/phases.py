@@ -22,7 +22,7 @@ _NAMES = ("forward", "backward", "optimizer", "other")
 class PhaseTracker:
     """Tracker that divides a measurement into phases. Nested phases are attributed to the innermost phase.
 
-    A forward in a backward pass recomputes activations (activation checkpointing) and belongs to the backward phase.
+    A forward phase inside a backward phase (activation checkpointing) is part of the backward phase.
 
     Attributes:
         cost: Overhead of tracking in seconds, which is not attributed to any phase.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MAX_ROWS = 60
 _NOTE = (
     "parameters to activations: usage at the peak of that kind in the whole model; temporary: peak of the memory that "
-    "the module's forward allocated and freed; at the peak: usage at the peak of the device"
+    "the module's forward passes allocated and freed; at the peak: usage at the peak of the device"
 )
 _KIND_LABELS = {
     "forward, temporary": "forward, temporary (freed before it returned)",

@@ -1,6 +1,6 @@
 """Track a model during a measurement: module calls, phases of a training step and storage addresses.
 
-Global PyTorch hooks report the start and the end of each module's forward. No hooks are attached to the user's modules
+Global PyTorch hooks report the start and end of each module's ``forward``. No hooks are attached to the user's modules,
 because copies and saved files of the modules would contain them. The hooks do nothing while code is being compiled.
 """
 
@@ -32,7 +32,7 @@ _MAX_ADDRESSES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """The start or end of a module's forward.
+    """The start or end of a module's ``forward``.
 
     Attributes:
         module: Index of the module.
