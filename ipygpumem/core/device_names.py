@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ipygpumem.core.errors import OptionError
+from ipygpumem.core.errors import DeviceError, OptionError
 
 HOST = "host"
 """Device name that stands for the host memory of this process."""
@@ -28,12 +28,14 @@ def split_devices(devices: Any, option: str) -> list[str]:
 def device_names(texts: Iterable[str]) -> tuple[str, ...]:
     """Convert ``0``, ``cuda:0``, ``cuda`` and ``host`` to device names without checking that the devices exist.
 
-    Raises `OptionError` for any other string.
+    Raises `DeviceError` for any other string.
     """
-    names = []
-    for text in map(str.strip, texts):
-        match = _DEVICE.fullmatch(text)
-        if text != HOST and (match is None or not text):
-            raise OptionError(f"{text!r} is not a device: write cuda:0, or 0")
-        names.append(text if match is None else f"cuda:{int(match[1] or 0)}")
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(HOST if text.strip() == HOST else cuda_device(text) for text in texts))
+
+
+def cuda_device(text: str) -> str:
+    """Convert ``0``, ``cuda:0`` or ``cuda`` to the name of a CUDA device. Raises `DeviceError` for any other string."""
+    match = _DEVICE.fullmatch(text.strip())
+    if match is None or not match[0]:
+        raise DeviceError(f"{text.strip()!r} is not a device: use cuda:0 or 0")
+    return f"cuda:{int(match[1] or 0)}"

@@ -1,1 +1,1 @@
-"""Sources of memory values: one module for each library, the only one that imports it."""
+"""Sources of memory values. Each library is imported in only one module."""

@@ -31,7 +31,7 @@ class AllocatorStatistics:
 
 
 def stats(index: int) -> dict[str, Any]:
-    """Return the allocator's nested counters. Raises RuntimeError for pluggable allocators, which have none."""
+    """Return the allocator's nested counters. Raises RuntimeError for pluggable allocators, which have no counters."""
     counters: dict[str, Any] = sys.modules["torch"]._C._cuda_memoryStats(index)
     return counters
 
@@ -100,7 +100,10 @@ def is_recording() -> bool:
 
 
 def empty_cache() -> bool:
-    """Call ``torch.cuda.empty_cache()`` and return True, if CUDA is initialized and no graph is being captured."""
+    """Call ``torch.cuda.empty_cache()``, except before CUDA is initialized or during graph capture.
+
+    Returns whether it was called.
+    """
     torch = pytorch.started()
     if torch is None or pytorch.capturing(torch):
         return False
@@ -109,9 +112,13 @@ def empty_cache() -> bool:
 
 
 class Block(NamedTuple):
-    """An allocated block with its rounded and requested size in bytes, its pool, and its stack if recorded.
+    """Allocated block.
 
-    ``frames`` contains (file name, line, function) tuples, innermost frame first.
+    Attributes:
+        size: Rounded size in bytes.
+        requested: Requested size in bytes; 0 if unknown.
+        pool: ID of the memory pool; (0, 0) for the default pool.
+        frames: Recorded stack as (file name, line, function) tuples, innermost frame first.
     """
 
     device: str
@@ -139,7 +146,7 @@ class AllocatedBlocks:
         return block if block.device == device and address < block.address + block.size else None
 
     def contains(self, device: str, address: int) -> bool:
-        """Return whether an address lies within one of PyTorch's segments, allocated or free."""
+        """Return whether an address lies within one of PyTorch's segments, in an allocated or a free block."""
         i = bisect.bisect_right(self._segment_ranges, (device, address, 1 << 64)) - 1
         return i >= 0 and self._segment_ranges[i][0] == device and address < self._segment_ranges[i][2]
 

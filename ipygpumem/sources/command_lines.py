@@ -85,7 +85,7 @@ def _redact_arguments(arguments: Sequence[str], *, is_title: bool) -> Iterator[s
             yield text
             if is_title and not name and text.endswith(_REDACTED):
                 name = "token"  # a title contains no quotes, so the next words may belong to the same value
-        elif i == 0:  # the path of the program, whose folders may have any name
+        elif i == 0:  # the path of the program, whose directories may have any name
             yield _redact(argument) if "=" in argument or "://" in argument else _redact_random(argument)
         else:
             before, _, value = argument.partition("=")
@@ -97,7 +97,7 @@ def _redact_arguments(arguments: Sequence[str], *, is_title: bool) -> Iterator[s
 
 
 def _redact_option(argument: str) -> tuple[str, str]:
-    """Return a tuple ``(text, name)``: the redacted option, and its name if the next argument may be its value."""
+    """Return a tuple ``(text, name)``: the redacted option and, if the next argument may be its value, its name."""
     match = _OPTION.fullmatch(argument)
     if match is None:
         return _REDACTED, "token"  # also redact the next argument

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from ipygpumem.sources.host import loaded_library
 
@@ -21,14 +21,6 @@ _RELAXED = 2
 PoolKind = Literal["stream", "graph"]
 _POOL_ATTRIBUTES: dict[PoolKind, tuple[int, int, int]] = {"stream": (5, 7, 6), "graph": (2, 0, 3)}
 """Values of ReservedMemCurrent, UsedMemCurrent and ReservedMemHigh in cudaMemPoolAttr and cudaGraphMemAttributeType."""
-
-
-class CudaPool(NamedTuple):
-    """Reserved, used and peak reserved memory of a CUDA memory pool in bytes."""
-
-    held: int
-    used: int
-    held_high: int
 
 
 class RelaxedCaptureMode:
@@ -72,10 +64,11 @@ def raw_allocation(nbytes: int) -> Iterator[bool]:
                 runtime.cudaFree(pointer)
 
 
-def pool(index: int, kind: PoolKind) -> CudaPool | None:
-    """Return the usage of a device's default memory pool (cudaMallocAsync) or of its CUDA graph memory pool.
+def pool(index: int, kind: PoolKind) -> tuple[int, int, int] | None:
+    """Return a tuple ``(reserved, used, peak_reserved)`` in bytes for a device's default or CUDA graph memory pool.
 
-    Requires a context on the device. Returns None if the query fails: with an old runtime, or after a failed kernel.
+    Requires a context on the device. Returns None if the query fails, for example with an old runtime or after a failed
+    kernel.
     """
     runtime = _runtime()
     if runtime is None:
@@ -96,7 +89,7 @@ def pool(index: int, kind: PoolKind) -> CudaPool | None:
         if error:
             runtime.cudaGetLastError()
             return None
-    return CudaPool(*values)
+    return values[0], values[1], values[2]
 
 
 @lru_cache(maxsize=1)

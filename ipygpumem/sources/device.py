@@ -5,17 +5,17 @@ The entry of this process in NVML's process list is found with test allocations,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import NvmlError, first_line
-from ipygpumem.core.reading import DeviceMemory, DeviceReading
+from ipygpumem.core.reading import Counters, DeviceReading
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
 from ipygpumem.sources.host import namespace_pids
 
 if TYPE_CHECKING:
-    from ipygpumem.core.reading import Mode
+    from ipygpumem.core.reading import DeviceMemory, Mode
     from ipygpumem.sources.allocator import AllocatorStatistics
     from ipygpumem.sources.nvml import Nvml
 
@@ -23,36 +23,28 @@ _TEST_SIZES = (34 * MIB, 38 * MIB)
 """Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that libraries are unlikely to allocate."""
 _TOLERANCE = 2 * MIB
 _REQUIRED_FREE = 256 * MIB
-
-
-class DriverReading(NamedTuple):
-    """Memory usage of a device as reported by the driver, in bytes.
-
-    ``problem`` is the error message of a failed query, ``listed`` contains the pid and memory usage of other processes,
-    and ``highest`` is the peak usage of this process if the driver's accounting mode is enabled.
-    """
-
-    context: bool
-    memory: DeviceMemory | None = None
-    process: int | None = None
-    others: int | None = None
-    problem: str = ""
-    busy: bool | None = None
-    listed: tuple[tuple[int, int | None], ...] = ()
-    highest: int | None = None
+_NOT_LISTED = "this process is not in NVML's process list"
 
 
 @dataclass(slots=True)
 class Device:
-    """Device of this process, with PyTorch's device index and the product name as ``label``.
+    """Device of this process.
 
     Attributes:
-        nvml: NVML library, in which the device is identified by ``handle``; None if the device cannot be queried.
+        index: Device index in PyTorch.
+        label: Product name.
+        total: Total memory in bytes according to PyTorch.
+        nvml: NVML library; None if it cannot query this device.
+        handle: NVML's handle of the device.
         own_pid: Pid of this process in NVML's process list; None if unknown.
-        mode: How memory usage is attributed (see `DeviceReading`), with the ``reason``.
-        graphics: Whether graphics processes use the device; ``accounting``: whether accounting mode is enabled.
+        mode: How memory usage is attributed (see `DeviceReading`).
+        reason: Reason for the mode.
+        graphics: Whether graphics processes use the device.
+        accounting: Whether the driver's accounting mode is enabled.
+        verified: Whether `verify` has been called.
         segments: Number of segment allocations and frees at the last reading.
-        listed: Other processes at the last reading; ``others`` is their total memory usage in bytes.
+        listed: Pid and memory usage of each other process at the last reading.
+        others: Total memory usage of the other processes in bytes.
     """
 
     index: int
@@ -78,7 +70,7 @@ class Device:
 
     @classmethod
     def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
-        """Create a device with its NVML handle, without a CUDA context. ``reason`` explains why ``nvml`` is None."""
+        """Create a device and find its NVML handle without a CUDA context. ``reason`` explains why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
         device = cls(index, str(properties.name), uuid, int(properties.total_memory), reason=reason)
@@ -100,8 +92,8 @@ class Device:
     def verify(self, torch: Any, reserved: int | None) -> None:
         """Find this process in NVML's process list by test allocations of about 34 MiB outside PyTorch.
 
-        Must be called once per device, with a CUDA context and without an active graph capture. ``reserved`` is the
-        memory reserved by PyTorch in bytes.
+        Must be called once per device, with a CUDA context and not during graph capture. ``reserved`` is the memory
+        reserved by PyTorch in bytes.
         """
         self.verified = True
         if self.nvml is None:
@@ -109,7 +101,7 @@ class Device:
         try:
             self._verify(torch, self.nvml, reserved)
         except Exception as error:  # NVML or a kernel has failed, but other values can still be read
-            self._set_mode("device", f"no attribution by process: {first_line(error)}")
+            self._set_mode("device", f"memory usage by process is unknown: {first_line(error)}")
 
     def _set_mode(self, mode: Mode, reason: str, own_pid: int | None = None) -> None:
         self.mode, self.reason, self.own_pid = mode, reason, own_pid
@@ -138,12 +130,16 @@ class Device:
             self._set_mode("process", "NVML entry verified by a test allocation", candidates.pop())
         elif not device_changed and not candidates:
             self.nvml = None
-            self._set_mode("torch-only", "the NVML device with this UUID did not change with a test allocation")
+            self._set_mode("torch-only", "the test allocation did not change the NVML device with this UUID")
         else:
-            self._set_mode("device", _missing_entry(entries, ambiguous=bool(candidates)))
+            self._set_mode("device", _missing_entry_reason(entries, ambiguous=bool(candidates)))
 
     def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
-        """Allocate and free memory. Return the pids whose usage followed, and whether the device usage followed."""
+        """Allocate and free memory. Return None if this fails, otherwise a tuple ``(pids, device_followed)``.
+
+        ``pids`` are the processes whose usage changed by ``nbytes`` in the meantime, and ``device_followed`` states
+        whether the usage of the device did.
+        """
         before, memory_before = nvml.processes(self.handle), _used(nvml, self.handle)
         with cuda.raw_allocation(nbytes) as allocated:
             if not allocated:
@@ -164,7 +160,7 @@ class Device:
             if size is not None and size >= max(reserved or 0, 1):
                 self._set_mode("process", f"NVML entry found by process id ({reason})", pid)
                 return
-        self._set_mode("device", f"{_missing_entry(entries, ambiguous=False)} ({reason})")
+        self._set_mode("device", f"{_missing_entry_reason(entries, ambiguous=False)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
         """Return the memory usage in bytes of all processes on the device by pid. Raises NvmlError on failure."""
@@ -172,10 +168,11 @@ class Device:
             raise NvmlError(self.reason or "NVML cannot query this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
 
-    def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DriverReading:
-        """Read the driver's values; if ``busy`` is true, also whether the device has pending work."""
+    def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DeviceReading:
+        """Read the driver's values and, if ``busy`` is true, whether the device has pending work."""
         context = pytorch.has_context(torch, self.index)
-        memory, process, highest, problem = None, None, None, ""
+        memory, process, others, highest, problem = None, None, None, None, ""
+        listed: tuple[tuple[int, int | None], ...] = ()
         entries: dict[int, int | None] = {}
         if self.nvml is not None:
             try:
@@ -192,53 +189,47 @@ class Device:
                     highest = self.nvml.highest(self.handle, self.own_pid)
         if context and not capturing and memory is None and process is None:
             memory = pytorch.device_memory(torch, self.index)
-        is_busy = pytorch.busy(torch, self.index) if busy and context and not capturing else None
-        if process is None:
-            return DriverReading(context, memory, problem=problem, busy=is_busy)
-        listed = tuple(entries.items())
-        if listed != self.listed:  # otherwise keep the old object, which reports share
-            self.listed, self.others = listed, sum(size for size in entries.values() if size is not None)
-        return DriverReading(context, memory, process, self.others, problem, is_busy, self.listed, highest)
-
-    def reading(self, driver: DriverReading, state: AllocatorStatistics | None, torch_reason: str) -> DeviceReading:
-        """Combine the driver's values with the allocator's counters; ``state`` is None if there are none."""
-        memory, process, others, listed = driver.memory, driver.process, driver.others, driver.listed
-        mode, reason = self.mode, driver.problem or self.reason
-        if mode == "process" and process is None:
-            mode, reason = "device", driver.problem or "this process's entry is missing from NVML's list"
-        elif process is not None and state is not None and process < state.now.reserved:
-            # the entry is inconsistent or belongs to another process
-            mode, reason = "device", "NVML's entry is smaller than PyTorch's reserved memory"
-            process, others, listed = None, None, ()
-        if mode == "device" and memory is None:
-            mode = "torch-only"
-        elif mode == "torch-only" and memory is not None:
-            mode = "device"
-        if not driver.context and process is None:
-            process = 0  # no context, so no memory
+        if process is not None:
+            if tuple(entries.items()) != self.listed:  # otherwise keep the old object, which reports share
+                self.listed = tuple(entries.items())
+                self.others = sum(size for size in entries.values() if size is not None)
+            others, listed = self.others, self.listed
         return DeviceReading(
             name=self.name,
-            context=driver.context,
-            allocated=None if state is None else state.now.allocated,
-            reserved=None if state is None else state.now.reserved,
-            active=None if state is None else state.now.active,
-            requested=None if state is None else state.now.requested,
-            inactive_split=None if state is None else state.inactive_split,
-            retries=None if state is None else state.retries,
-            ooms=None if state is None else state.ooms,
+            context=context,
             used=None if memory is None else memory.used,
             driver_reserved=None if memory is None else memory.reserved,
             process=process,
             others=others,
             total=self.total if memory is None else memory.total,
-            mode=mode,
-            why=reason,
+            mode=self.mode,
+            why=problem,
             source=None if memory is None else memory.source,
-            busy=driver.busy,
-            torch_why=torch_reason,
+            busy=pytorch.busy(torch, self.index) if busy and context and not capturing else None,
             listed=listed,
-            highest=driver.highest if mode == "process" else None,
+            highest=highest,
         )
+
+    def with_counters(self, driver: DeviceReading, state: AllocatorStatistics | None, torch_why: str) -> DeviceReading:
+        """Add the allocator's counters to the driver's values; ``state`` is None if the counters are unknown."""
+        mode, why, process = driver.mode, driver.why or self.reason, driver.process
+        values: dict[str, Any] = {}
+        if state is not None:
+            values = {name: getattr(state.now, name) for name in Counters.__slots__}
+            values |= {"inactive_split": state.inactive_split, "retries": state.retries, "ooms": state.ooms}
+            if process is not None and process < state.now.reserved:
+                # the entry is inconsistent or belongs to another process
+                mode, process = "device", None
+                why = "NVML's entry for this process is smaller than PyTorch's reserved memory"
+        if mode == "process" and process is None:
+            mode, why = "device", driver.why or _NOT_LISTED
+        if mode == "device" and driver.used is None:
+            mode = "torch-only"
+        elif mode == "torch-only" and driver.used is not None:
+            mode = "device"
+        if process is None:  # without a context, this process uses no memory
+            values |= {"process": None if driver.context else 0, "others": None, "listed": (), "highest": None}
+        return replace(driver, mode=mode, why=why, torch_why=torch_why, **values)
 
 
 def device_memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
@@ -255,7 +246,7 @@ def _used(nvml: Nvml, handle: Any) -> int | None:
 
 
 def _followed(before: int, during: int | None, after: int, nbytes: int) -> bool:
-    """Return whether a value increased by ``nbytes`` with the test allocation and decreased afterwards."""
+    """Return whether a value increased by ``nbytes`` during the test allocation and decreased afterwards."""
     return during is not None and all(abs(during - usage - nbytes) <= _TOLERANCE for usage in (before, after))
 
 
@@ -272,14 +263,13 @@ def _has_graphics(nvml: Nvml, handle: Any) -> bool:
         return False
 
 
-def _missing_entry(entries: dict[int, int | None], *, ambiguous: bool) -> str:
-    """Return the reason why the entry of this process is unknown."""
+def _missing_entry_reason(entries: dict[int, int | None], *, ambiguous: bool) -> str:
     if ambiguous:
-        return "several entries of NVML's list changed with a test allocation"
+        return "the test allocation changed several entries of NVML's process list"
     if not entries:
         return "NVML lists no processes: this container hides them"
     if all(size is None for size in entries.values()):
         return "NVML does not report memory usage by process on this system (WSL2, Windows)"
     if any(entries.get(pid) == 0 for pid in namespace_pids()):
         return "NVML reports 0 bytes for this process: the driver hides its memory from this container"
-    return "this process is not in NVML's process list"
+    return _NOT_LISTED

@@ -6,8 +6,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ipygpumem.core.device_names import cuda_device
 from ipygpumem.core.errors import DeviceError, NvmlError, first_line
 from ipygpumem.core.reading import DeviceReading, Reading
+from ipygpumem.core.units import many
 from ipygpumem.sources import allocator, host, pytorch
 from ipygpumem.sources.device import Device
 from ipygpumem.sources.nvml import Nvml
@@ -25,10 +27,12 @@ _ASYNC = "cudaMallocAsync: CUDA's default memory pool, which PyTorch shares with
 
 
 class DeviceMonitor:
-    """Monitor of the devices of this process, which are available once CUDA is initialized.
+    """Monitor of the devices of this process.
 
-    ``devices`` maps indices to devices. ``selected`` contains the names of the devices to read (``"cuda:0"``), None for
-    all. ``process_names`` identifies other processes.
+    Attributes:
+        devices: Devices by index; empty until CUDA is initialized.
+        selected: Names of the devices to read, such as ``cuda:0``; None for all devices.
+        process_names: Cache of other processes.
     """
 
     def __init__(self, selected: Iterable[str] | None = None) -> None:
@@ -73,12 +77,12 @@ class DeviceMonitor:
     def parse_devices(self, names: Iterable[str]) -> tuple[str, ...]:
         """Convert device names such as ``0``, ``cuda:0`` or ``cuda`` to the form ``cuda:0``.
 
-        Raises DeviceError for an invalid name or a device that does not exist.
+        Raises `DeviceError` for an invalid name or a device that does not exist.
         """
-        return tuple(dict.fromkeys(_device_name(str(name).strip()) for name in names))
+        return tuple(dict.fromkeys(_existing_device(str(name)) for name in names))
 
     def other_processes(self, index: int) -> tuple[OtherProcess, ...]:
-        """Return the other processes on a device by decreasing usage; empty if the entry of this process is unknown."""
+        """Return the other processes on a device; empty if this process's own entry in NVML's list is unknown."""
         device = self.devices.get(index)
         if device is None or device.own_pid is None:
             return ()
@@ -90,7 +94,7 @@ class DeviceMonitor:
         return self.identify(device, entries.items())
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
-        """Return the processes in ``entries``, pairs of pid and memory usage from NVML, sorted by decreasing usage."""
+        """Return the processes in ``entries``, (pid, memory usage) pairs from NVML, in descending order of usage."""
         return self.process_names.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:
@@ -99,7 +103,7 @@ class DeviceMonitor:
         return own_entries == {own_pid()}
 
     def record_processes(self, readings: Mapping[str, DeviceReading]) -> None:
-        """Look up new processes on the devices, so that they can still be named after they have ended."""
+        """Look up new processes on the devices so that their names are known after they have ended."""
         for device in self.devices.values():
             reading = readings.get(device.name)
             if reading is not None and not self.has_recorded_processes(reading):
@@ -113,10 +117,12 @@ class DeviceMonitor:
     def read(
         self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator = allocator.state
     ) -> Reading:
-        """Return a reading of all counters. Never raises: a value that cannot be read is None, with the reason.
+        """Read all counters. Never raises: a value that cannot be read is None, and the reading contains the reason.
 
-        ``available`` includes the available host memory, and ``busy`` whether each device has pending work.
-        ``read_allocator`` is the function that reads the allocator counters of a device with a context.
+        Args:
+            available: Whether to read the available host memory.
+            busy: Whether to check for pending work on each device.
+            read_allocator: Function that reads the allocator counters of a device with a context.
         """
         torch = self.find_devices()
         devices: dict[str, DeviceReading] = {}
@@ -129,18 +135,16 @@ class DeviceMonitor:
         return Reading(time=time.time(), devices=devices, host=host.read_host(pinned, available=available))
 
 
-def _device_name(text: str) -> str:
+def _existing_device(text: str) -> str:
+    name = cuda_device(text)
     torch = pytorch.module()
     count = torch.cuda.device_count() if torch is not None and pytorch.problem(load=False) is None else 0
     if torch is None and pytorch.importable():
         count = sys.maxsize  # unknown until torch is imported
-    number = text.removeprefix("cuda").removeprefix(":") or "0"
-    if not number.isdecimal() or (text != number and not text.startswith("cuda")):
-        raise DeviceError(f"{text!r} is not a device: write cuda:0, or 0")
-    if int(number) >= count:
+    if int(name.removeprefix("cuda:")) >= count:
         names = f" (cuda:0 to cuda:{count - 1})" if count > 1 else ""
-        raise DeviceError(f"there is no device cuda:{number}: this process sees {count}{names}")
-    return f"cuda:{int(number)}"
+        raise DeviceError(f"there is no device {name}: this process sees {many(count, 'device')}{names}")
+    return name
 
 
 def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturing: bool, busy: bool) -> DeviceReading:
@@ -158,7 +162,7 @@ def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturin
             device.segments = segments
             driver = device.read_driver(torch, capturing=capturing, busy=busy)
             state, reason = _read_state(torch, device, allocator.state)
-        return device.reading(driver, state, reason)
+        return device.with_counters(driver, state, reason)
     except Exception as error:
         reason = first_line(error)
         return DeviceReading(name=device.name, context=True, total=device.total, why=reason, torch_why=reason)

@@ -1,4 +1,4 @@
-"""Host memory usage, process ids and loaded shared libraries of this process.
+"""Host memory usage, process IDs and loaded shared libraries of this process.
 
 psutil is imported on first use because the shell commands for snapshots require only numpy.
 """
@@ -26,7 +26,7 @@ def _total() -> int:
     return int(psutil.virtual_memory().total)
 
 
-def _free() -> int:
+def _available() -> int:
     import psutil
 
     return int(psutil.virtual_memory().available)
@@ -48,13 +48,13 @@ def process_start(pid: int) -> str:
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
-    """Return resident and peak memory usage of this process, and if ``available`` the available host memory (50 us)."""
+    """Return the memory usage of this process. ``available`` adds the available host memory, which takes 50 us."""
     rss, peak = _linux_memory() or _portable_memory()
-    return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=_free() if available else None)
+    return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=_available() if available else None)
 
 
 def _linux_memory() -> tuple[int, int] | None:
-    """Return current and peak resident memory from one read, which is three times as fast as psutil."""
+    """Return current and peak resident memory from a single read, which is three times as fast as psutil."""
     try:
         match = _MEMORY.search(os.pread(_status(os.getpid()), 4096, 0))
     except OSError:
@@ -85,7 +85,7 @@ def reset_peak() -> bool:
 
 
 def namespace_pids() -> tuple[int, ...]:
-    """Return the ids of this process in all PID namespaces visible in /proc, starting with ``os.getpid()``."""
+    """Return the pids of this process in all PID namespaces visible in /proc, starting with ``os.getpid()``."""
     pids = [os.getpid()]
     with contextlib.suppress(OSError, ValueError), Path(_STATUS).open(encoding="ascii", errors="replace") as status:
         for line in status:

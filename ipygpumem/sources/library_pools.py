@@ -22,8 +22,11 @@ GRAPHS = "memory of CUDA graphs"
 class PoolReading:
     """Statistics of one memory pool on one device, in bytes. Values that the pool does not count are None.
 
-    ``held`` is the memory that the pool has reserved from CUDA, and ``used`` the part in use. ``peak`` is the peak of
-    ``held``, or of ``used`` if ``held`` is None, since the library was initialized. ``source`` is the queried function.
+    Attributes:
+        held: Memory that the pool has reserved from CUDA.
+        used: Part of the reserved memory that is in use.
+        peak: Peak of ``held``, or of ``used`` if ``held`` is None, since the library was initialized.
+        source: Function that returned the statistics.
     """
 
     name: str
@@ -35,67 +38,67 @@ class PoolReading:
 
 
 def pool_readings(devices: Iterable[int]) -> list[PoolReading]:
-    """Return statistics of all pools on the given devices (indices), each of which must have a CUDA context."""
+    """Return statistics of all pools on the devices with the given indices, which must have a CUDA context."""
     readings: list[PoolReading] = []
-    indexes = list(devices)
+    indices = list(devices)
     for read in (_cuda, _cupy, _jax, _tensorflow, _rmm, _numba):
         try:
-            readings += read(indexes)
+            readings += read(indices)
         except Exception:  # noqa: S112 (continue with the other libraries)
             continue
     return readings
 
 
-def _cuda(indexes: list[int]) -> Iterator[PoolReading]:
+def _cuda(indices: list[int]) -> Iterator[PoolReading]:
     kinds: tuple[tuple[str, cuda.PoolKind, str], ...] = (
         (STREAMS, "stream", "cudaMemPoolGetAttribute"),
         (GRAPHS, "graph", "cudaDeviceGetGraphMemAttribute"),
     )
     for name, kind, source in kinds:
-        for index in indexes:
+        for index in indices:
             pool = cuda.pool(index, kind)
             if pool is not None:
-                yield PoolReading(name, index, pool.held, pool.used, pool.held_high, source)
+                yield PoolReading(name, index, *pool, source)
 
 
-def _cupy(indexes: list[int]) -> Iterator[PoolReading]:
+def _cupy(indices: list[int]) -> Iterator[PoolReading]:
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return
     pool = cupy.get_default_memory_pool()
-    for index in indexes:
+    for index in indices:
         with cupy.cuda.Device(index):
             held, used = int(pool.total_bytes()), int(pool.used_bytes())
         yield PoolReading("CuPy's pool", index, held, used, None, "cupy.get_default_memory_pool()")
 
 
-def _jax(indexes: list[int]) -> Iterator[PoolReading]:
+def _jax(indices: list[int]) -> Iterator[PoolReading]:
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not bridge.backends_are_initialized():  # jax.local_devices() would initialize the backends
         return
     for device in sys.modules["jax"].local_devices():
         stats = device.memory_stats() if device.platform == "gpu" else None
-        if stats and device.local_hardware_id in indexes:
+        if stats and device.local_hardware_id in indices:
             held, used = stats.get("pool_bytes"), stats.get("bytes_in_use")
             peak = stats.get("peak_bytes_in_use" if held is None else "peak_pool_bytes")
             yield PoolReading("JAX's pool", device.local_hardware_id, held, used, peak, "jax.Device.memory_stats()")
 
 
-def _tensorflow(indexes: list[int]) -> Iterator[PoolReading]:
+def _tensorflow(indices: list[int]) -> Iterator[PoolReading]:
     eager: Any = sys.modules.get("tensorflow.python.eager.context")
     if eager is None or not getattr(getattr(eager, "_context", None), "_initialized", False):
         return
-    for index in indexes:
+    for index in indices:
         info = sys.modules["tensorflow"].config.experimental.get_memory_info(f"GPU:{index}")
         source = "tf.config.experimental.get_memory_info()"
         yield PoolReading("TensorFlow's tensors", index, None, int(info["current"]), int(info["peak"]), source)
 
 
-def _rmm(indexes: list[int]) -> Iterator[PoolReading]:
+def _rmm(indices: list[int]) -> Iterator[PoolReading]:
     rmm = sys.modules.get("rmm")
     if rmm is None:
         return
-    for index in indexes:
+    for index in indices:
         resource: Any = rmm.mr.get_per_device_resource(index)
         while resource is not None and not hasattr(resource, "allocation_counts"):
             resource = getattr(resource, "upstream_mr", None)
@@ -106,12 +109,12 @@ def _rmm(indexes: list[int]) -> Iterator[PoolReading]:
             yield PoolReading("RMM's allocations", index, None, used, peak, "RMM's statistics")
 
 
-def _numba(indexes: list[int]) -> Iterator[PoolReading]:
+def _numba(indices: list[int]) -> Iterator[PoolReading]:
     driver: Any = sys.modules.get("numba.cuda.cudadrv.driver")
     if driver is None or not driver.driver.is_initialized:
         return
     for gpu in sys.modules["numba.cuda.cudadrv.devices"].gpus.lst:
         context = getattr(gpu, "primary_context", None)
-        if context is not None and gpu.id in indexes:
+        if context is not None and gpu.id in indices:
             used = sum(int(block.size) for block in list(context.memory_manager.allocations.values()))
             yield PoolReading("numba's arrays", gpu.id, None, used, None, "numba's list of allocations")

@@ -14,7 +14,7 @@ from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.reading import DeviceMemory
 
 _INITIAL_CAPACITY = 32
-"""Initial size of the array for process lists."""
+"""Number of processes for which the first query has space."""
 _LIST_TRIES = 4
 _NOT_AVAILABLE = 2**64 - 1
 
@@ -56,14 +56,14 @@ class Nvml:
     def _call(self, name: str, *arguments: Any) -> Any:
         function = getattr(self._pynvml, name, None)
         if function is None:
-            raise NvmlError(f"this nvidia-ml-py has no {name}")
+            raise NvmlError(f"this version of nvidia-ml-py has no {name}")
         try:
             return function(*arguments)
         except self._pynvml.NVMLError as error:
             raise NvmlError(self._reason(error)) from error
 
     def _attempt(self, name: str, *arguments: Any) -> Any | None:
-        """Call a function that some devices do not support; return None if it fails."""
+        """Return the result of a function, or None if the device does not support it."""
         try:
             return self._call(name, *arguments)
         except NvmlError:
@@ -85,7 +85,7 @@ class Nvml:
         return tuple((_text(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
 
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
-        """Return a tuple ``(handle, is_mig_parent)`` for the device or MIG instance with a UUID or PCI bus id.
+        """Return a tuple ``(handle, is_mig_parent)`` for the device or MIG instance with a UUID or PCI bus ID.
 
         The prefix ``GPU-`` or ``MIG-`` of the UUID is optional. ``is_mig_parent`` is true if the handle refers to a GPU
         in MIG mode instead of one of its instances.
@@ -136,7 +136,7 @@ class Nvml:
         return None if nbytes is None else int(nbytes)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
-        """Return the memory usage in bytes by pid; None if the driver does not report it (WSL2, WDDM).
+        """Return the memory usage in bytes by pid. Values that the driver does not report are None (WSL2, WDDM).
 
         If ``graphics`` is true, graphics processes are included.
         """

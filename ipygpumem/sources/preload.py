@@ -1,4 +1,4 @@
-"""Launch of common kernels before the first measurement, so that loading them is not attributed to a cell."""
+"""Run common kernels before the first measurement, so that the memory for loading them is not attributed to a cell."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SIZE = 64
-"""Number of rows and columns. Large enough to select the same kernels as typical models."""
+"""Number of rows and columns, large enough for the same kernels as in typical models to be selected."""
 
 
 def run_first_kernels(torch: Any, index: int) -> str:
     """Run float32 and bfloat16 matmul, softmax, layer norm, a reduction, relu and copies on one device.
 
-    User defaults and dispatch modes are disabled, and the random state and gradients do not change. All tensors are
-    freed, but the cuBLAS workspace remains allocated. Returns the names and errors of failed operations as text, for
-    example bfloat16 on an old GPU, or an empty string.
+    Autocast and modes enabled by the program are disabled, and the random state and gradients do not change. All
+    tensors are freed, but the cuBLAS workspace remains allocated. Returns the names and errors of failed operations
+    (for example, of bfloat16 on an old GPU) as text, which is empty if no operation failed.
     """
     failed = []
     dispatch = torch.utils._python_dispatch
@@ -31,16 +31,16 @@ def run_first_kernels(torch: Any, index: int) -> str:
         torch.cuda.device(index),
     ):
         device = torch.device("cuda", index)
-        for name, step in _steps(torch, device).items():
+        for name, operation in _operations(torch, device).items():
             try:
-                step()
+                operation()
             except Exception as error:
                 failed.append(f"{name} ({first_line(error)})")
         torch.cuda.synchronize(device)
     return ", ".join(failed)
 
 
-def _steps(torch: Any, device: Any) -> dict[str, Callable[[], Any]]:
+def _operations(torch: Any, device: Any) -> dict[str, Callable[[], Any]]:
     def square(dtype: Any) -> Any:
         return torch.full((_SIZE, _SIZE), 0.5, dtype=dtype, device=device)
 

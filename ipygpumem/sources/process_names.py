@@ -35,16 +35,16 @@ _START_TOLERANCE = 2.0
 
 
 class ProcessNames:
-    """Cache of the other processes found on the devices, which can also name processes that have ended.
+    """Cache of the other processes found on the devices, which also contains processes that have ended.
 
-    The argument ``trusted`` of its methods tells whether NVML reports pids of this PID namespace.
+    The argument ``trusted`` of its methods states whether the pids reported by NVML belong to this PID namespace.
     """
 
     def __init__(self) -> None:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}
 
     def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
-        """Look up new processes in ``entries``, pairs of pid and memory usage from NVML."""
+        """Look up the new processes in ``entries``, which are (pid, memory usage) pairs from NVML."""
         keys = [(pid, trusted) for pid, _ in entries]
         if len(self._processes) > _MAX_PROCESSES:
             self._processes = {key: self._processes[key] for key in keys if key in self._processes}
@@ -60,18 +60,18 @@ class ProcessNames:
         return process if amount is None else replace(process, amount=amount)
 
     def lookup_all(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> tuple[OtherProcess, ...]:
-        """Return the processes in ``entries``, pairs of pid and memory usage from NVML, by decreasing usage."""
+        """Return the processes in ``entries``, (pid, memory usage) pairs from NVML, in descending order of usage."""
         processes = [self.lookup(pid, nbytes, trusted=trusted) for pid, nbytes in entries]
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
     def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
-        """Return ``(process, running)`` for a process that no longer uses the device."""
+        """Return a process that no longer uses the device, together with whether it is still running."""
         process = self._processes.pop((pid, trusted), None) or _look_up(pid, trusted)
         return process, _is_running(process)
 
 
 def own_pid() -> int:
-    """Return the id of this process in the PID namespace of the mounted /proc."""
+    """Return the pid of this process in the PID namespace of the mounted /proc."""
     try:
         return int(Path("/proc/self").readlink().name)
     except (OSError, ValueError):
@@ -80,7 +80,6 @@ def own_pid() -> int:
 
 @lru_cache(maxsize=1)
 def _may_be_nested() -> bool:
-    """Return whether this process may run in a nested PID namespace."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -90,7 +89,7 @@ def _may_be_nested() -> bool:
 
 
 def _is_running(process: OtherProcess) -> bool:
-    """Return whether a process is still running. The start time detects a reused pid."""
+    """Return whether a process is still running. Its start time distinguishes it from a later process with this pid."""
     import psutil
 
     if process.began is None:
@@ -162,7 +161,7 @@ def _describe(process: Any, *, same_user: bool) -> OtherProcess:
 
 
 def _read(getter: Any, default: Any) -> Any:
-    """Call a psutil getter and return ``default`` if access is denied, which also occurs for processes of this user."""
+    """Call a psutil getter. Return ``default`` if access is denied, which also occurs for processes of the user."""
     import psutil
 
     try:
@@ -197,6 +196,6 @@ def _multiprocessing_name(pid: int) -> str:
 
 
 def _clip(name: str) -> str:
-    """Return a name on one line, truncated at the beginning to preserve the file name."""
+    """Return a name on one line, truncated at its start to preserve the file name."""
     name = printable(" ".join(name.split()))
     return name if len(name) <= _MAX_NAME_LENGTH else f"…{name[1 - _MAX_NAME_LENGTH :]}"

@@ -86,7 +86,7 @@ def backend(torch: Any) -> str:
 
 
 def capturing(torch: Any) -> bool:
-    """Return whether the current stream is being captured, during which no call may access the device."""
+    """Return whether the current stream is being captured. No call may access the device during a capture."""
     try:
         return bool(torch.cuda.is_current_stream_capturing())
     except Exception:  # after a failed kernel, every CUDA call fails
@@ -136,7 +136,7 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
     """Register a callback for failed allocations, which replaces the previous one; None removes it.
 
     The callback receives the device index, the requested size, the memory limit and the free memory. PyTorch cannot
-    detach observers, so a single observer is attached and stored on the torch module. Returns whether it is attached.
+    detach observers, so a single observer is attached and stored in the torch module. Returns whether it is attached.
     """
     torch = started()
     attach = None if torch is None else getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
@@ -169,7 +169,7 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
 class WrappedFunctions:
     """Wrappers around functions of one module.
 
-    A wrapper that another library has wrapped in turn cannot be removed and continues to work.
+    A wrapper that has itself been wrapped by another library cannot be removed and continues to work.
     """
 
     def __init__(self, module: str) -> None:

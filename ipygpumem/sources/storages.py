@@ -68,7 +68,7 @@ class TorchTypes:
             yield
 
     def locations(self, tensor: Any) -> list[StorageLocation]:
-        """Return the locations of a tensor's storages, of which a sparse tensor has several."""
+        """Return the locations of a tensor's storages. A sparse tensor has several storages."""
         return [location for _, location in self.storages(tensor)]
 
     def storages(self, tensor: Any) -> list[tuple[Any, StorageLocation]]:
@@ -85,11 +85,11 @@ class TorchTypes:
             return []
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a weak reference, which prevents the reuse of the address of a storage's StorageImpl."""
+        """Return a weak reference to a storage, which prevents reuse of its StorageImpl's address."""
         return _attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return the location of a storage; ``address`` avoids ``data_ptr()``, which copies copy-on-write storages."""
+        """Return the location of a storage, if it has one; ``address`` replaces ``data_ptr()``, which may copy it."""
         try:
             device = storage.device
             if device.type == "meta":
@@ -112,7 +112,7 @@ class TorchTypes:
         return [getattr(self._base, name)(tensor) for name in names]
 
     def dispatches(self, tensor: Any) -> bool:
-        """Return whether a tensor's class defines ``__torch_dispatch__``, which reading the shape may invoke."""
+        """Return whether a tensor's class defines ``__torch_dispatch__``, because reading the shape may call it."""
         kind = type(tensor)
         result = self._dispatching_types.get(id(kind))
         if result is None:
@@ -121,7 +121,7 @@ class TorchTypes:
         return result
 
     def describe(self, tensor: Any) -> tuple[str, int | None]:
-        """Return a tuple of dtype and shape as text (``float32 [4096, 4096]``) and size in bytes, None if unknown."""
+        """Return a description such as ``float32 [4096, 4096]`` together with the size in bytes, or None if unknown."""
         dtype = self._base.dtype.__get__(tensor)
         text = str(dtype).removeprefix("torch.")
         if self.dispatches(tensor) or self._base.layout.__get__(tensor) is not self._torch.strided:
@@ -133,7 +133,7 @@ class TorchTypes:
             return text, None
 
     def gradient(self, tensor: Any) -> Any | None:
-        """Return the gradient of a leaf tensor, None for other tensors, for which PyTorch would emit a warning."""
+        """Return the gradient of a leaf tensor, or None for other tensors, for which PyTorch would emit a warning."""
         has_gradient = _attempt(lambda: self._requires_grad(tensor) and self._is_leaf(tensor))
         return _attempt(lambda: self._grad(tensor)) if has_gradient else None
 
@@ -146,7 +146,7 @@ class TorchTypes:
         return _attempt(lambda: None if self._is_leaf(tensor) else self._grad_fn(tensor))
 
     def saved(self, node: Any) -> tuple[list[Any], bool]:
-        """Return a tuple ``(values, incomplete)``: a node's saved values, and whether any of them is unreadable.
+        """Return a tuple ``(values, incomplete)``: a node's saved values, and whether some of them are unreadable.
 
         No hook is called. For a tensor packed by a hook, the packed value and the unpack hook are returned.
         """
@@ -182,7 +182,7 @@ class TorchTypes:
 
     @staticmethod
     def next_nodes(node: Any) -> list[Any]:
-        """Return the next nodes in the backward graph."""
+        """Return the next nodes in the autograd graph."""
         functions = _attempt(lambda: tuple(node.next_functions)) or ()
         return [next_node for next_node, _ in functions if next_node is not None]
 

@@ -86,7 +86,7 @@ def test_breakdown_of_one_device(two_gpus, make_notebook):
     assert "cuda:1" not in notebook.run("%gpumem -d 0").text
     assert "cuda:0" not in notebook.run("%gpumem --device cuda:1").text
     assert usage(notebook.run("%gpumem -d 2")) == (
-        "%gpumem: there is no device cuda:2: this process sees 2 (cuda:0 to cuda:1)"
+        "%gpumem: there is no device cuda:2: this process sees 2 devices (cuda:0 to cuda:1)"
     )
 
 
@@ -365,8 +365,8 @@ INVALID_OPTIONS = {
     "--history x": "%%gpumem: argument --history: must be KEY=VALUE, got 'x'",
     "--history no_such=1 --snapshot ok.pickle": r"%%gpumem: torch \S+ does not accept .* 'no_such'; .*",
     "--history enabled=None --snapshot ok.pickle": r"%%gpumem: torch \S+ does not accept .* 'enabled'; .*",
-    "-d 7": "%%gpumem: there is no device cuda:7: this process sees 1",
-    "-d gpu0": "%%gpumem: 'gpu0' is not a device: write cuda:0, or 0",
+    "-d 7": "%%gpumem: there is no device cuda:7: this process sees 1 device",
+    "-d gpu0": "%%gpumem: 'gpu0' is not a device: use cuda:0 or 0",
     "-d -1": r"%%gpumem: .*",
     "-v 1x": "%%gpumem: '1x' is not a valid variable name",
     "-v for": "%%gpumem: 'for' is not a valid variable name",

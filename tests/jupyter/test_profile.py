@@ -106,7 +106,7 @@ def test_cell_with_its_own_profiler(notebook, tmp_path):
     [
         ("--trace x.txt", "%%gpumem: the file name of the trace must end in .json or .json.gz, not 'x.txt'"),
         ("--timeline {no}.html", "%%gpumem: '{no}.html' cannot be expanded (NameError: name 'no' is not defined)"),
-        ("--trace {folder}/a/b.json", "%%gpumem: the folder {tmp}/a does not exist"),
+        ("--trace {folder}/a/b.json", "%%gpumem: the directory {tmp}/a does not exist"),
         ("--trace", "%%gpumem: argument --trace: expected one argument"),
         ("--trace {folder}/a.json --trace {folder}/b.json", "%%gpumem: --trace is specified more than once"),
         ("--limit 1GiB --limit=2GiB", "%%gpumem: --limit is specified more than once"),

@@ -108,7 +108,7 @@ def test_repeated_saves(gpu_notebook, tmp_path):
         ("record save", "%gpumem record save: the following arguments are required: PATH"),
         ("record save a b", "%gpumem record save: unrecognized arguments: b"),
         ("record save 'x", '%gpumem record save: No closing quotation in "\'x"'),
-        ("record save no/such/x.pickle", "%gpumem record save: the folder {here}/no/such does not exist"),
+        ("record save no/such/x.pickle", "%gpumem record save: the directory {here}/no/such does not exist"),
         (
             "record start --max-entries 0",
             "%gpumem record start: argument --max-entries: must be a positive integer, got '0'",

@@ -119,7 +119,7 @@ def test_unchanged_device_is_not_our_entry(make_gpu):
     torch.cuda._get_device_properties = lambda index: _properties("ab"[index])
     _, monitor = start(gpu)
     device = read_device(monitor)
-    assert device.why == "the NVML device with this UUID did not change with a test allocation"
+    assert device.why == "the test allocation did not change the NVML device with this UUID"
     assert device.source == "cudaMemGetInfo"
     assert device.mode == "device"
 
@@ -162,7 +162,7 @@ def test_entry_smaller_than_pytorch_memory_is_not_used(fake_gpu):
     fake_gpu.nvml_device.own = 99 * MIB
     device = read_device(monitor)
     assert (device.mode, device.process, device.others) == ("device", None, None)
-    assert device.why == "NVML's entry is smaller than PyTorch's reserved memory"
+    assert device.why == "NVML's entry for this process is smaller than PyTorch's reserved memory"
 
 
 def test_entry_that_disappears_or_becomes_zero(fake_gpu):
@@ -172,7 +172,7 @@ def test_entry_that_disappears_or_becomes_zero(fake_gpu):
         fake_gpu.nvml_device.regime = regime
         device = read_device(monitor)
         assert (device.mode, device.process) == ("device", None)
-        assert device.why == "this process's entry is missing from NVML's list"
+        assert device.why == "this process is not in NVML's process list"
     fake_gpu.nvml_device.regime = "bare"
     assert read_device(monitor).mode == "process", "the entry is present again"
 

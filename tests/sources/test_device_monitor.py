@@ -139,5 +139,5 @@ def test_torch_errors(monkeypatch, fake_gpu):
 def test_without_gpu():
     assert pytorch.problem(load=True) == NO_GPU
     assert DeviceMonitor().read().devices == {}
-    with pytest.raises(DeviceError, match="this process sees 0"):
+    with pytest.raises(DeviceError, match="this process sees 0 devices"):
         DeviceMonitor().parse_devices(["0"])

@@ -1,4 +1,4 @@
-"""Software versions, devices, and the accuracy of measured values on this machine."""
+"""Collect software versions, devices, and the accuracy of measured values on this machine."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Environment(PlainData):
         allocator: PyTorch's allocator settings from the environment variable.
         nvml: Reason why NVML is unavailable; None if it is available.
         devices: Product name and total memory in bytes of each device listed by NVML.
-        mode: How the memory usage of the first device in use is attributed (see `DeviceReading`), and the reason.
-        accuracy: Accuracy of each kind of value, and the reason.
+        mode: How the memory usage of the first device in use is attributed (see `DeviceReading`), with the reason.
+        accuracy: Accuracy of each kind of value (see `Grade.trust`), with the reason.
     """
 
     python: str
@@ -57,14 +57,14 @@ class Environment(PlainData):
 
 
 def environment(runtime: Runtime | None = None) -> Environment:
-    """Return the environment, read with ``runtime``, or after initializing CUDA if ``runtime`` is None."""
+    """Return software versions, devices and accuracies. Initializes CUDA if ``runtime`` is None."""
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, devices = _nvml()
     device = None if torch is not None else _device(runtime)
     not_started = "CUDA cannot be initialized" if runtime is None else "CUDA is not initialized yet"
     accuracy = {
-        "reading of snapshots": ("exact", "requires neither torch nor a GPU"),
-        "recording of snapshots": _accuracy(torch or recording_problem(), "PyTorch's allocation history"),
+        "reading snapshots": ("exact", "requires neither torch nor a GPU"),
+        "recording snapshots": _accuracy(torch or recording_problem(), "PyTorch's allocation history"),
     }
     if device is None:
         accuracy["GPU memory"] = ("unknown", torch or not_started)
@@ -99,7 +99,7 @@ def _version(name: str) -> str | None:
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
-    """Return a tuple ``(problem, driver version, devices)``."""
+    """Return a tuple ``(problem, driver_version, devices)``."""
     try:
         nvml = Nvml()
         devices = tuple((name, nvml.memory(handle).total) for name, handle in nvml.handles())

@@ -1,1 +1,1 @@
-"""Processes that use the devices."""
+"""Processes that use the devices, and changes in their memory usage."""

@@ -1,4 +1,4 @@
-"""Queries of the processes on the devices, and collection of their changes during a measurement."""
+"""List the processes on the devices, and collect their memory changes during a measurement."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.errors import DeviceError, NvmlError
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.tables import TableRepr
+from ipygpumem.core.units import many
 from ipygpumem.features.processes.model import DeviceProcesses, other_process_changes
 from ipygpumem.features.processes.table import processes_table
 from ipygpumem.measurement.plan import Collector
@@ -96,7 +97,8 @@ def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Itera
     handles = nvml.handles()
     for name in names or ():
         if int(name.rpartition(":")[2]) >= len(handles):
-            raise DeviceError(f"there is no device {name.rpartition(':')[2]}: this machine has {len(handles)}")
+            available = many(len(handles), "device")
+            raise DeviceError(f"there is no device {name.rpartition(':')[2]}: this machine has {available}")
     for index, (label, handle) in enumerate(handles):
         if names is not None and f"cuda:{index}" not in names:
             continue
@@ -126,7 +128,7 @@ def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess,
 
 
 class ProcessesCollector(Collector):
-    """Collector of memory changes in other processes; ``unchanged``: whether to include processes without changes."""
+    """Collector of memory changes in other processes. ``unchanged`` includes processes whose memory did not change."""
 
     section = "names of other processes"
     needs_devices = True

@@ -1,4 +1,4 @@
-"""Processes on a device, and the changes of their memory usage during a measurement."""
+"""Processes on a device, and changes in their memory usage during a measurement."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class DeviceProcesses(PlainData):
         device: Device name in PyTorch, or the index in nvidia-smi if this process has not initialized CUDA.
         own: Memory usage of this process; None if its entry is unknown.
         pid: Pid of this process in NVML's list; None if its entry is unknown.
-        neighbours: Other processes, sorted by decreasing memory usage.
+        neighbours: Other processes, in descending order of memory usage.
         used: Memory in use excluding the driver's reserved memory, as shown by nvidia-smi.
         unattributed: Part of ``used`` that is not attributed to any process; None if unknown.
         why: Reason why the list is incomplete or imprecise; empty if there is none.
         label: Product name of the device.
-        source: Query that returned ``used``, if not NVML.
+        source: Query that returned ``used``; empty if it was NVML.
     """
 
     device: str
@@ -45,9 +45,10 @@ class DeviceProcesses(PlainData):
 def other_process_changes(
     device: DeviceReport, identify: Callable[[int, Event], tuple[OtherProcess, Event]], *, unchanged: bool = False
 ) -> tuple[OtherProcessChange, ...]:
-    """Return the changes of other processes by decreasing size; their total is the change of ``others``.
+    """Return the memory changes of other processes in descending order of size.
 
-    ``identify`` looks up a process by pid, and replaces the events ``came`` and ``left`` with more specific events.
+    They add up to the change in `DeviceReport.others`. ``identify`` looks up a process by pid and replaces the events
+    ``came`` and ``left`` with more specific events.
     """
     if not device.process_wide or device.before.others is None or device.after.others is None:
         return ()
@@ -64,5 +65,5 @@ def other_process_changes(
 
 @lru_cache(maxsize=256)
 def _for_report(process: OtherProcess) -> OtherProcess:
-    """Return a process without its command line, for reports that may be shared. Cached to save memory in reports."""
+    """Return a process without its command line, for reports that may be shared. Cached so that they share objects."""
     return replace(process, amount=None, command="")

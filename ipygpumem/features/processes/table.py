@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.processes.model import DeviceProcesses
 
     _Process = tuple[str, tuple[int | None, ...], str]
-    """Label, sizes in bytes, and event."""
+    """Label, sizes in bytes, and description of the event."""
 
 _ROW_LABEL = "other processes"
 _MAX_ROWS = 5
@@ -26,7 +26,7 @@ _RELATIONS = {"child": "child", "other": "other user", "unknown": "unknown"}
 
 
 def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -> str:
-    """Return a line such as ``cuda:0 other processes: pid 7 (a.py) started, +3.0 GiB``, empty without changes."""
+    """Return a line such as ``cuda:0 other processes: pid 7 (a.py) started, +3.0 GiB``; empty if nothing changed."""
     visible = [change for change in changes if change.device == device and is_visible(change.change)]
     parts = [
         f"{change.neighbour.title}{f' {_EVENTS[change.event]},' if change.event else ''} {signed(change.change)}"
@@ -86,7 +86,7 @@ def processes_table(device: DeviceProcesses) -> Table:
         rows.append(_row(label, process.user, process.amount, total, note))
     unattributed = device.unattributed or 0
     if unattributed >= VISIBLE:
-        rows.append(_row("not in any process's entry", "", unattributed, total, "page tables, managed memory"))
+        rows.append(_row("not attributed to any process", "", unattributed, total, "page tables, managed memory"))
     elif -unattributed >= VISIBLE:
         rows.append(_row("listed twice", "", unattributed, 0, "NVML's entries add up to more than the memory in use"))
     if device.used is not None:

@@ -1,1 +1,1 @@
-"""NVIDIA CUPTI: activity records of device memory allocations."""
+"""Records of device memory allocations from NVIDIA's CUPTI library."""

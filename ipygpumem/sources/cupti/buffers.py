@@ -77,8 +77,10 @@ _TYPED = {"word": "i64*", "call": "i64 (i32, i64*, i64)*"}
 class ActivityBuffers:
     """Activity buffers of this process. Raises CuptiError if llvmlite is missing or cannot compile the callbacks.
 
-    ``request`` and ``complete`` are the addresses of the callbacks that provide an empty buffer and receive a completed
-    buffer. The file descriptor ``ready`` becomes readable when a buffer is completed.
+    Attributes:
+        request: Address of the callback that provides an empty buffer.
+        complete: Address of the callback that receives a completed buffer.
+        ready: File descriptor that becomes readable when a buffer is completed.
     """
 
     _pool: ActivityBuffers | None = None
@@ -130,7 +132,7 @@ class ActivityBuffers:
             os.close(null)
 
     def completed(self) -> list[tuple[int, int]]:
-        """Return (address, valid size in bytes) of each buffer completed since the last call, without blocking."""
+        """Return an (address, valid size) pair for each buffer completed since the last call, without blocking."""
         messages: list[tuple[int, int]] = []
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.ready, _MESSAGE.size * _COUNT):
@@ -139,7 +141,7 @@ class ActivityBuffers:
         return [(address, valid) for address, valid in messages if address in self._addresses and valid <= _SIZE]
 
     def recycle(self, address: int) -> None:
-        """Make a buffer available to CUPTI again."""
+        """Return a buffer to the pool of free buffers."""
         os.write(self._free, _ADDRESS.pack(address))
 
     def wake(self) -> None:
@@ -149,7 +151,7 @@ class ActivityBuffers:
 
     @property
     def lost(self) -> int:
-        """Number of failed buffer requests and completions, which cause missing records."""
+        """Number of failed buffer requests and completions. Each failure causes missing records."""
         return self._lost.value
 
 

@@ -1,4 +1,4 @@
-"""Recording of all device memory allocations in this process with CUPTI.
+"""Record all device memory allocations in this process with CUPTI.
 
 The CUPTI library loaded by PyTorch is used, because a second copy would act as a second profiler. Only the Activity API
 is used, without a subscriber and without Python callbacks, so that torch.profiler continues to work.

@@ -12,7 +12,7 @@ def test_machine_with_gpu(fake_gpu):
     assert facts.mode == ("process", "NVML entry verified by a test allocation")
     assert facts.accuracy["allocated (tensors)"] == ("exact", "allocator counter")
     assert facts.accuracy["outside PyTorch"][0] == "exact"
-    assert facts.accuracy["recording of snapshots"][0] == "exact"
+    assert facts.accuracy["recording snapshots"][0] == "exact"
     assert "attribution  by process: NVML entry verified by a test allocation" in environment_lines(facts)
 
 

@@ -12,8 +12,8 @@ def test_env(capsys):
     facts = json.loads(out)
     assert status == 0
     assert facts["packages"]["numpy"]
-    assert facts["accuracy"]["reading of snapshots"] == ["exact", "requires neither torch nor a GPU"]
-    assert "reading of snapshots" in run(capsys, "env")[1]
+    assert facts["accuracy"]["reading snapshots"] == ["exact", "requires neither torch nor a GPU"]
+    assert "reading snapshots" in run(capsys, "env")[1]
 
 
 def test_demo_runs_the_commands(capsys):

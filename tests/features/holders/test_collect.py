@@ -223,10 +223,10 @@ def test_notes_on_autograd_graphs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "cuda:9"}, "there is no device cuda:9: this process sees 1"),
-        ({"device": ["foo"]}, "'foo' is not a device: write cuda:0, or 0"),
+        ({"device": "cuda:9"}, "there is no device cuda:9: this process sees 1 device"),
+        ({"device": ["foo"]}, "'foo' is not a device: use cuda:0 or 0"),
         ({"device": []}, "device is empty: use None for all devices"),
-        ({"device": 1.5}, "'1.5' is not a device: write cuda:0, or 0"),
+        ({"device": 1.5}, "'1.5' is not a device: use cuda:0 or 0"),
         ({"limit": "x"}, "limit must be a number of seconds of at least 0, not 'x'"),
         ({"limit": float("nan")}, "limit must be a number of seconds of at least 0, not nan"),
         ({"since": 5}, "since must be a StorageBaseline, not int"),

@@ -17,7 +17,6 @@ from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import library_pools as pools
-from ipygpumem.sources.cuda import CudaPool
 from ipygpumem.sources.library_pools import pool_readings
 
 pytest.importorskip("llvmlite")
@@ -85,12 +84,12 @@ def test_managed_memory_and_kernel_variables(gpu, cupti):
 
 
 def test_unused_memory_in_cuda_pool(gpu, cupti, monkeypatch):
-    cuda_pool = CudaPool(0, 0, 0)
+    cuda_pool = (0, 0, 0)
     monkeypatch.setattr(pools.cuda, "pool", lambda index, kind: cuda_pool if kind == "stream" else None)
     with measure(outside=True) as m:
         cupti.alloc(0x1000, 40 * MIB, CUBLAS, pooled=True)
         gpu.outside(64 * MIB)
-        cuda_pool = CudaPool(64 * MIB, 40 * MIB, 96 * MIB)
+        cuda_pool = (64 * MIB, 40 * MIB, 96 * MIB)
     memory = outside_memory(m)
     assert (memory.named, memory.idle, memory.rest) == (40 * MIB, 24 * MIB, 0)
     (pool,) = memory.pools

@@ -62,7 +62,7 @@ cuda:0 NVIDIA H200
   pid 4711  kernel of train.ipynb      me     3.0 GiB  █████  /usr/bin/python -m ipykernel_launcher
   pid 99    child, DataLoader worker   me   512.0 MiB  █      python
   pid 7     other user                ada     unknown         sleep
-  not in any process's entry                         512.0 MiB  █      page tables, managed memory
+  not attributed to any process                      512.0 MiB  █      page tables, managed memory
 used (nvidia-smi)                  6.0 GiB
 a note"""
 
