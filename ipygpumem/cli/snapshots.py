@@ -77,7 +77,7 @@ def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
 
 def _overviews(snapshot: Snapshot, device: int | None) -> list[dict[str, Any]]:
     timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
-    return [overview(snapshot, timeline.device).to_dict() for timeline in timelines]
+    return [overview(snapshot, timeline.device) for timeline in timelines]
 
 
 def _summary(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:

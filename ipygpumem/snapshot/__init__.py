@@ -1,4 +1,4 @@
-"""Reads and analyses PyTorch memory snapshots, without torch, CUDA or IPython."""
+"""Reads and analyzes PyTorch memory snapshots without importing torch, CUDA or IPython."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from ipygpumem.snapshot.export.event_table import to_frame
 from ipygpumem.snapshot.queries.diff import Change, Diff, diff
 from ipygpumem.snapshot.queries.groups import KEYS
-from ipygpumem.snapshot.reader.load import Limits
+from ipygpumem.snapshot.reader.load import ReadLimits
 from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["KEYS", "Change", "Diff", "Limits", "Snapshot", "diff", "sample", "to_frame"]
+__all__ = ["KEYS", "Change", "Diff", "ReadLimits", "Snapshot", "diff", "sample", "to_frame"]
 
 
 def sample() -> Path:

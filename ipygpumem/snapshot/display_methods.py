@@ -1,6 +1,6 @@
 """Methods that display a snapshot.
 
-They import the viewer when they are called, so that reading and querying a file requires only numpy.
+The viewer is imported when a method is called, so that reading and querying a file requires only numpy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DisplayMethods:
             others: Up to seven snapshots to display next to this one.
             source: Whether to include the source code of the recorded cells.
             paths: Whether file names include their directories.
-            theme: ``"auto"`` (the system setting of the reader), ``"light"`` or ``"dark"``.
+            theme: ``"light"``, ``"dark"``, or ``"auto"`` for the system setting of the reader.
 
         Raises:
             OptionError: The file cannot be written, the theme does not exist, or there are more than eight snapshots.

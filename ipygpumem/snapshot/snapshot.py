@@ -20,7 +20,7 @@ from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
 from ipygpumem.snapshot.queries.overview import summary_text
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
-from ipygpumem.snapshot.reader.load import Limits, one_line, read_objects
+from ipygpumem.snapshot.reader.load import ReadLimits, one_line, read_objects
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 if TYPE_CHECKING:
@@ -28,39 +28,39 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.model.timeline import Curve, Timeline
-    from ipygpumem.snapshot.queries.event_window import Churn, DeviceCalls, Step
+    from ipygpumem.snapshot.queries.event_window import Churn, DeviceCalls, RegionRepetition
     from ipygpumem.snapshot.queries.groups import Group
 
 
 class Snapshot(SnapshotData, DisplayMethods):
     """A memory snapshot, created by `load`.
 
-    Moments are identified by events, which are indices in the trace of a device. -1 is the moment before the first
-    event. Sizes are *requested* sizes in bytes unless stated otherwise, as in PyTorch's memory viewer, because a
-    file contains rounded sizes only for the blocks alive at the end. Attributes are described in `SnapshotData`.
+    Events are identified by their index in the trace of a device. -1 stands for the time before the first event. Sizes
+    are *requested* sizes in bytes unless stated otherwise, as in PyTorch's memory viewer, because a file contains
+    rounded sizes only for the blocks that are alive at the end. `SnapshotData` describes the attributes.
     """
 
     @classmethod
     def load(
-        cls, source: str | os.PathLike[str] | bytes | dict[str, Any] | list[Any], limits: Limits | None = None
+        cls, source: str | os.PathLike[str] | bytes | dict[str, Any] | list[Any], limits: ReadLimits | None = None
     ) -> Snapshot:
-        """Read a snapshot without executing its contents.
+        """Read a snapshot without running any code that the file contains.
 
         Args:
-            source: Path of a file, its contents as bytes, or the result of ``torch.cuda.memory._snapshot()``. Files are
-                pickle or JSON, optionally compressed with gzip or xz. torch before 2.0 returned a list of segments.
+            source: Path of a file, its contents as bytes, or the result of ``torch.cuda.memory._snapshot()``, which was
+                a list of segments before torch 2.0. A file is a pickle or JSON and may be compressed with gzip or xz.
             limits: Limits for reading the file.
 
         Raises:
             SnapshotError: The file cannot be read, is not a snapshot, or is damaged, unsafe or too large.
         """
         try:
-            return cls._load(source, limits or Limits(), columnar=True)
+            return cls._load(source, limits or ReadLimits(), columnar=True)
         except NotColumnarError:
-            return cls._load(source, limits or Limits(), columnar=False)
+            return cls._load(source, limits or ReadLimits(), columnar=False)
 
     @classmethod
-    def _load(cls, source: Any, limits: Limits, *, columnar: bool) -> Snapshot:
+    def _load(cls, source: Any, limits: ReadLimits, *, columnar: bool) -> Snapshot:
         name, root, reader = "snapshot", source, None
         if isinstance(source, (str, bytes, os.PathLike)):
             if not isinstance(source, bytes):
@@ -71,7 +71,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         except SnapshotError as error:
             raise type(error)(f"{name}: {error}") from None
         except MemoryError:
-            raise SnapshotLimitError(f"{name}: not enough memory for the columns of the file") from None
+            raise SnapshotLimitError(f"{name}: not enough memory to convert the file to columns") from None
 
     def __str__(self) -> str:
         return self.summary()
@@ -87,10 +87,10 @@ class Snapshot(SnapshotData, DisplayMethods):
     def allocated(self, time_us: int, device: int | None = None) -> int: ...
 
     def allocated(self, time_us: int | None = None, device: int | None = None) -> Curve | int:
-        """Return the requested bytes of all blocks whose free is not completed, after each event or at a time.
+        """Return the total requested size of the blocks whose free is not completed, after each event or at one time.
 
         Args:
-            time_us: Time in microseconds since the Unix epoch; None for the curve of all events.
+            time_us: Time in microseconds since the Unix epoch; None to return the curve over all events.
             device: Device index; by default the device with the highest peak.
 
         Raises:
@@ -106,12 +106,12 @@ class Snapshot(SnapshotData, DisplayMethods):
     def reserved(self, time_us: int, device: int | None = None) -> int | None: ...
 
     def reserved(self, time_us: int | None = None, device: int | None = None) -> Curve | int | None:
-        """Return the total size of all segments, like `allocated`; None for a file without segments."""
+        """Return the total size of all segments, as in `allocated`, or None if the file does not contain segments."""
         curve = self.timeline(device).reserved
         return curve if time_us is None or curve is None else curve.at(time_us)
 
     def peak(self, device: int | None = None) -> Peak:
-        """Return the maximum of the requested bytes together with the allocations alive at that event."""
+        """Return the maximum of the requested bytes together with the allocations that are alive at this event."""
         timeline = self.timeline(device)
         event, requested = timeline.requested.peak()
         return Peak(timeline.device, requested, event, timeline.trace.time_of(event), self.live(event, timeline.device))
@@ -142,7 +142,9 @@ class Snapshot(SnapshotData, DisplayMethods):
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Return the free memory inside segments after an event (by default the last), and whether ``need`` bytes fit.
+        """Measure the free memory inside segments after an event, and check whether ``need`` bytes would fit.
+
+        The default is the last event.
 
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
@@ -160,7 +162,7 @@ class Snapshot(SnapshotData, DisplayMethods):
 
         Args:
             device: Device index; None for all devices.
-            last: Maximum number of errors per device; the latest are analyzed. None for all.
+            last: Maximum number of errors to analyze per device, of which the latest are chosen. None for all errors.
         """
         timelines = self.timelines if device is None else [self.timeline(device)]
         return tuple(
@@ -170,14 +172,14 @@ class Snapshot(SnapshotData, DisplayMethods):
         )
 
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
-        """Return the allocations after event ``first`` that are alive after event ``last``, by default the end."""
+        """Return the allocations after event ``first`` that are alive after ``last``, by default the last event."""
         timeline, last = self._window(first, last, device)
         return LiveSet(self, timeline, last, event_window.leaks(timeline, first, last))
 
     def churn(
         self, first: int = -1, last: int | None = None, device: int | None = None, key: str = "line"
     ) -> tuple[Churn, ...]:
-        """Return counts, sizes and lifetimes of allocations after event ``first`` up to ``last``, grouped by a key."""
+        """Return counts, sizes and lifetimes of allocations after event ``first`` up to ``last``, by group."""
         timeline, last = self._window(first, last, device)
         return event_window.churn(self, timeline, first, last, key)
 
@@ -190,7 +192,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         at_least: int = MIB,
         at_most_us: int = 1000,
     ) -> NDArray[Any]:
-        """Return allocations of at least ``at_least`` bytes freed within ``at_most_us`` as `SHORT_LIVED` rows.
+        """Return `SHORT_LIVED` rows for allocations of ``at_least`` bytes that are freed within ``at_most_us``.
 
         Raises:
             OptionError: The events have no timestamps.
@@ -199,11 +201,11 @@ class Snapshot(SnapshotData, DisplayMethods):
         return event_window.short_lived(timeline, first, last, at_least, at_most_us)
 
     def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> DeviceCalls:
-        """Count the cudaMalloc and cudaFree calls and retries after event ``first`` up to ``last``."""
+        """Count the calls of cudaMalloc and cudaFree and the retries after event ``first`` up to event ``last``."""
         timeline, last = self._window(first, last, device)
         return event_window.device_calls(timeline, first, last)
 
-    def growth(self, name: str, device: int | None = None) -> tuple[Step, ...]:
+    def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
         """Return the memory growth in each repetition of an annotated region.
 
         Raises:
@@ -212,7 +214,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         return event_window.growth(self, self.timeline(device), name)
 
     def window(self, start_us: int, end_us: int, device: int | None = None) -> tuple[int, int]:
-        """Return a tuple ``(first, last)``: the event before a time span and the last event in it.
+        """Return a tuple ``(first, last)`` of the last event before a time span and the last event in it.
 
         Raises:
             OptionError: The events have no timestamps, or the end is before the start.
@@ -238,7 +240,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         return events_frame(self, device)
 
     def summary(self, device: int | None = None) -> str:
-        """Return a short text with the peak, its event and the lines of code that allocated most of it."""
+        """Return a short text with the peak, its event and the lines of code that allocated most of this memory."""
         return summary_text(self, device)
 
     def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:

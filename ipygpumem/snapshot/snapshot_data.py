@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.cells import Annotation
-    from ipygpumem.snapshot.reader.load import Limits
+    from ipygpumem.snapshot.reader.load import ReadLimits
     from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
 
@@ -29,21 +29,21 @@ class SnapshotData:
 
     Attributes:
         name: File name, or ``"snapshot"`` if there is no file.
-        timelines: Timeline of each device, by index.
+        timelines: Timeline of each device, by device index.
         segments: Segments of all devices at the end.
         blocks: Blocks of all devices at the end.
         stacks: All call stacks.
-        texts: String table that columns refer to.
-        pools: Pool ids that columns refer to; (0, 0) is the default pool.
-        host: Events for pinned host memory, which torch 2.14 and later can record. Their device is -1.
+        texts: Strings that columns refer to by index.
+        pools: Pool IDs that columns refer to by index; ``(0, 0)`` is the default pool.
+        host: Traces of pinned host memory, which torch 2.14 and later can record. Their device index is -1.
         settings: Allocator settings.
         own: Metadata written by the recorder of ipygpumem.
         sources: Source code by file name.
-        cells: Lookup of the cell in which an event occurred.
-        zero_us: Origin of the time axis in microseconds since the Unix epoch; None for the first event of each device.
+        cells: Lookup that finds the cell in which an event occurred.
+        zero_us: Start of the time axis in microseconds since the Unix epoch; None for each device's first event.
     """
 
-    def __init__(self, root: dict[str, Any], reader: PickleReader | None, name: str, limits: Limits) -> None:
+    def __init__(self, root: dict[str, Any], reader: PickleReader | None, name: str, limits: ReadLimits) -> None:
         tables = TableBuilder()
         trace_reader = TraceReader(tables, reader)
         traces = top_level.read_device_traces(root.get("device_traces", ()), limits, trace_reader)
@@ -92,22 +92,22 @@ class SnapshotData:
         return tuple(region for region in self._annotations if device is None or region.device == device)
 
     def source_line(self, file: str, line: int) -> str | None:
-        """Return a line of source code without indentation; None if the snapshot does not contain it."""
+        """Return a line of source code without indentation, or None if the snapshot does not contain it."""
         if file not in self._source_lines:
             self._source_lines[file] = self.sources.get(file, "").splitlines()
         lines = self._source_lines[file]
         return lines[line - 1].strip() if 0 < line <= len(lines) else None
 
     def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
-        """Return a short name for a file: In[n] for a cell, otherwise the last two parts of the path.
+        """Return a short name for a file: ``In[n]`` for a cell, otherwise the last two parts of the path.
 
-        ``times``, timestamps of events in microseconds since the Unix epoch, select the run of a cell.
+        If a cell ran several times, ``times`` selects the runs during which events with these timestamps occurred.
         """
         runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
         return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
 
     def pools_at(self, device: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index in ``pools`` for the segment from which each row was allocated; -1 if unknown."""
+        """Return the index in ``pools`` of the pool that each row of the allocations belongs to; -1 if unknown."""
         return self._history(device).pools(rows)
 
     def clear_caches(self) -> None:

@@ -1,4 +1,4 @@
-"""Figures and axes for static images, which matplotlib's Agg backend draws as small PNG files without pyplot.
+"""Layout and drawing of static images, which matplotlib's Agg backend writes as small PNG files without pyplot.
 
 matplotlib is imported only when an image is drawn, because the import is slow and the package is optional.
 """
@@ -33,7 +33,7 @@ _COLORS = 128
 WIDTH = 880
 """Width of every image in CSS pixels."""
 LEFT, RIGHT = 70, 16
-"""Margins to the left and right of a plot in CSS pixels."""
+"""Margins on both sides of a plot in CSS pixels."""
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 INK, SOFT = "#1b1f24", "#59636e"
 _DPI = 100
@@ -43,11 +43,11 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MAX_BYTE_INTERVALS = 6
 _MAX_TICKS = 9
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (180.0, 60.0, "min"), (1.0, 1.0, "s"), (0.0, 1e-3, "ms"))
-"""Shortest span in seconds, length in seconds and symbol of each unit of time."""
+"""For each unit of time: the shortest span for which it is used and its length, both in seconds, and its symbol."""
 
 
 def style() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager with the style of all images, independent of the user's settings."""
+    """Return a context manager that applies the style of all images instead of the user's matplotlib settings."""
     from matplotlib import style as styles
 
     return styles.context(["default", str(files("ipygpumem") / "data" / "plot.mplstyle")])
@@ -165,7 +165,7 @@ def steps(axes: Any, edges: Any, values: Any, color: str, *, baseline: Any = Non
 
 
 def mark_peak(axes: Any, x: float, level: float, label: str) -> None:
-    """Draw a circle at the peak, and its label at the top of the plot."""
+    """Draw a circle at the peak and a label at the top of the plot."""
     axes.plot([x], [level], "o", markersize=5 * POINT, markerfacecolor="white", markeredgecolor=INK, clip_on=False)
     first, last = axes.get_xlim()
     right = (x - first) / (last - first) < 0.7  # noqa: PLR2004 (fraction of the width that leaves space for the label)
@@ -184,7 +184,7 @@ def mark_peak(axes: Any, x: float, level: float, label: str) -> None:
 
 
 def byte_ticks(limit: float) -> Ticks:
-    """Return at most seven ticks at multiples of a power of two from 0 to ``limit`` bytes, labeled in one unit."""
+    """Return up to seven ticks at multiples of a power of two from 0 to ``limit`` bytes, labeled in one unit."""
     step = 1
     while limit / step > _MAX_BYTE_INTERVALS:
         step *= 2
@@ -194,7 +194,7 @@ def byte_ticks(limit: float) -> Ticks:
 
 
 def event_ticks(count: int) -> Ticks:
-    """Return ticks at round event numbers below ``count``."""
+    """Return ticks at round event indices below ``count``."""
     return [(value, f"{value:,.0f}") for value in _round_values(0, count - 1, integer=True)] if count else []
 
 
@@ -230,7 +230,8 @@ class PngImage:
 
     Attributes:
         png: Contents of the PNG file, usually at most `MAX_BYTES` long.
-        width, height: Size in CSS pixels. The image can have up to twice as many pixels in each dimension.
+        width: Width in CSS pixels. The PNG file can have up to twice as many pixels in each dimension.
+        height: Height in CSS pixels.
         text: Description for front ends that do not show images.
     """
 
@@ -241,7 +242,7 @@ class PngImage:
 
 
 def render(height: int, draw: Callable[[PlotLayout], None], text: str, scales: Sequence[float] = SCALES) -> PngImage:
-    """Draw an image at the first of ``scales`` for which the PNG file is at most `MAX_BYTES` long.
+    """Draw an image at the first of ``scales`` at which the PNG file is at most `MAX_BYTES` long, or else at the last.
 
     Raises:
         OptionError: matplotlib is not installed.

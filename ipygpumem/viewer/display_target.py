@@ -1,4 +1,4 @@
-"""Detection of the display target: a notebook with widgets, a notebook without a front end, a terminal or Python."""
+"""Detection of the display target: a notebook with or without a front end, a terminal, or Python without IPython."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DisplayTarget:
-    """The target of displays in the current process.
+    """Properties of the program that shows the displays of this process.
 
     Attributes:
-        kind: ``live``: a front end that shows widgets. ``batch``: a notebook without a front end (nbclient, papermill,
-            ``jupyter execute``). ``text``: a terminal. ``none``: no IPython.
+        kind: ``live`` for a front end that shows widgets, ``batch`` for a notebook without a front end (nbclient,
+            papermill, ``jupyter execute``), ``text`` for a terminal, and ``none`` for Python without IPython.
         publish: Function that displays a MIME bundle with its metadata.
-        cell, request: ID of the running cell, if the front end sends one, and message ID of its execution request.
+        cell: ID of the running cell; None if the front end does not send it.
+        request: Message ID of the cell's execution request.
         updates: Whether the front end is known to support display updates. Consoles may ignore updates, so this
             requires Colab or a cell ID, which notebooks send.
     """

@@ -1,4 +1,4 @@
-"""Level of detail for plots of fixed width, which show every peak and merge small allocations.
+"""Reduction of a device's allocations to the pixels of a plot that shows every peak and merges small allocations.
 
 Each pixel column represents a range of events and shows the state with the most requested memory in this range. The
 allocations that are live in this state are stacked in order of allocation. Allocations at least one pixel high are
@@ -29,14 +29,14 @@ SMALL = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Columns:
+class PixelColumns:
     """Pixel columns and the events that they represent.
 
     Attributes:
-        first: int64, first event of each column; -1 for the state before the first event.
-        event: int64, event after which requested memory is highest, which is the state that the column shows.
-        requested: int64, requested memory in that state in bytes.
-        reserved: int64, maximum reserved memory in the column in bytes; None if unknown or inconsistent.
+        first: int64, first event of each column; -1 for the time before the first event.
+        event: int64, event after which requested memory is highest. The column shows the state after this event.
+        requested: int64, requested memory in this state in bytes.
+        reserved: int64, maximum of the reserved memory in the column in bytes; None if it is unknown.
         edges: float64, borders of the columns on the event axis, with one more element than columns.
     """
 
@@ -50,7 +50,7 @@ class Columns:
         return len(self.first)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the first and the past-the-end column that represent events ``first`` to ``last``."""
+        """Return the start and exclusive stop index of the columns that represent events ``first`` to ``last``."""
         begin = int(np.searchsorted(self.first, first, side="left"))
         if begin == len(self) or self.first[begin] > first:
             begin -= 1  # the range starts within a column
@@ -63,32 +63,34 @@ class Columns:
         return float(self.edges[middle] + self.edges[middle + 1]) / 2
 
 
-def columns(timeline: Timeline, width: int) -> Columns:
+def pixel_columns(timeline: Timeline, width: int) -> PixelColumns:
     """Divide a device's events evenly into ``width`` pixel columns."""
-    requested, reserved = timeline.requested, timeline.reserved
+    requested = timeline.requested
     points = len(requested)
     borders = np.arange(width + 1) * points // width
     first, last = borders[:-1], np.maximum(borders[1:], borders[:-1] + 1)
     ranges = list(zip(first.tolist(), last.tolist(), strict=True))
     highest = np.array([start + int(np.argmax(requested.bytes[start:stop])) for start, stop in ranges], np.int64)
-    reserved_bytes = None
-    if reserved is not None and (reserved.bytes >= 0).all():
-        reserved_bytes = np.array([reserved.bytes[start:stop].max() for start, stop in ranges], np.int64)
-    return Columns(
+    reserved = None
+    if timeline.reserved is not None and timeline.reserved_peak is not None:
+        reserved = np.array([timeline.reserved.bytes[start:stop].max() for start, stop in ranges], np.int64)
+    return PixelColumns(
         first=requested.event[first],
         event=requested.event[highest],
         requested=requested.bytes[highest],
-        reserved=reserved_bytes,
+        reserved=reserved,
         edges=np.linspace(-1.5, points - 1.5, width + 1),
     )
 
 
-def strata(timeline: Timeline, chosen: Columns, height: int, unit: float, *, single: Pixels, band: Pixels) -> Pixels:
-    """Compute the pixel values of the stacked allocations.
+def stacked_pixels(
+    timeline: Timeline, columns: PixelColumns, height: int, unit: float, *, single: Pixels, band: Pixels
+) -> Pixels:
+    """Return the pixel values of the allocations stacked in each column.
 
     Args:
         timeline: Timeline of a device.
-        chosen: The pixel columns.
+        columns: Pixel columns of the plot.
         height: Number of rows.
         unit: Bytes per pixel.
         single: Value of each allocation where it is drawn individually, greater than `SMALL`.
@@ -98,9 +100,9 @@ def strata(timeline: Timeline, chosen: Columns, height: int, unit: float, *, sin
     Returns:
         uint8 array of shape (height, columns), top row first.
     """
-    pixels = np.full((height, len(chosen)), EMPTY, np.uint8)
+    pixels = np.full((height, len(columns)), EMPTY, np.uint8)
     sizes = timeline.allocations.size
-    for column, rows in enumerate(_live_rows(timeline, chosen)):
+    for column, rows in enumerate(_live_rows(timeline, columns)):
         size = sizes[rows]
         tall, bands = size >= unit, band[rows]
         starts_run = np.ones(len(rows), np.bool_)
@@ -115,14 +117,14 @@ def strata(timeline: Timeline, chosen: Columns, height: int, unit: float, *, sin
     return pixels
 
 
-def _live_rows(timeline: Timeline, chosen: Columns) -> Iterator[Ints]:
-    """Yield the allocations that are live in the state that each column shows, in order of allocation."""
+def _live_rows(timeline: Timeline, columns: PixelColumns) -> Iterator[Ints]:
+    """Yield the rows of the allocations that each column shows, in order of allocation."""
     allocations = timeline.allocations
     order = np.argsort(allocations.start, kind="stable")
     start, end = allocations.start[order], allocations.end[order]
     live = np.zeros(0, np.int64)
     added = 0
-    for event in chosen.event.tolist():
+    for event in columns.event.tolist():
         # columns are in event order, so a freed allocation never becomes live again
         until = int(np.searchsorted(start, event, side="right"))
         live = np.concatenate([live, np.arange(added, until)])

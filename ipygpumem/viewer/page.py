@@ -1,4 +1,4 @@
-"""Snapshots as a single HTML file that requires neither a network connection nor Python.
+"""The viewer's HTML page, a single file that requires neither a network connection nor Python.
 
 The file contains the viewer's script and the base64-encoded data. Its Content-Security-Policy allows only this script,
 identified by hash, with ``blob:`` URLs for its worker, and blocks all connections.
@@ -51,7 +51,7 @@ data from the network.</noscript>
 
 @dataclass(frozen=True, slots=True)
 class PageData:
-    """Encoded data for a page, such as a snapshot from `ipygpumem.snapshot.export.encode`, with its display name."""
+    """Encoded data for a page, such as the result of `Snapshot.encode`, together with its display name."""
 
     name: str
     data: bytes
@@ -64,7 +64,7 @@ def script(name: str) -> str:
 
 
 def page(snapshots: Sequence[PageData], theme: str = "auto") -> str:
-    """Return the HTML page of the viewer for one to eight snapshots; see `document`."""
+    """Return the HTML page of the viewer for one to eight snapshots. ``theme`` is as in `document`."""
     check_snapshot_count(len(snapshots))
     return document("page.js", "a memory snapshot", snapshots, theme)
 
@@ -83,7 +83,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def document(bundle: str, content: str, data: Sequence[PageData], theme: str) -> str:
-    """Return an HTML page with a bundle and its data. ``content`` describes the data if JavaScript is disabled.
+    """Return an HTML page with a JavaScript bundle and its data. Without JavaScript, ``content`` describes the data.
 
     The theme is ``"auto"`` (the system's theme), ``"light"`` or ``"dark"``. Other values raise `OptionError`.
     """

@@ -1,4 +1,4 @@
-"""Static plot of a snapshot, for nbconvert, GitHub, untrusted notebooks and reports.
+"""Static image of a snapshot, for nbconvert, GitHub, untrusted notebooks and reports.
 
 Like the viewer, it shows every peak (see `level_of_detail`). The background is white in light and dark notebooks.
 """
@@ -13,7 +13,6 @@ import numpy as np
 from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.model.trace import Action
-from ipygpumem.snapshot.queries.overview import overview
 from ipygpumem.viewer.axes import (
     INK,
     POINT,
@@ -28,7 +27,7 @@ from ipygpumem.viewer.axes import (
     render,
     steps,
 )
-from ipygpumem.viewer.level_of_detail import columns, strata
+from ipygpumem.viewer.level_of_detail import pixel_columns, stacked_pixels
 from ipygpumem.viewer.line_colors import line_colors
 
 if TYPE_CHECKING:
@@ -37,12 +36,11 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.axes import LegendItem, PlotLayout
-    from ipygpumem.viewer.level_of_detail import Columns
+    from ipygpumem.viewer.level_of_detail import PixelColumns
 
 _MANY_LIVE = 50_000
 """Average number of live allocations above which drawing is slow, so the lowest scale is used."""
-_HEADROOM, _TICK_LIMIT = 1.16, 0.91
-"""Upper end of the axis relative to the data, and of the ticks relative to the axis, to place the peak label above."""
+_HEADROOM, _TICK_LIMIT = 1.16, 0.91  # upper end of the axis divided by the data, of the ticks divided by the axis
 _CAPACITY_SHARE = 0.35
 """Fraction of the capacity above which the plot includes the capacity."""
 _MAX_SAMPLED_RATIO = 4
@@ -70,7 +68,7 @@ class SampledCurve(NamedTuple):
 
 
 def static_image(snapshot: Snapshot, device: int | None = None) -> PngImage:
-    """Draw the memory usage of a device, by default the device with the highest peak. Raise as `Snapshot.to_png`."""
+    """Draw the memory usage of a device, by default the device with the highest peak. Errors are those of `to_png`."""
     text = snapshot.summary(device)
     if device is None and not snapshot.timelines:
         title = clip(snapshot.name, 48)
@@ -85,7 +83,7 @@ def _has_many_live(timeline: Timeline) -> bool:
 
 
 class _SnapshotPlot:
-    """The plot of one device."""
+    """The static image of one device."""
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline) -> None:
         self.snapshot, self.timeline = snapshot, timeline
@@ -93,61 +91,60 @@ class _SnapshotPlot:
         self.sampled = sampled_curves(snapshot, timeline)
         self.cells = snapshot.own.cells if timeline.trace.timed else ()
         self.capacity = snapshot.own.device_totals.get(timeline.device)
-        self.overview = overview(snapshot, timeline.device)
         self.top = _TOP + (_CELLS_HEIGHT if self.cells else 0) + (_SAMPLED_HEIGHT if self.sampled else 0)
         self.legend_rows = -(-len(self.colors.legend) // _LEGEND_COLUMNS)
         self.height = self.top + _PLOT_HEIGHT + 56 + self.legend_rows * _LEGEND_ROW
 
     def draw(self, layout: PlotLayout) -> None:
         timeline, colors = self.timeline, self.colors
-        chosen = columns(timeline, layout.columns)
-        limit = self._bytes_limit(chosen)
-        edges = chosen.edges[0], chosen.edges[-1]
+        columns = pixel_columns(timeline, layout.columns)
+        limit = self._bytes_limit(columns)
+        edges = columns.edges[0], columns.edges[-1]
         axes = layout.plot(self.top, _PLOT_HEIGHT, edges, limit, _TICK_LIMIT)
         layout.label_x(axes, event_ticks(len(timeline.trace)))
         axes.set_xlabel("event", loc="right")
         rows = round(_PLOT_HEIGHT * layout.scale)
-        pixels = strata(timeline, chosen, rows, limit / rows, single=colors.single, band=colors.band)
+        pixels = stacked_pixels(timeline, columns, rows, limit / rows, single=colors.single, band=colors.band)
         extent = (*axes.get_xlim(), *axes.get_ylim())
         axes.imshow(colors.palette[pixels], extent=extent, aspect="auto", interpolation="nearest", zorder=1)
-        self._draw_curves(axes, chosen, limit)
+        self._draw_curves(axes, columns, limit)
         if self.cells:
-            self._draw_cells(layout, chosen)
-        self._draw_peak(axes, chosen, limit)
-        self._draw_heading(layout, limit, reserved=chosen.reserved is not None)
+            self._draw_cells(layout, columns)
+        self._draw_peak(axes, columns, limit)
+        self._draw_heading(layout, limit)
         self._draw_legend(layout, limit / rows)
 
-    def _bytes_limit(self, chosen: Columns) -> float:
+    def _bytes_limit(self, columns: PixelColumns) -> float:
         level = max(self.timeline.requested.peak()[1], 1)
-        if chosen.reserved is not None:
-            level = max(level, int(chosen.reserved.max()))
+        if columns.reserved is not None:
+            level = max(level, int(columns.reserved.max()))
         sampled = [int(curve.bytes.max()) for curve in self.sampled]
         level = max([level, *(peak for peak in sampled if peak < _MAX_SAMPLED_RATIO * level)])
         if self.capacity and level >= _CAPACITY_SHARE * self.capacity:
             level = max(level, self.capacity)
         return level * _HEADROOM
 
-    def _draw_curves(self, axes: Any, chosen: Columns, limit: float) -> None:
+    def _draw_curves(self, axes: Any, columns: PixelColumns, limit: float) -> None:
         if self.capacity is not None and self.capacity <= limit:
             axes.axhline(self.capacity, color=SOFT, linewidth=POINT, linestyle=_DASHES)
         for curve in self.sampled:
             axes.plot(curve.event, curve.bytes, color=_SAMPLED, linewidth=1.1 * POINT, linestyle=curve.style)
-        if chosen.reserved is not None:
-            steps(axes, chosen.edges, chosen.reserved, _RESERVED, width=1.4)
-        steps(axes, chosen.edges, chosen.requested, INK, width=0.7)
-        for center in sorted({chosen.center(event) for event in self.timeline.trace.events(Action.OOM).tolist()}):
+        if columns.reserved is not None:
+            steps(axes, columns.edges, columns.reserved, _RESERVED, width=1.4)
+        steps(axes, columns.edges, columns.requested, INK, width=0.7)
+        for center in sorted({columns.center(event) for event in self.timeline.trace.events(Action.OOM).tolist()}):
             axes.axvline(center, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
 
-    def _draw_cells(self, layout: PlotLayout, chosen: Columns) -> None:
+    def _draw_cells(self, layout: PlotLayout, columns: PixelColumns) -> None:
         """Draw a band above the plot from the first to the last event of each cell."""
-        strip = layout.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(chosen)))
+        strip = layout.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(columns)))
         time = self.timeline.trace.time
         labels: list[tuple[int, int, str]] = []
         for number, cell in enumerate(self.cells):
             first, after = np.searchsorted(time, [cell.start_us, cell.end_us])
             if first == after:
                 continue
-            begin, end = chosen.span(int(first), int(after) - 1)
+            begin, end = columns.span(int(first), int(after) - 1)
             strip.axvspan(begin, end, color=_CELL_COLORS[number % 2], linewidth=0, antialiased=False)
             if labels and labels[-1][1] > begin:
                 labels.pop()  # covered by this cell's band
@@ -159,29 +156,29 @@ class _SnapshotPlot:
             if (end - begin) / layout.scale >= _LETTER_WIDTH * len(label) + 4:
                 strip.text((begin + end) / 2, 0.5, label, **options)
 
-    def _draw_peak(self, axes: Any, chosen: Columns, limit: float) -> None:
+    def _draw_peak(self, axes: Any, columns: PixelColumns, limit: float) -> None:
         event, level = self.timeline.requested.peak()
-        x = chosen.center(event)
+        x = columns.center(event)
         axes.plot([x, x], [level, limit], color=INK, linewidth=0.8 * POINT, linestyle=(0, (1, 2)))
         label = f"peak {precise_size(level)}" + (f" at event {event:,}" if event >= 0 else "")
         mark_peak(axes, x, level, label)
 
-    def _draw_heading(self, layout: PlotLayout, limit: float, *, reserved: bool) -> None:
-        snapshot, summary, trace = self.snapshot, self.overview, self.timeline.trace
-        device = f"GPU {self.timeline.device} {snapshot.own.device_names.get(self.timeline.device, '')}".rstrip()
-        device_count = sum(1 for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved)
+    def _draw_heading(self, layout: PlotLayout, limit: float) -> None:
+        snapshot, timeline, trace = self.snapshot, self.timeline, self.timeline.trace
+        device = f"GPU {timeline.device} {snapshot.own.device_names.get(timeline.device, '')}".rstrip()
+        device_count = sum(1 for other in snapshot.timelines if len(other.trace) or other.end_reserved)
         if device_count > 1:
             device += f" (and {many(device_count - 1, 'other')} with a lower peak)"
-        length = many(summary.events, "event")
+        length = many(len(trace), "event")
         if trace.timed and len(trace) > 1:
             length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"
         layout.title(RIGHT, 20, clip(snapshot.name, 48), clip(f"{length} · {device}"), size=14)
-        entries: list[LegendItem] = [(INK, f"requested, at the end {precise_size(summary.end_requested)}", "solid")]
-        if reserved and summary.reserved_peak is not None:
-            entries.append((_RESERVED, f"reserved, at most {precise_size(summary.reserved_peak)}", "solid"))
+        entries: list[LegendItem] = [(INK, f"requested, at the end {precise_size(timeline.end_requested)}", "solid")]
+        if timeline.reserved_peak is not None:
+            entries.append((_RESERVED, f"reserved, at most {precise_size(timeline.reserved_peak)}", "solid"))
         if self.capacity:
             entries.append((SOFT, f"capacity {size(self.capacity)}", _DASHES))
-        if summary.oom_events:
+        if len(trace.events(Action.OOM)):
             entries.append((_OOM, "out of memory", _DASHES))
         layout.legend(RIGHT, 37, entries)
         if self.sampled:
@@ -207,7 +204,7 @@ class _SnapshotPlot:
 
 
 def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]:
-    """Return the sampled curves of a device. Malformed entries in the file are ignored."""
+    """Return the sampled curves of a device. Malformed curves in the file are ignored."""
     curves = []
     for name, entry in snapshot.own.curves.items() if timeline.trace.timed else ():
         curve: dict[str, Any] = entry if isinstance(entry, dict) else {}

@@ -23,11 +23,11 @@ _IMAGE_END = 64
 _MAX_IMAGES = 2
 _BROWSER_HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
 _displayed: dict[str, tuple[str | None, list[View]]] = {}
-"""Message ID of the last execution of each cell, and the views that it displayed."""
+"""For each cell: the message ID of its last execution request, and the views that this execution displayed."""
 
 
 class View:
-    """A display of one snapshot, or of up to eight snapshots side by side.
+    """The display of up to eight snapshots side by side.
 
     A view consists of two displays: the static image with a text alternative, and the widget. Without a kernel,
     JupyterLab replaces the MIME bundle of a widget with an error message. Therefore the image is in a separate display,

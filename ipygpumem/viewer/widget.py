@@ -26,7 +26,7 @@ MAX_BYTES = 4_000_000
 
 
 def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[dict[str, Any]], Answer]) -> None:
-    """Send the response to a request with its ID, or an ``"error"`` if ``answer`` raises an exception."""
+    """Send the result of ``answer`` with the ID of the request, or an ``"error"`` if it raises an exception."""
     del buffers
     request = request if isinstance(request, dict) else {}
     try:
@@ -37,7 +37,7 @@ def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[di
 
 
 def slice_of(name: str, data: bytes, start: Any) -> Answer:
-    """Return the total size of the data and up to `MAX_BYTES` of it, starting at ``start``."""
+    """Return a message with the total size of the data and up to `MAX_BYTES` of it, starting at ``start``."""
     if not isinstance(start, int) or not 0 <= start <= len(data):
         raise OptionError(f"{name!r} has no byte {start!r}: the size is {len(data)} bytes")
     return {"size": len(data)}, [memoryview(data)[start : start + MAX_BYTES]]
@@ -47,9 +47,9 @@ class Widget(anywidget.AnyWidget):
     """The viewer for one or more snapshots.
 
     A request has the form ``{"id": ..., "get": "about"}``. The value of ``"get"`` can also be ``"script"`` or the
-    number of a snapshot, with the first byte as ``"from"``. While a cell runs, ipykernel may handle requests in another
-    thread (a subshell). Therefore a lock protects the encoding of snapshots, and responses use neither CUDA nor the
-    shell.
+    index of a snapshot, with the position of the first byte as ``"from"``. While a cell runs, ipykernel may handle
+    requests in another thread (a subshell). Therefore a lock protects the encoding of snapshots, and responses use
+    neither CUDA nor the shell.
 
     Args:
         sources: Name of each snapshot and a function that encodes it.

@@ -1,4 +1,4 @@
-"""Writing of pages and images to files, and display of pages in a browser."""
+"""Writes pages and images to files, and opens pages in a browser."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def write_file(target: Path, data: bytes) -> Path:
 
 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
-    """Write a page to a temporary folder and open it in a browser. Return a tuple ``(path, opened)``."""
+    """Write a page to a temporary directory and open it in a browser. Return a tuple ``(path, opened)``."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix="ipygpumem-"))
+        directory = Path(tempfile.mkdtemp(prefix="ipygpumem-"))
     except OSError as error:
-        raise OptionError(f"cannot create a temporary folder for the page: {error.strerror or error}") from error
+        raise OptionError(f"cannot create a temporary directory for the page: {error.strerror or error}") from error
     stem = re.sub(r"[^\w-]", "-", snapshots[0].name.split(".")[0])[:_MAX_STEM] or "snapshot"
-    path = write_page(folder / f"{stem}.html", snapshots, **options)
+    path = write_page(directory / f"{stem}.html", snapshots, **options)
     return path, _open(path.as_uri())
 
 

@@ -76,7 +76,7 @@ def test_fragmentation(capsys):
     assert status == 0
     assert out.splitlines()[:3] == [
         "GPU 0: out of memory at event 5,998, 32.0 MiB requested",
-        "  32.0 MiB were requested.",
+        "  32.0 MiB was requested.",
         "  PyTorch had 109.5 MiB free in 47 blocks, the largest 7.0 MiB: none was large enough.",
     ]
     assert "no allocation failed" in run(capsys, "fragmentation", GPT, "--at", "oom")[1]
@@ -102,7 +102,7 @@ def test_several_files_of_which_two_are_invalid(capsys, tmp_path):
     assert status == 1
     assert out.count("GPU 0: peak") == 2
     assert err.splitlines() == [
-        f"ipygpumem: {unsafe}: the pickle would run code or load a class, GLOBAL (at byte 2)",
+        f"ipygpumem: {unsafe}: opcode GLOBAL would run code or load a class (at byte 2)",
         f"ipygpumem: {tmp_path}/none.pickle: No such file or directory",
     ]
     assert run(capsys, "diff", GPT, unsafe)[0] == 1

@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ipygpumem.core.errors import SnapshotError
-from ipygpumem.snapshot import Limits, Snapshot
+from ipygpumem.snapshot import ReadLimits, Snapshot
 from ipygpumem.snapshot.reader import pickle_reader
 from snapshot import malicious_files
 from snapshot.simulator import Simulator
 
-LIMITS = Limits(size=1 << 22, ratio=4)
+LIMITS = ReadLimits(size=1 << 22, ratio=4)
 OPCODES = b"}](utesaKMJ\x8a\x8chj\x94\x95)\x85\x86\x87NG\x88\x89qr.XB0cRb\x93\x81\x82PQ"
 
 

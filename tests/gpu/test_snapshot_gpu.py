@@ -165,7 +165,7 @@ record(work)
     requested, free, reason = device_values["ooms"][-1]
     assert requested == 150 << 20
     assert free > 0
-    assert reason[0] == "150.0 MiB were requested."
+    assert reason[0] == "150.0 MiB was requested."
 
 
 def test_two_devices(run_python, torch_on_two_gpus):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.viewer.level_of_detail import EMPTY, SMALL, columns, strata
+from ipygpumem.viewer.level_of_detail import EMPTY, SMALL, pixel_columns, stacked_pixels
 from snapshot import files
 
 
@@ -21,7 +21,7 @@ def test_columns_that_represent_events(events, width):
         {"action": "alloc", "addr": 4096 * number, "size": 1, "stream": 0, "time_us": number, "frames": []}
         for number in range(events)
     ]
-    chosen = columns(Snapshot.load({"segments": [], "device_traces": [trace]}).timeline(0), width)
+    chosen = pixel_columns(Snapshot.load({"segments": [], "device_traces": [trace]}).timeline(0), width)
     points = events + 1
     ranges = [
         range(first := column * points // width, max((column + 1) * points // width, first + 1))
@@ -38,7 +38,7 @@ def test_columns_that_represent_events(events, width):
 
 @pytest.mark.parametrize("width", [1, 7, 500, 100_000])
 def test_each_column_shows_the_time_of_its_maximum(timeline, width):
-    chosen = columns(timeline, width)
+    chosen = pixel_columns(timeline, width)
     bytes_, points = timeline.requested.bytes, len(timeline.requested)
     assert len(chosen) == width
     covered = 0
@@ -59,12 +59,12 @@ def test_each_column_shows_the_time_of_its_maximum(timeline, width):
 
 def test_every_pixel_shows_the_allocation_at_its_height(timeline):
     width, height = 90, 240
-    chosen = columns(timeline, width)
+    chosen = pixel_columns(timeline, width)
     unit = timeline.requested.peak()[1] / 200
     allocations = timeline.allocations
     single = (np.arange(len(allocations)) % 100 + 2).astype(np.uint8)
     band = (allocations.stack % 5 + 110).astype(np.uint8)
-    image = strata(timeline, chosen, height, unit, single=single, band=band)
+    image = stacked_pixels(timeline, chosen, height, unit, single=single, band=band)
     assert image.shape == (height, width)
     tall = 0
     for column in range(width):
@@ -97,6 +97,6 @@ def test_small_allocations_of_one_line_form_a_band():
     band = {0: 50, 1: 51, 2: 52}
     lines = np.asarray([band[stack] for stack in timeline.allocations.stack.tolist()], np.uint8)
     single = np.full(7, 9, np.uint8)
-    image = strata(timeline, columns(timeline, 1), 7, 10.0, single=single, band=lines)
+    image = stacked_pixels(timeline, pixel_columns(timeline, 1), 7, 10.0, single=single, band=lines)
     # from below: 7 of a and 5 of b are less than a pixel each, c is drawn individually, 6 of a is small, 13 of b a band
     assert image[::-1, 0].tolist() == [SMALL, 9, 9, SMALL, 51, 0, 0]

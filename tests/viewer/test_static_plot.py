@@ -15,7 +15,7 @@ from PIL import Image
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.viewer.axes import MAX_BYTES, WIDTH, PlotLayout
-from ipygpumem.viewer.level_of_detail import columns
+from ipygpumem.viewer.level_of_detail import pixel_columns
 from ipygpumem.viewer.line_colors import line_colors
 from ipygpumem.viewer.static_plot import sampled_curves, static_image  # _curves
 from snapshot import files
@@ -230,7 +230,7 @@ def test_sampled_curves_are_drawn_and_named(texts):
 
 def test_negative_reserved_bytes_are_not_drawn():
     events = [numbered(0, "segment_alloc", size=20 * MIB), numbered(1)]
-    assert columns(load_events(events).timeline(), 50).reserved is None
+    assert pixel_columns(load_events(events).timeline(), 50).reserved is None
 
 
 def test_peak_label_is_readable_over_other_lines():

@@ -120,7 +120,7 @@ class _LineEvents:
         self._offsets = offsets
         self._line_numbers = IndexByValue()
         self._sets = IndexByValue()
-        self._sets.number(())
+        self._sets[()] = 0
         trace = timeline.trace
         set_of_stack = np.append(self._sets_of_stacks(), 0)  # the last element is for events without a stack
         self._events = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -137,13 +137,13 @@ class _LineEvents:
         for number, frame in enumerate(stacks.frames):
             line = self._locate(frame.file, frame.line)
             if line is not None:
-                line_of_frame[number] = self._line_numbers.number(line)
+                line_of_frame[number] = self._line_numbers[line]
         node_lines = line_of_frame[stacks.node_frame].tolist()
         node_sets: list[tuple[int, ...]] = []
         for line, parent in zip(node_lines, stacks.node_parent.tolist(), strict=True):  # parents before their children
             callers = node_sets[parent] if parent >= 0 else ()
             node_sets.append(callers if line < 0 or line in callers else (*callers, line))
-        set_numbers = [self._sets.number(tuple(sorted(lines))) for lines in node_sets]
+        set_numbers = [self._sets[tuple(sorted(lines))] for lines in node_sets]
         return np.where(stacks.leaf < 0, 0, np.asarray([*set_numbers, 0], np.int64)[stacks.leaf])
 
     def add_backward(self, passes: Sequence[BackwardPass], places: EventLookup) -> None:
@@ -151,7 +151,7 @@ class _LineEvents:
         roots = outermost_files(self._snapshot)
         for backward in passes:
             lines = {self._locate(file, number) for file, number in backward.stack} - {None}
-            waiting = {self._line_numbers.number(line) for line in lines}
+            waiting = {self._line_numbers[line] for line in lines}
             positions = [places.event(backward.begin), places.event(backward.end)]
             during = np.arange(*np.searchsorted(self._events, positions, side="right"))
             root = roots[self._timeline.trace.stack[self._events[during]]]
@@ -160,7 +160,7 @@ class _LineEvents:
             before = self._event_set[during]
             line_sets = list(self._sets)
             for number in np.unique(before).tolist():
-                extended = self._sets.number(tuple(sorted({*line_sets[number], *waiting})))
+                extended = self._sets[tuple(sorted({*line_sets[number], *waiting}))]
                 self._event_set[during[before == number]] = extended
 
     def lines(self) -> list[Line]:

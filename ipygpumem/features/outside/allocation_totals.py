@@ -154,7 +154,7 @@ class LiveAllocations:
 
     def number(self, owner: Owner) -> int:
         """Return the integer that represents an owner in tables of records."""
-        return self._owner_numbers.number(owner)
+        return self._owner_numbers[owner]
 
     def table(self, cupti: Cupti, address: int, valid: int) -> NDArray[Any]:
         """Return the records of a completed buffer as rows of integers."""

@@ -43,7 +43,7 @@ _CHUNK = 1 << 14
 
 
 def _columns(snapshot: Snapshot, timeline: Timeline, clean: Callable[[str], str]) -> dict[str, Any]:
-    """Return the events of a device, one numpy array per column of `COLUMNS`. ``clean`` is applied to all strings."""
+    """Return the events of a device as one numpy array for each of `COLUMNS`. ``clean`` is applied to all strings."""
     trace = timeline.trace
     frames = snapshot.stacks.frames
     user_frame = np.append(snapshot.stacks.user_frame, -1)[trace.stack]
@@ -137,4 +137,4 @@ def to_frame(result: Any) -> Any:
     if hasattr(result, "to_dict"):
         values = result.to_dict()
         return pandas.DataFrame(values if any(isinstance(value, list) for value in values.values()) else [values])
-    raise OptionError(f"cannot convert {type(result).__name__!r} to a data frame: not a result of a Snapshot")
+    raise OptionError(f"cannot convert {type(result).__name__!r} to a data frame: not the result of a Snapshot method")

@@ -33,7 +33,7 @@ _CURVE = re.compile(r"(?:device used|outside PyTorch(?: and other processes)?)(?
 
 
 def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
-    """Return a copy of a snapshot without private data, or the snapshot itself if it is complete.
+    """Return a copy of a snapshot without private data, or the snapshot itself if there is nothing to remove.
 
     Args:
         snapshot: The snapshot. It is not modified.
@@ -46,7 +46,7 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
     if not paths:
         files = [frame.file for frame in snapshot.stacks.frames]
         files += [*snapshot.sources, *(cell.filename for cell in snapshot.own.cells), *snapshot.own.numbers]
-        names = strip_folders(files)
+        names = strip_directories(files)
         frames = tuple(replace(frame, file=names[frame.file]) for frame in snapshot.stacks.frames)
         result.stacks = replace(snapshot.stacks, frames=frames)
         result.sources = {names[file]: text for file, text in snapshot.sources.items()}
@@ -110,7 +110,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def strip_folders(files: list[str]) -> dict[str, str]:
+def strip_directories(files: list[str]) -> dict[str, str]:
     """Return a short, unique name for each file. Names of library files include the path within the library."""
     names: dict[str, str] = {}
     used: set[str] = set()

@@ -1,4 +1,4 @@
-"""Formatting of query results as text for terminals."""
+"""Text for terminals with the results of queries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def share(part: int, whole: int) -> str:
 
 
 def peak_line(snapshot: Snapshot, peak: Peak) -> str:
-    """Describe the peak memory usage of a device and when it occurred."""
+    """Describe the peak of a device and the event at which it occurred."""
     start = f"GPU {peak.device}: peak {size(peak.requested)} requested, "
     if peak.event < 0:
         return start + "before the first event"
@@ -46,7 +46,7 @@ def peak_line(snapshot: Snapshot, peak: Peak) -> str:
 
 
 def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
-    """List the first ``top`` groups with their percentage of ``whole``, and the total of all other groups."""
+    """List the first ``top`` groups with their percentages of ``whole``, followed by the total of all other groups."""
     lines = []
     for group in groups[:top]:
         label = f"{group.label}: {group.source}" if group.source else group.label
@@ -59,7 +59,7 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
 
 
 def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
-    """List the allocations that were allocated in a window and are alive at its end."""
+    """List the blocks that were allocated in a window and are alive at its end."""
     blocks = many(len(live), "block")
     head = f"GPU {live.timeline.device}: {size(live.bytes)} in {blocks} allocated in the window and alive at its end"
     return [head, *group_lines(live.by(key), live.bytes, top)]
@@ -72,11 +72,11 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
     start = f"GPU {memory.device} after event {memory.event:,}"
     lines = [
         f"{start}: {size(memory.free)} free of {size(memory.reserved)} reserved, {blocks}",
-        f"{_INDENT}{size(memory.empty):>10}  in segments without blocks in use: empty_cache() releases them",
-        f"{_INDENT}{size(memory.partly):>10}  in partly used segments: only PyTorch can use it",
+        f"{_INDENT}{size(memory.empty):>10}  in segments without blocks in use, which empty_cache() releases",
+        f"{_INDENT}{size(memory.partly):>10}  in partly used segments, which only PyTorch can reuse",
     ]
     if memory.private:
-        lines.append(f"{_INDENT}{size(memory.private):>10}  in private pools: only their CUDA graphs can use it")
+        lines.append(f"{_INDENT}{size(memory.private):>10}  in private pools, which only their CUDA graphs can use")
     fit = memory.fit
     if fit is not None and fit.block is not None:
         lines.append(f"{_INDENT}{size(fit.requested)} would fit into a free block of {size(fit.block)}")
@@ -93,7 +93,7 @@ def oom_lines(oom: OomAnalysis) -> list[str]:
 
 
 def diff_lines(difference: Diff, top: int) -> list[str]:
-    """List the changes between two moments."""
+    """List the changes between two points in time."""
     before, after = difference.before, difference.after
     lines = [f"{signed(after - before)}: from {size(before)} to {size(after)} requested"]
     for change in difference.changes[:top]:

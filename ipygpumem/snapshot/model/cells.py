@@ -31,8 +31,8 @@ class Cell:
     """One execution of a notebook cell. Timestamps are in microseconds since the Unix epoch.
 
     Attributes:
-        number: Execution count, the n of In[n]; None for code without one.
-        filename: File name that IPython compiles the cell under; empty if unknown.
+        number: Execution count, such as 3 for ``In[3]``; None if the code has none.
+        filename: File name under which IPython compiled the cell; empty if unknown.
         success: Whether the cell finished without an exception; None if unknown.
     """
 
@@ -44,13 +44,13 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Label such as ``"In[3]"``, or the file name of a cell without a number."""
+        """Label such as ``"In[3]"``, or the file name of a cell without an execution count."""
         return (self.filename or "(a cell)") if self.number is None else f"In[{self.number}]"
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderMetadata:
-    """Contents of the ``ipygpumem`` key of a file; defaults for a file without the key.
+    """Metadata that ipygpumem's recorder writes. Files from other programs do not contain any of it.
 
     Attributes:
         version: Version of ipygpumem that wrote the file, or None if another program did.
@@ -58,9 +58,10 @@ class RecorderMetadata:
         cells: Executed cells, ordered by start.
         numbers: Execution counts of cells that ran before the recording, by file name.
         dropped: Number of allocations dropped from the ring buffer, by device; None if unknown.
-        device_names, device_totals: Name and total memory in bytes of each device, by index.
-        readings: Memory counters ``before`` and ``after`` the recording, as written.
-        curves: Additional curves by name, as written. Each has ``device``, ``time_us`` and ``bytes``.
+        device_names: Name of each device, by device index.
+        device_totals: Total memory of each device in bytes, by device index.
+        readings: Memory counters ``before`` and ``after`` the recording, unchecked.
+        curves: Sampled curves by name, unchecked. Each contains ``device``, ``time_us`` and ``bytes``.
     """
 
     version: str | None = None
@@ -82,9 +83,10 @@ class RecorderMetadata:
 class CellLookup:
     """Finds the cell in which an event occurred.
 
-    This is the cell that ran at the time of the event. If several cells did (nested, or adjacent in the same
-    microsecond), the latest cell whose file is in the stack is used. File names alone are ambiguous because all runs of
-    a cell share one; they are used for blocks without a timestamp and for files without a list of cells.
+    This is the cell that was running at the time of the event. If several cells were running (nested cells, or
+    consecutive cells in the same microsecond), it is the latest cell whose file name occurs in the call stack. File
+    names alone are ambiguous because all runs of a cell have the same one. They are used only for blocks without a
+    timestamp and for files without a list of cells.
     """
 
     def __init__(self, cells: tuple[Cell, ...], stacks: StackTable, numbers: Mapping[str, int] | None = None) -> None:
@@ -105,18 +107,18 @@ class CellLookup:
         return " or ".join(labels) if len(labels) <= _MAX_LABELS else f"{labels[0]} … {labels[-1]}"
 
     def runs_of(self, file: str) -> str | None:
-        """Return the label of the cell with this file name, including all its runs; None for other files."""
+        """Return a label for all runs of the cell with this file name, or None if the file is not a cell."""
         return self._labels.get(file) or _label_from_file_name(file)
 
     def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
-        """Return the label of the runs active at the given times, or of all runs if a time is outside of all runs."""
+        """Return a label for the runs of a file at the given times, or for all runs if one time is outside of them."""
         if len(self._runs.get(file, ())) <= 1:
             return self.runs_of(file)
         active = self._active(file, times)
         return self.runs_of(file) if (active < 0).any() else self._joined_labels(distinct(active).tolist())
 
     def labels(self, times: NDArray[np.int64], stacks: NDArray[np.int32]) -> list[str]:
-        """Return the cell label of each event, given the timestamps and stacks (-1 if unknown)."""
+        """Return the cell label of each event, given its timestamp and the index of its stack (-1 if unknown)."""
         labels = np.full(len(times), OUTSIDE, object)
         order = np.argsort(stacks, kind="stable")
         edges = np.flatnonzero(np.diff(stacks[order])) + 1
@@ -133,7 +135,7 @@ class CellLookup:
         return labels.tolist()
 
     def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the latest run of a file (of any file if empty) at each time; -1 if there was none."""
+        """Return the index of the latest run of a file (of any file if the name is empty) at each time, or -1."""
         numbers = self._runs[file] if file else np.arange(len(self._cells))
         if file not in self._intervals:
             runs = [self._cells[number] for number in numbers.tolist()]
@@ -158,13 +160,13 @@ def _label_from_file_name(file: str) -> str | None:
 
 
 class Intervals:
-    """Closed intervals from ``starts`` to ``ends``, in microseconds.
+    """Closed time intervals, which may overlap.
 
     Args:
         starts: Start of each interval, in ascending order.
         ends: End of each interval; the maximum of int64 if it is open-ended.
-        ranks: Priority of each interval where several overlap; the later interval takes precedence if ranks are equal
-            or omitted.
+        ranks: Priority of each interval. Where intervals overlap, the one with the highest rank takes precedence, or
+            the latest if the ranks are equal or omitted.
     """
 
     def __init__(self, starts: Sequence[int], ends: Sequence[int], ranks: Sequence[Any] | None = None) -> None:
@@ -195,10 +197,10 @@ class Annotation(PlainData):
 
     Attributes:
         name: Name such as ``Optimizer.step#AdamW.step``.
-        device: Current device; -1 if there was none.
+        device: Index of the device that was current at that time; -1 if there was none.
         depth: Number of enclosing regions.
-        ambiguous: Whether the region overlaps another without being nested in it. Files do not identify threads:
-            several threads may have been active or an entry may be missing, so START and END may be mismatched.
+        ambiguous: Whether the region overlaps another region without being nested in it. Its bounds may then be wrong,
+            because an entry may be missing, and because files do not identify the thread of an entry.
     """
 
     name: str
@@ -210,7 +212,7 @@ class Annotation(PlainData):
 
 
 def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the innermost region at each time, the latest if several have that depth; -1 for none."""
+    """Return the index of the innermost region at each time, the latest if several are equally deep; -1 if outside."""
     if not annotations or not len(times):
         return np.full(len(times), -1, np.int64)
     starts = [-1 if region.start_us is None else region.start_us for region in annotations]

@@ -31,22 +31,22 @@ SEGMENT = np.dtype(
         ("expandable", "?"),
     ]
 )
-"""Columns of ``AllocatorState.segments``. ``stack``, ``pool`` and ``small`` (small pool) are -1 if unknown."""
+"""Columns of ``AllocatorState.segments``. ``small`` is 1 for the small pool. Unknown values are -1."""
 
 BLOCK = np.dtype(
     [("address", "i8"), ("requested", "i8"), ("rounded", "i8"), ("row", "i8"), ("stack", "i4"), ("pending", "?")]
 )
-"""Columns of ``AllocatorState.blocks``. ``rounded`` is -1 for blocks that are freed later, as it is not recorded."""
+"""Columns of ``AllocatorState.blocks``. ``rounded`` is -1, which means unknown, for blocks that are freed later."""
 
 SMALL_SEGMENT = 2 * MIB
-"""Size in bytes of all small-pool segments allocated with cudaMalloc, and of no other segments."""
+"""Size in bytes of segments that are allocated with cudaMalloc for the small pool. No other segment has this size."""
 
 _COLUMNS = ("address", "size", "stream", "stack", "pool")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocatorState:
-    """Segments and blocks right after an event; -1 is the moment before the first.
+    """Segments and blocks right after an event. Event -1 stands for the time before the first event.
 
     Attributes:
         segments: `SEGMENT` rows, ordered by address. Adjacent ranges of an expandable segment are one row.
@@ -91,7 +91,7 @@ class SegmentHistory:
         self._map_events = timeline.trace.events(Action.MAP, Action.UNMAP)
 
     def _pair(self, rows_at_end: Ints) -> tuple[NDArray[Any], Ints, Ints]:
-        """Return the segments allocated with cudaMalloc, and the events that allocated and freed them."""
+        """Return a tuple of the segments allocated with cudaMalloc, their allocation events and their free events."""
         trace, segments, count = self._timeline.trace, self._segments, len(self._timeline.trace)
         at_end = {int(segments.address[row]): int(row) for row in rows_at_end}
         pairs: list[tuple[int, int]] = []
@@ -119,7 +119,7 @@ class SegmentHistory:
         return np.concatenate([table, _segment_rows(segments, old)]), start, end
 
     def pools(self, rows: Ints) -> Ints:
-        """Return the pool of the segment from which each row was allocated; -1 if unknown."""
+        """Return the index of the pool that each row of the allocations belongs to; -1 if unknown."""
         allocations = self._timeline.allocations
         address, event = allocations.address[rows], allocations.start[rows].astype(np.int64)
         table = self._fixed
@@ -155,10 +155,11 @@ class SegmentHistory:
 
     @cached_property
     def _edges(self) -> tuple[Ints, ...]:
-        """Stream, address, event and change at both ends of each mapped range; index of the last edge at each address.
+        """Columns with the two ends of each mapped range, ordered by stream and address.
 
-        The edges are ordered by stream and address. Undoing the event changes the number of ranges that contain the
-        memory above the address by ``change``. The event of ranges that are mapped at the end is the number of events.
+        The columns are stream, address, event and change. Undoing the event adds ``change`` to the number of ranges
+        that contain the memory after the address. The event of ranges that are mapped at the end is the number of
+        events. A fifth array contains the index of the last row with each address.
         """
         trace, events, at_end = self._timeline.trace, self._map_events, self._ranges
         event = np.append(np.full(len(at_end), len(trace)), events)
@@ -173,9 +174,9 @@ class SegmentHistory:
         return stream, address, event, change, np.flatnonzero(np.append(differs, True))
 
     def _mapped(self, event: int) -> NDArray[Any]:
-        """Return the mapped ranges of expandable segments: those at the end, without the changes by later events.
+        """Return the ranges of expandable segments that are mapped right after an event, as `SEGMENT` rows.
 
-        Adjacent ranges are one row. ``stack``, ``pool`` and ``small`` are -1 if unknown.
+        They are computed from the ranges at the end by undoing later events. Adjacent ranges are merged into one row.
         """
         at_end = self._ranges
         if not len(self._map_events) and not len(at_end):
@@ -198,7 +199,7 @@ class SegmentHistory:
 
 
 def find_range(ranges: NDArray[Any], address: Ints) -> Ints:
-    """Return the row of the range that contains each address, or -1. Ranges must be ordered by address."""
+    """Return the row of the range that contains each address; -1 if there is none. Ranges are ordered by address."""
     row = np.searchsorted(ranges["address"], address, side="right") - 1
     end = np.append(ranges["address"] + ranges["size"], 0)  # the last one is for row -1
     return np.where(address < end[row], row, -1)

@@ -35,11 +35,13 @@ class Segments(_AddressRanges):
     """One row per segment, ordered by device and address.
 
     Attributes:
-        device, address, size: int64. The size is in bytes.
+        device: int64, device index.
+        address: int64, start of the segment.
+        size: int64, size in bytes.
         stream: int64, the raw stream handle.
         pool: int32, index into the pools; -1 if not recorded.
         small: bool, whether the segment belongs to the small pool.
-        expandable: bool, whether it is a mapped range of an expandable segment.
+        expandable: bool, whether the row is a mapped range of an expandable segment.
         stack: int32, index into the stack table; -1 if there is none.
     """
 
@@ -55,10 +57,12 @@ class Blocks(_AddressRanges):
     """One row per block, ordered by device and address.
 
     Attributes:
-        device, address, size: int64. The size is the rounded size in bytes.
+        device: int64, device index.
+        address: int64, start of the block.
+        size: int64, rounded size in bytes.
         segment: int64, row in `Segments`.
-        requested: int64, requested size in bytes; 0 for a free block, whose entry in the file is stale.
-        requested_known: bool, whether the file contains the requested size; if not, ``requested`` is rounded.
+        requested: int64, requested size in bytes; 0 for a free block, whose value in the file is outdated.
+        requested_known: bool, whether the file contains the requested size; if not, ``requested`` is the rounded size.
         state: uint8, index into `STATES`.
         stack: int32, index into the stack table; -1 if there is none.
     """

@@ -30,8 +30,10 @@ class Curve:
     """Memory usage after each event, as int64 columns.
 
     Attributes:
-        event: Event index; -1 in the first row, the moment before the first event.
-        time_us: Microseconds since the Unix epoch; -1 if unknown.
+        what: ``"requested"`` or ``"reserved"``.
+        event: Event index. The first row, with index -1, is the usage before the first event.
+        time_us: Timestamp in microseconds since the Unix epoch; -1 if unknown.
+        bytes: Memory usage in bytes.
     """
 
     device: int
@@ -44,7 +46,7 @@ class Curve:
         return len(self.event)
 
     def peak(self) -> tuple[int, int]:
-        """Return a tuple ``(event, bytes)``: the first event after which usage is highest, and the usage."""
+        """Return a tuple ``(event, bytes)`` of the first event after which the usage is highest, and this usage."""
         row = int(np.argmax(self.bytes))
         return int(self.event[row]), int(self.bytes[row])
 
@@ -67,14 +69,23 @@ class Curve:
 
 
 class Timeline:
-    """Events and allocations of one device."""
+    """Events and allocations of one device.
+
+    Attributes:
+        trace: Events.
+        allocations: Allocations that occur in the events or that are alive at the end.
+        gaps: Counts of missing and contradictory events.
+        end_rounded: Total rounded size of the blocks in use at the end; None for a file without segments.
+        end_reserved: Total size of the segments at the end; None for a file without segments.
+    """
 
     def __init__(self, trace: Trace, segments: Segments | None, blocks: Blocks) -> None:
         self.trace = trace
         self.allocations, self.gaps = _pair_events(trace, segments, blocks)
-        on_device = blocks.device == trace.device
-        self.end_rounded = int(blocks.size[on_device & blocks.active].sum())
-        self.end_reserved = None if segments is None else int(segments.size[segments.device == trace.device].sum())
+        self.end_rounded = self.end_reserved = None
+        if segments is not None:
+            self.end_rounded = int(blocks.size[blocks.active & (blocks.device == trace.device)].sum())
+            self.end_reserved = int(segments.size[segments.device == trace.device].sum())
 
     @property
     def device(self) -> int:
@@ -87,12 +98,22 @@ class Timeline:
 
     @cached_property
     def requested(self) -> Curve:
-        """Requested bytes of all allocations whose free is not completed, starting before the first event."""
+        """Total requested size of all allocations whose free is not completed."""
         change = np.zeros(len(self.trace) + 2, np.int64)
         # indices are events plus one because the first is the moment before the first event
         np.add.at(change, self.allocations.start + 1, self.allocations.size)
         np.subtract.at(change, self.allocations.end + 1, self.allocations.size)
         return self._curve("requested", np.cumsum(change)[:-1])
+
+    @property
+    def end_requested(self) -> int:
+        """Total requested size of the allocations that are alive at the end."""
+        return int(self.requested.bytes[-1])
+
+    @property
+    def reserved_peak(self) -> int | None:
+        """Maximum of the reserved memory; None if it is unknown or if the events contradict the segments."""
+        return None if self.reserved is None or (self.reserved.bytes < 0).any() else self.reserved.peak()[1]
 
     @cached_property
     def reserved(self) -> Curve | None:
@@ -109,18 +130,18 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Counts of allocations and frees that the events of one device do not cover or contradict.
+    """Counts of allocations and frees that are missing from the events of a device or that contradict them.
 
     Attributes:
-        before_recording: Allocations older than the first event. They precede the recording, or their events were
-            dropped from the ring buffer; a file does not distinguish between the two.
+        before_recording: Allocations older than the first event. They were allocated before the recording, or their
+            events were dropped from the ring buffer. A file does not distinguish the two cases.
         before_recording_bytes: Requested bytes of these allocations.
         frees_without_allocation: Frees of addresses that were not allocated at that time, except for the first free at
             an address. They are ignored.
         missing_frees: Allocations at an address that was still in use. They end the previous allocation there.
         ended_by_request: Whether allocations end with the free request because completed frees were not recorded.
-        only_in_segments: Blocks in use at the end that are free according to the events. They were allocated after the
-            events were copied and before the segments were.
+        only_in_segments: Blocks in use at the end that are free according to the events. They were allocated
+            between copying the events and copying the segments.
         only_in_events: Allocations that are alive according to the events but have no block at the end.
     """
 
@@ -135,7 +156,9 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocations:
-    """One row per allocation of a device: first those in the events, by address and time, then those only in segments.
+    """One row per allocation of a device.
+
+    Allocations in the events precede those that occur only in the segments. They are ordered by address and time.
 
     Attributes:
         address: int64.
@@ -145,7 +168,7 @@ class Allocations:
         end: int64, event that freed it, or the number of events if it is alive at the end.
         stack: int32, call stack of the allocation; -1 if unknown.
         nth: int64, number of earlier allocations at this address in the file.
-        block: int64, row of the block at the end, or -1.
+        block: int64, row in `Blocks` of an allocation that is alive at the end, or -1.
     """
 
     address: Ints
@@ -161,7 +184,7 @@ class Allocations:
         return len(self.address)
 
     def live(self, event: int) -> Ints:
-        """Return the rows of the allocations alive right after an event; -1 is the moment before the first event."""
+        """Return the rows of the allocations that are alive right after an event, or before the first event for -1."""
         return np.flatnonzero((self.start <= event) & (self.end > event))
 
     def name(self, row: int) -> str:
@@ -172,7 +195,7 @@ class Allocations:
 def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Allocations, Gaps]:
     """Pair the allocations and frees of a device, and match live allocations with the blocks at the end.
 
-    ``blocks`` are those of all devices. ``segments`` is None for a file without segments, whose end is unknown.
+    ``blocks`` contains the blocks of all devices. ``segments`` is None if the file does not contain segments.
     """
     count = len(trace)
     rows = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -238,7 +261,7 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
 
 
 def _first_in_group(selected: NDArray[np.bool_], group: Ints, groups: int) -> Ints:
-    """Return the first selected row of each group, or the number of rows. Rows must be ordered by group."""
+    """Return the first selected row of each group, or the number of rows if none is selected. Groups are ascending."""
     first = np.full(groups, len(group), np.int64)
     rows = np.flatnonzero(selected)[::-1]
     first[group[rows]] = rows  # numpy stores the last of several values for the same index
@@ -246,7 +269,7 @@ def _first_in_group(selected: NDArray[np.bool_], group: Ints, groups: int) -> In
 
 
 def _match_blocks(in_events: Allocations, active: Ints, blocks: Blocks, count: int) -> tuple[Allocations, int]:
-    """Assign blocks to the allocations alive at the end, and add allocations for blocks that are not in the events.
+    """Assign blocks to the allocations that are alive at the end, and add allocations for blocks without events.
 
     Returns:
         A tuple of all allocations and the number of blocks in use at addresses that are free according to the events.

@@ -23,7 +23,7 @@ ACTIONS = (
     "annotate",
     "other",
 )
-"""Names of the values of the ``action`` column. ``other`` is any action that PyTorch up to 2.15 does not write."""
+"""Names of the values of the ``action`` column. ``other`` is any action that torch up to 2.15 does not record."""
 
 HOST = -1
 """Device index of events for pinned host memory."""
@@ -52,7 +52,7 @@ class Trace:
         context: int32, index of the compile context in the string table; -1 if there is none.
         metadata: int32, index of the user metadata in the string table; -1 if there is none.
         pool: int32, index into the pools; -1 if not recorded (before torch 2.12).
-        device_free: Free device memory in bytes, by oom event.
+        device_free: Free device memory in bytes at each oom event, by event index.
         out_of_order: Number of events that follow an event with a later timestamp in the file. Rows are sorted by time.
         untimed: Number of events without a timestamp. If there are any, no timestamps are used.
         error: Message of the error that prevented reading the events; empty if they were read.

@@ -1,4 +1,4 @@
-"""Distinct values in an untrusted file.
+"""Functions for distinct values that also take limited time for malicious files.
 
 `numpy.unique` and `numpy.isin` may use hash tables, and a malicious file can contain values whose hashes collide.
 """
@@ -16,15 +16,11 @@ if TYPE_CHECKING:
 
 
 class IndexByValue(dict[Any, int]):
-    """Maps keys to consecutive numbers in the order of their first use."""
+    """A dict that assigns consecutive indices to keys in the order of their first use."""
 
     def __missing__(self, key: Hashable) -> int:
-        number = self[key] = len(self)
-        return number
-
-    def number(self, key: Hashable) -> int:
-        """Return the number of a key."""
-        return self[key]
+        index = self[key] = len(self)
+        return index
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Comparison of the live allocations at two moments."""
+"""Comparison of the allocations that are alive at two points in time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KERNEL = re.compile(r"ipykernel_\d+")
 
 @dataclass(frozen=True, slots=True)
 class Change(PlainData):
-    """Requested bytes and number of live allocations of one group at two moments."""
+    """Change in a group of live allocations between two points in time, as requested bytes and numbers of blocks."""
 
     label: str
     before: int
@@ -48,7 +48,13 @@ class Change(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class Diff(PlainData):
-    """Requested bytes at two moments and the groups that differ, largest difference in bytes first."""
+    """Changes between two points in time.
+
+    Attributes:
+        before: Requested bytes at the first point in time.
+        after: Requested bytes at the second point in time.
+        changes: Groups that changed, largest change in bytes first.
+    """
 
     before: int
     after: int
@@ -56,12 +62,12 @@ class Diff(PlainData):
 
 
 def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line") -> Diff:
-    """Compare the live allocations at two moments in the same file or in different files.
+    """Compare the live allocations at two points in time, in the same file or in different files.
 
     Args:
-        before: Live allocations at the first moment, such as ``snapshot.live(event)``, or a snapshot to use its peak.
-        after: Live allocations at the second moment, or a snapshot.
-        key: Grouping, a key of `ipygpumem.snapshot.KEYS`.
+        before: Result of `Snapshot.live`, or a snapshot to use its peak.
+        after: As ``before``, for the second point in time.
+        key: Property by which allocations are grouped, a key of `ipygpumem.snapshot.KEYS`.
 
     Raises:
         OptionError: The key does not exist, or an argument is neither a snapshot nor a live set.
@@ -86,16 +92,16 @@ def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line
     return Diff(before.bytes, after.bytes, tuple(changes))
 
 
-def _live(moment: Snapshot | LiveSet) -> LiveSet:
-    if isinstance(moment, LiveSet):
-        return moment
-    if not isinstance(moment, Snapshot):
-        raise OptionError(f"cannot compare {type(moment).__name__!r}: expected a Snapshot or a LiveSet")
-    return moment.live()
+def _live(source: Snapshot | LiveSet) -> LiveSet:
+    if isinstance(source, LiveSet):
+        return source
+    if not isinstance(source, Snapshot):
+        raise OptionError(f"cannot compare {type(source).__name__!r}: expected a Snapshot or a LiveSet")
+    return source.live()
 
 
 def _identity(group: Group) -> Hashable:
-    """Return a key of a group that is the same in all processes."""
+    """Return a key that also identifies the group in the snapshot of another process."""
     if group.frames:
         return tuple((_KERNEL.sub("", frame.file), frame.line, frame.name) for frame in group.frames)
     if group.file is not None:

@@ -1,4 +1,4 @@
-"""Statistics of the events in a window: churn, possible leaks, driver calls, growth per step."""
+"""Statistics of the events in a window: churn, possible leaks, driver calls and the growth in annotated regions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ SHORT_LIVED = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Churn(PlainData):
-    """Totals of the allocations in a window that have a common property.
+    """Totals for a group of allocations in a window.
 
     Attributes:
-        byte_seconds: Sum of size times lifetime in the window; None without timestamps.
+        label: Name of the group, such as a line of code.
+        count: Number of allocations.
+        bytes: Total requested size.
+        byte_seconds: Sum of the sizes times the lifetimes in the window; None if the events have no timestamps.
         median_us: Median lifetime of the allocations freed in the window; None if unknown.
     """
 
@@ -48,16 +51,16 @@ class Churn(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class DeviceCalls(PlainData):
-    """Number and size of driver calls in a window.
+    """Numbers of driver calls in a window, and the sizes that they allocated, freed, mapped or unmapped.
 
     Attributes:
-        mallocs, malloc_bytes: Calls of cudaMalloc, one per segment.
-        frees, free_bytes: Calls of cudaFree.
-        maps, map_bytes: Ranges mapped into expandable segments.
-        unmaps, unmap_bytes: Ranges unmapped from expandable segments.
-        retries: Upper bound for the number of times that the allocator released its cache and retried: segments
-            released right before an allocation or an out-of-memory error, which ``empty_cache`` may also cause.
-        ooms: Out-of-memory errors.
+        mallocs: Number of cudaMalloc calls, one for each segment.
+        frees: Number of cudaFree calls.
+        maps: Number of ranges mapped into expandable segments.
+        unmaps: Number of ranges unmapped from expandable segments.
+        retries: Number of times that segments were released right before an allocation or an out-of-memory error. This
+            is an upper bound for the allocator's retries because ``torch.cuda.empty_cache`` also releases segments.
+        ooms: Number of out-of-memory errors.
     """
 
     mallocs: int
@@ -73,13 +76,17 @@ class DeviceCalls(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Step(PlainData):
+class RegionRepetition(PlainData):
     """One repetition of an annotated region.
 
     Attributes:
+        name: Name of the region.
         repetition: Index of the repetition, starting at 0.
-        first, last: Last event before the region and last event in the region.
-        before, after, peak: Requested bytes before and after the region, and their maximum during the region.
+        first: Last event before the region.
+        last: Last event in the region.
+        before: Requested bytes before the region.
+        after: Requested bytes at the end of the region.
+        peak: Maximum of the requested bytes during the region.
     """
 
     name: str
@@ -99,19 +106,18 @@ class Step(PlainData):
 
 
 def _allocated(timeline: Timeline, first: int, last: int) -> Ints:
-    """Return the rows of the allocations after event ``first`` up to ``last``."""
     start = timeline.allocations.start
     return np.flatnonzero((start > first) & (start <= last))
 
 
 def _lifetimes(timeline: Timeline, rows: Ints, last: int) -> Ints:
-    """Return the lifetime of each allocation up to event ``last`` in microseconds."""
+    """Return lifetimes in microseconds. Allocations that are not freed in the window live until event ``last``."""
     allocations, time = timeline.allocations, timeline.trace.time
     return time[np.minimum(allocations.end[rows], last)] - time[allocations.start[rows]]
 
 
 def churn(snapshot: Snapshot, timeline: Timeline, first: int, last: int, key: str) -> tuple[Churn, ...]:
-    """Group the allocations after event ``first`` up to ``last`` by a key, largest group first."""
+    """Return totals for the allocations after event ``first`` up to ``last``, grouped by a key, largest group first."""
     rows = _allocated(timeline, first, last)
     labels, group = label_rows(snapshot, timeline, rows, key)
     if not len(rows):
@@ -135,7 +141,7 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
 
 
 def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_most_us: int) -> NDArray[Any]:
-    """Return allocations of at least ``at_least`` bytes freed in the window within ``at_most_us``, largest first."""
+    """Return allocations of ``at_least`` bytes that are freed in the window within ``at_most_us``, largest first."""
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
     if len(rows) and not timeline.trace.timed:
@@ -172,7 +178,7 @@ def device_calls(timeline: Timeline, first: int, last: int) -> DeviceCalls:
     return DeviceCalls(**totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
 
 
-def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[Step, ...]:
+def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[RegionRepetition, ...]:
     """Return the memory usage before, after and during each repetition of an annotated region."""
     time, curve = timeline.trace.time, timeline.requested.bytes
     annotations = snapshot.annotations(timeline.device)
@@ -181,7 +187,7 @@ def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[Step, ...
         names = ", ".join(sorted({clip(region.name) for region in annotations})[:_MAX_SUGGESTIONS])
         hint = f": choose from {names}" if names else ": it has no annotated regions"
         raise OptionError(f"no annotated region {name!r} on device {timeline.device}{hint}")
-    steps: list[Step] = []
+    repetitions: list[RegionRepetition] = []
     for region in regions if timeline.trace.timed else ():
         if region.start_us is None or region.end_us is None:
             continue
@@ -189,5 +195,6 @@ def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[Step, ...
         last = int(np.searchsorted(time, region.end_us, side="right")) - 1
         # row 0 of the curve is event -1
         part = curve[first + 1 : last + 2]
-        steps.append(Step(name, len(steps), first, last, int(part[0]), int(part[-1]), int(part.max())))
-    return tuple(steps)
+        usage = int(part[0]), int(part[-1]), int(part.max())
+        repetitions.append(RegionRepetition(name, len(repetitions), first, last, *usage))
+    return tuple(repetitions)

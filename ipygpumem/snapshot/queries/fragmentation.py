@@ -1,4 +1,4 @@
-"""Fragmentation of the segments, and analysis of out-of-memory errors."""
+"""Fragmentation of segments and analysis of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class FitResult:
     Attributes:
         rounded: Requested size, rounded by the allocator.
         small: Whether the allocation is served from the small pool (up to 1 MiB).
-        block: Size of the smallest free block that is large enough; None if there is none.
-        segment: Size of the new segment that the allocation requires if there is none.
+        block: Size of the smallest free block that is large enough; None if there is no such block.
+        segment: Size of the new segment that PyTorch allocates if there is no such block.
     """
 
     requested: int
@@ -53,7 +53,9 @@ class Fragmentation(PlainData):
     """Free memory inside the segments after an event. All sizes are in bytes.
 
     Attributes:
-        free, largest, pieces: Total size, largest size and number of the free blocks.
+        free: Total size of the free blocks.
+        largest: Size of the largest free block.
+        pieces: Number of free blocks.
         empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
         partly: Free memory in partly used segments, which only PyTorch can use.
         private: Free memory in private pools, which only the CUDA graphs that own the pools can use.
@@ -94,7 +96,7 @@ def fragmentation(
 ) -> Fragmentation:
     """Measure the free memory inside the segments of a state, and check whether an allocation of ``need`` bytes fits.
 
-    ``stream`` restricts the check to free blocks of a stream; None for all streams.
+    If ``stream`` is given, the check considers only the free blocks of this stream.
     """
     timeline = snapshot.timeline(state.device)
     at_end = state.event == len(timeline.trace) - 1
@@ -130,7 +132,7 @@ def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) ->
 
 
 def _recorded_free_blocks(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return the size and the segment of each free block at the end, as recorded in the file."""
+    """Return a tuple of the size and the segment row of each free block at the end, as recorded in the file."""
     blocks = snapshot.blocks
     free = np.flatnonzero((blocks.device == state.device) & ~blocks.active)
     owner = find_range(state.segments, blocks.address[free])
@@ -138,7 +140,7 @@ def _recorded_free_blocks(snapshot: Snapshot, state: AllocatorState) -> tuple[In
 
 
 def _derived_free_blocks(state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return the size and the segment of each gap between blocks in use, whose sizes are rounded up to 512 bytes."""
+    """Return a tuple of the size and the segment row of each gap between blocks, rounded up to 512 bytes."""
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
@@ -175,7 +177,7 @@ class OomAnalysis(PlainData):
 
 
 def explain_oom(snapshot: Snapshot, state: AllocatorState) -> OomAnalysis:
-    """Explain the failure of an allocation; raise `OptionError` if the event of the state is not an oom event."""
+    """Explain why an allocation failed; raise `OptionError` if the state does not belong to an oom event."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
     if event < 0 or trace.action[event] != Action.OOM:
@@ -190,7 +192,7 @@ def explain_oom(snapshot: Snapshot, state: AllocatorState) -> OomAnalysis:
 
 def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, expandable: bool) -> tuple[str, ...]:
     segment = segment_size(round_request(requested))
-    sentences = [f"{size(requested)} were requested."]
+    sentences = [f"{size(requested)} was requested."]
     if memory.largest < requested:
         blocks = f"{many(memory.pieces, 'block')}, the largest {size(memory.largest)}"
         sentences.append(f"PyTorch had {size(memory.free)} free in {blocks}: none was large enough.")
@@ -206,10 +208,11 @@ def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, e
             f"A new segment needs {size(segment)}, but only {size(device_free)} of device memory was free."
         )
     elif device_free is not None:
-        limit = "torch.cuda.set_per_process_memory_fraction may have prevented the allocation"
-        free = f"{size(device_free)} of device memory was free"
-        sentences.append(f"A new segment needs {size(segment)}, and {free}: {limit}.")
+        sentences.append(
+            f"A new segment needs {size(segment)}, and {size(device_free)} of device memory was free, but "
+            "torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
+        )
     if memory.partly:
         advice = "." if expandable else "; expandable_segments:True avoids most of this."
-        sentences.append(f"{size(memory.partly)} are in partly used segments, where only PyTorch can use them{advice}")
+        sentences.append(f"{size(memory.partly)} is in partly used segments, which only PyTorch can reuse{advice}")
     return tuple(sentences)

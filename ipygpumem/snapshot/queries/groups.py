@@ -94,7 +94,7 @@ def _grouping(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> G
 
 
 def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
-    """Return the innermost frame of user code, or a key of `_WITHOUT_FRAME`, for each row."""
+    """Return for each row the index of the innermost frame of user code, or a key of `_WITHOUT_FRAME`."""
     stacks, allocations = snapshot.stacks, timeline.allocations
     table = np.append(np.where(stacks.leaf < 0, _EMPTY, stacks.user_frame), _NO_STACK).astype(np.int64)
     frames = table[allocations.stack[rows]]
@@ -103,7 +103,7 @@ def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
 
 
 def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints) -> Callable[[int, str], str]:
-    """Return a function that shortens the file name of a group. Timestamps of events determine the run of a cell."""
+    """Return a function that shortens the file name of a group. For a cell, the name contains the runs in the group."""
     times = _times(timeline, rows)
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
@@ -116,7 +116,7 @@ def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints
 
 
 def _or_without_frame(codes: Ints, describe: Callable[[int], dict[str, Any]]) -> Grouping:
-    """Describe keys of `_WITHOUT_FRAME` by their values, and other codes by ``describe``."""
+    """Return a grouping that describes keys of `_WITHOUT_FRAME` by their values, and other codes with ``describe``."""
     return codes, lambda code: describe(code) if code >= 0 else {"label": _WITHOUT_FRAME[code]}
 
 
@@ -152,9 +152,9 @@ def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
 def _by_frame(
     snapshot: Snapshot, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
 ) -> tuple[Ints, list[Any]]:
-    """Return a tuple of row codes, which are indices of frame keys or keys of `_WITHOUT_FRAME`, and the frame keys."""
+    """Return a tuple of row codes and frame keys. A code is the index of a frame key, or a key of `_WITHOUT_FRAME`."""
     numbers = IndexByValue()
-    table = np.asarray([*(numbers.number(key(frame)) for frame in snapshot.stacks.frames), 0], np.int64)
+    table = np.asarray([*(numbers[key(frame)] for frame in snapshot.stacks.frames), 0], np.int64)
     frames = _user_frames(snapshot, timeline, rows)
     return np.where(frames < 0, frames, table[np.maximum(frames, 0)]), list(numbers)
 
@@ -175,12 +175,11 @@ def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
 
 def _by_label(labels: Iterable[str]) -> Grouping:
     numbers = IndexByValue()
-    codes = np.asarray([numbers.number(label) for label in labels], np.int64)
+    codes = np.asarray([numbers[label] for label in labels], np.int64)
     return _named(codes, list(numbers), "")
 
 
 def _named(codes: NDArray[Any], names: Sequence[str], unknown: str) -> Grouping:
-    """Describe codes by their names, and negative codes by ``unknown``."""
     return codes, lambda code: {"label": names[code] if code >= 0 else unknown}
 
 

@@ -1,4 +1,4 @@
-"""Live allocations at an event, and the peak."""
+"""The allocations that are alive at an event, and the peak of a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDING = "(the allocator's rounding)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveSet:
-    """Allocations alive right after an event: int64 rows of ``timeline.allocations``."""
+    """Allocations that are alive right after an event. ``rows`` are indices of ``timeline.allocations``."""
 
     snapshot: Snapshot
     timeline: Timeline
@@ -36,10 +36,12 @@ class LiveSet:
         return int(self.timeline.allocations.size[self.rows].sum())
 
     def by(self, key: str, allocated: int | None = None) -> tuple[Group, ...]:
-        """Group the allocations by a key of `ipygpumem.snapshot.KEYS`, largest group first.
+        """Group the allocations by a key of `ipygpumem.snapshot.KEYS`. The largest group is the first.
 
-        If ``allocated``, the counter of the allocator for rounded bytes at that moment, is passed, the last group
-        contains the difference, so that the total of all groups equals the counter.
+        Args:
+            key: Property by which allocations are grouped.
+            allocated: Allocated bytes according to the allocator's counter. If given, the difference becomes a last
+                group, so that the groups add up to this value.
 
         Raises:
             OptionError: The key does not exist.
@@ -66,10 +68,10 @@ class Peak(PlainData):
     """Maximum of the requested bytes of a device.
 
     Attributes:
-        requested: Requested bytes, including freed blocks that wait for a stream.
-        event: First event after which the maximum is reached; -1 is the moment before the first event.
+        requested: Maximum in bytes, including freed blocks that wait for a stream.
+        event: First event after which the maximum is reached; -1 if it is reached before the first event.
         time_us: Timestamp in microseconds since the Unix epoch; None for event -1 or if unknown.
-        live: Allocations alive at the peak.
+        live: Allocations that are alive at the peak.
     """
 
     device: int = field(metadata={"key": None})

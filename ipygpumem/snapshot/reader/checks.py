@@ -1,4 +1,7 @@
-"""Type checks for values in an untrusted file. Values are not printed, compared or hashed before they are checked."""
+"""Type checks for values in an untrusted file, which are not printed, compared or hashed before they are checked.
+
+The argument ``where`` is the name of the value in error messages.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,13 @@ _PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
 class OversizedInteger(str):
-    """Placeholder for an integer that is too large. It can be printed, but `text` rejects it."""
+    """Placeholder for an integer that is too large. It is a string that can be printed, but `text` rejects it."""
 
     __slots__ = ()
 
 
 def type_name(value: Any) -> str:
-    """Return the type name of a value with an article."""
+    """Return the name of a value's type with an article, such as ``a list``."""
     if type(value) is OversizedInteger:
         return "an integer of more than 128 bits"
     if type(value) is EntryRun:
@@ -50,7 +53,7 @@ def is_plain(value: Any) -> bool:
 
 
 def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) -> int:
-    """Return an integer within bounds; raise `SnapshotFormatError` for other values."""
+    """Return ``value`` if it is an integer within bounds, or raise `SnapshotFormatError`."""
     if type(value) is not int:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not an integer")
     if not low <= value <= high:
@@ -59,21 +62,21 @@ def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) 
 
 
 def text(value: Any, where: str) -> str:
-    """Return a string; raise `SnapshotFormatError` for other values."""
+    """Return ``value`` if it is a string, or raise `SnapshotFormatError`."""
     if type(value) is not str:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a string")
     return value
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:
-    """Return a dict, whose keys the reader has converted to strings; raise `SnapshotFormatError` for other values."""
+    """Return ``value`` if it is a dict, or raise `SnapshotFormatError`. The keys of all dicts are strings."""
     if type(value) is not dict:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a dict")
     return value
 
 
 def sequence(value: Any, where: str) -> Sequence[Any]:
-    """Return a list or tuple; raise `SnapshotFormatError` for other values."""
+    """Return ``value`` if it is a list or tuple, or raise `SnapshotFormatError`."""
     if type(value) is not list and type(value) is not tuple:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a list")
     if len(value) > _LONG_LIST:
@@ -82,15 +85,15 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
 
 
 def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
-    """Return None, or apply a check to other values."""
+    """Return None if ``value`` is None, or the result of a check."""
     return None if value is None else check(value, where)
 
 
 def check_repetition(ids: array[int], where: str) -> None:
-    """Reject long lists that repeat a few objects, because a small file could expand to large columns."""
+    """Raise `SnapshotLimitError` if a long list repeats a few objects, so that a small file cannot become large."""
     distinct = len(set(ids))
     if len(ids) > _LONG_LIST + _MAX_REPETITIONS * distinct:
-        raise SnapshotLimitError(f"{where}: {len(ids):,} entries that repeat the same {distinct:,} objects")
+        raise SnapshotLimitError(f"{where}: {len(ids):,} entries repeat the same {distinct:,} objects")
 
 
 def column(

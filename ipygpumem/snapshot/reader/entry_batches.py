@@ -34,7 +34,7 @@ _OBJECTS = {"action", "compile_context", "user_metadata", "frames", "pool_id"}
 
 
 class NotColumnarError(Exception):
-    """The file has to be read opcode by opcode, either to support its contents or to raise a precise error."""
+    """Raised if a file must be read opcode by opcode, either to support its contents or to raise a precise error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +44,12 @@ class Entries:
     Attributes:
         start: Start position of each entry, ascending.
         end: End position of each entry.
-        memo_before: Number of objects that all preceding entries add to the memo; has one more value for the end.
+        memo_before: Number of objects that the preceding entries add to the memo. The last element is the total.
         values: Columns by key. Integers are stored directly. Other values are stored as a memo index, as `NONE`, or as
-            -1 - k for a value written inside the entry, where k is its number in ``inline[key]``.
-        memo_offsets: Number n of objects that the entry adds to the memo before the value; -1 - n if not memoized.
-        inline: Numbers of the values written inside entries, by key and pickled bytes. All parts of a file share them.
+            -1 - k for a value written inside the entry, where k is its index in ``inline[key]``.
+        memo_offsets: Columns by key: the number n of objects that the entry adds to the memo before the value, or
+            -1 - n if the value is not memoized.
+        inline: Indices of the values written inside entries, by key and pickled bytes. All parts of a file share them.
     """
 
     start: Ints
@@ -59,14 +60,21 @@ class Entries:
     inline: dict[str, IndexByValue]
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """Return ``(first, stop)`` for each run of adjacent entries; ``stop`` is exclusive."""
+        """Return the start index and the exclusive stop index of each run of adjacent entries."""
         breaks = (np.flatnonzero(self.start[1:] != self.end[:-1]) + 1).tolist()
         return pairwise([0, *breaks, len(self.start)]) if len(self.start) else iter(())
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Adjacent entries in a list, from ``first`` to ``stop`` (exclusive), and the memo index of their first object."""
+    """Adjacent entries in a list.
+
+    Attributes:
+        entries: Entries that contain the run.
+        first: Index of the first entry in the run.
+        stop: Index after the last entry in the run.
+        memo_index: Memo index of the first object in the run.
+    """
 
     entries: Entries
     first: int
@@ -83,10 +91,10 @@ class EntryRun:
         return starts
 
 
-def find_entries(data: bytes, begin: int, keys: dict[str, int]) -> Iterator[Entries]:
-    """Yield the candidate entries after ``begin``. ``keys`` maps each key to its memo index."""
+def find_entries(data: bytes, start: int, keys: dict[str, int]) -> Iterator[Entries]:
+    """Yield the candidate entries after position ``start``. ``keys`` maps each key to its memo index."""
     inline = {key: IndexByValue() for key in keys if key in _OBJECTS}
-    for first in range(begin, len(data) - MARGIN, _CHUNK):
+    for first in range(start, len(data) - MARGIN, _CHUNK):
         reader = FieldReader(data, _openings(data, first), _CHUNK)
         for key, memo_index in keys.items():
             reference = _reference(memo_index)
@@ -100,7 +108,7 @@ def find_entries(data: bytes, begin: int, keys: dict[str, int]) -> Iterator[Entr
 
 
 def _openings(data: bytes, chunk: int) -> Ints:
-    """Return the positions in a chunk at which the first opcodes of an entry occur."""
+    """Return the positions in a chunk at which the first opcodes of an entry occur, given the start of the chunk."""
     octets = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(octets[chunk : min(chunk + _CHUNK, len(data) - MARGIN)] == op.EMPTY_DICT) + chunk
     opening: Ints = at[octets[at + 1 + (octets[at + 1] == op.MEMOIZE)] == op.MARK]

@@ -48,14 +48,14 @@ _IS_COUNTED[[op.LONG1, op.SHORT_BINUNICODE]] = 1
 
 
 class FieldReader:
-    """Candidate entries that are valid so far, and the current position in each.
+    """Reads the fields of many candidate entries in parallel. Candidates with unexpected contents are removed.
 
     Attributes:
         start: Start position of each entry.
         position: Position of the next field.
         memo_count: Number of objects that each entry has added to the memo so far.
-        values: Columns by key, as in `Entries`.
-        memo_offsets: Columns by key, as in `Entries`.
+        values: Values read so far, as columns by key in the format of `Entries.values`.
+        memo_offsets: Columns by key in the format of `Entries.memo_offsets`.
     """
 
     def __init__(self, data: bytes, start: Ints, max_references: int) -> None:
@@ -102,9 +102,9 @@ class FieldReader:
         return shifted.view(np.int64) >> spare, np.where(fits, size + 1, 0)
 
     def read_object(self, key: str, reference: bytes, inline: IndexByValue | None) -> None:
-        """Read a key and a value of any type in every entry. ``reference`` is as in `read_number`.
+        """Read a key and a value of any type in every entry. ``reference`` is the opcode and operand of the key.
 
-        Values written inside entries are added to ``inline``; if it is None, the values are skipped.
+        Values written inside entries are added to ``inline``. If it is None, the column of the key is omitted.
         """
         words, code, valid = self._read_key(reference)
         width = _REFERENCE_WIDTH[code]
@@ -119,7 +119,7 @@ class FieldReader:
             code = code if len(code) == 1 else code[rows]
             end[rows], memoized[rows] = self._find_end(position, code)
             if inline is not None:
-                value[rows] = np.where(code == op.NONE, NONE, -1 - self._number(position, end[rows], inline))
+                value[rows] = np.where(code == op.NONE, NONE, -1 - self._index(position, end[rows], inline))
         if inline is not None:
             self.values[key] = value.astype(np.int32)
             self.memo_offsets[key] = np.where(memoized | (width > 0), self.memo_count, -1 - self.memo_count)
@@ -169,7 +169,7 @@ class FieldReader:
         return words, code[:1] if (code == code[:1]).all() else code, valid
 
     def _find_end(self, position: Ints, code: NDArray[np.uint8]) -> tuple[Ints, Flags]:
-        """Return the end of values that are not references (``position`` if invalid), and whether they are memoized."""
+        """Return a tuple ``(end, memoized)`` for values that are not references. ``end`` is ``position`` if invalid."""
         octets, last = self._octets, self._end
         length = _FIXED_LENGTH[code] + _IS_COUNTED[code] * octets[position + 1]
         end = np.minimum(position + length, last)
@@ -190,7 +190,7 @@ class FieldReader:
         return np.where(length > 0, end, position), memoized
 
     def _find_list_end(self, position: Ints) -> Ints:
-        """Return the end of lists of references, given the position after EMPTY_LIST; 0 for other lists."""
+        """Return the end of each list of references, given the position after EMPTY_LIST; 0 for other lists."""
         position = np.minimum(position, self._end)
         # a list of one item is a reference and APPEND; a list of several starts with MARK; other lists are empty
         after_item = np.minimum(position + 1 + _REFERENCE_WIDTH[self._octets[position]], self._end)
@@ -212,8 +212,8 @@ class FieldReader:
         end[several] = np.where(self._octets[end[several]] == op.APPENDS, end[several] + 1, 0)
         return end
 
-    def _number(self, first: Ints, last: Ints, numbers: IndexByValue) -> Ints:
-        """Return a number for the bytes between each pair of positions. Equal byte strings have the same number."""
+    def _index(self, first: Ints, last: Ints, indices: IndexByValue) -> Ints:
+        """Return the index in ``indices`` of the bytes between each pair of positions."""
         size = last - first
         short = size <= _WORD
         word = self._words[first] << (8 * np.maximum(_WORD - size, 0)).astype(np.uint64)
@@ -227,6 +227,6 @@ class FieldReader:
             length = max(int(size[rows[0]]), 1)  # 1 for invalid values, which are not used
             overlapping = np.ndarray((len(self._data) - length + 1,), f"V{length}", self._data, strides=(1,))
             strings = overlapping[first[rows]].tolist()
-            distinct[rows] = np.fromiter(map(numbers.__getitem__, strings), np.int64, len(rows))
+            distinct[rows] = np.fromiter(map(indices.__getitem__, strings), np.int64, len(rows))
         result: Ints = distinct[np.cumsum(changed) - 1]
         return result

@@ -1,4 +1,4 @@
-"""Loads objects from an untrusted pickle or JSON file, optionally compressed."""
+"""Loads the object in an untrusted pickle or JSON file, which may be compressed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXTRA_OBJECTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """Limits for reading a file. A file that exceeds them raises `SnapshotLimitError`.
 
     The time and memory that reading requires are proportional to the size of the file regardless of its contents, so
@@ -59,19 +59,22 @@ class Limits:
 
     @staticmethod
     def objects(length: int) -> int:
-        """Return the maximum number of lists, dicts, tuples and strings in a file (15 bytes each in real snapshots)."""
+        """Return the maximum number of lists, dicts, tuples and strings in a file of ``length`` bytes.
+
+        In real snapshots, there is one for every 15 bytes.
+        """
         return _EXTRA_OBJECTS + length // _BYTES_PER_OBJECT
 
 
 def read_objects(
-    source: str | os.PathLike[str] | bytes, limits: Limits, *, columnar: bool = True
+    source: str | os.PathLike[str] | bytes, limits: ReadLimits, *, columnar: bool = True
 ) -> tuple[Any, PickleReader | None]:
-    """Return a tuple ``(object, reader)``: the object in a file, and the pickle reader (None for JSON).
+    """Return a tuple ``(object, reader)`` of the object in a file and the pickle reader, which is None for JSON.
 
-    If ``columnar``, the pickle reader reads trace entries in batches.
+    If ``columnar`` is true, the pickle reader reads trace entries in batches.
 
     Raises:
-        NotColumnarError: The file has to be read with ``columnar=False``.
+        NotColumnarError: The file must be read with ``columnar=False``.
         SnapshotError: The file cannot be read, or is invalid, unsafe or too large. The message starts with the file
             name.
     """
@@ -88,11 +91,11 @@ def read_objects(
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks, control characters and lone surrogates, so that a name is safe to print."""
+    """Replace line breaks, control characters and lone surrogates, so that a name can be printed safely."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _contents(path: str, limits: Limits) -> bytes:
+def _contents(path: str, limits: ReadLimits) -> bytes:
     if "\0" in path:
         raise SnapshotError("a file name cannot contain a null character")
     try:
@@ -117,10 +120,10 @@ def _open_without_blocking(path: str, flags: int) -> int:
 
 
 def _fail_too_large(limit: int) -> NoReturn:
-    raise SnapshotLimitError(f"more than {size(limit)}; pass limits=Limits(size=...) to read a larger file")
+    raise SnapshotLimitError(f"more than {size(limit)}; pass limits=ReadLimits(size=...) to read a larger file")
 
 
-def _decompress(raw: bytes, limits: Limits) -> bytes:
+def _decompress(raw: bytes, limits: ReadLimits) -> bytes:
     if raw.startswith(_XZ):
         decompress = _decompress_xz
     elif raw.startswith(_GZ):
@@ -159,7 +162,7 @@ def _decompress_xz(raw: bytes) -> Iterator[bytes]:
         remaining = decompressor.unused_data.lstrip(b"\0")
 
 
-def _parse(raw: bytes, limits: Limits, *, columnar: bool) -> tuple[Any, PickleReader | None]:
+def _parse(raw: bytes, limits: ReadLimits, *, columnar: bool) -> tuple[Any, PickleReader | None]:
     if not raw:
         raise SnapshotFormatError("the file is empty (0 bytes): the dump was interrupted before anything was written")
     if raw.startswith(_PICKLE):
@@ -168,18 +171,18 @@ def _parse(raw: bytes, limits: Limits, *, columnar: bool) -> tuple[Any, PickleRe
     if raw.lstrip()[:1] in _JSON or raw.startswith(_BYTE_ORDER_MARKS):
         return _parse_json(raw, limits), None
     if raw.startswith(_ZIP):
-        raise SnapshotFormatError("a zip file, such as torch.save writes, not a memory snapshot")
+        raise SnapshotFormatError("a zip file, as written by torch.save, not a memory snapshot")
     if raw[:1] in _OLD_PICKLE and raw.rstrip().endswith(b"."):
-        raise SnapshotFormatError("a pickle of protocol 0 or 1; PyTorch writes protocols 2 to 5")
-    raise SnapshotFormatError("neither a pickle (protocol 2 to 5) nor JSON")
+        raise SnapshotFormatError("a pickle with protocol 0 or 1, but PyTorch writes protocols 2 to 5")
+    raise SnapshotFormatError("neither a pickle (protocols 2 to 5) nor JSON")
 
 
-def _parse_json(raw: bytes, limits: Limits) -> Any:
+def _parse_json(raw: bytes, limits: ReadLimits) -> Any:
     if raw.count(b"[") + raw.count(b"{") > limits.objects(len(raw)):
         raise SnapshotLimitError("more lists and dicts than a snapshot of this size can contain")
     try:
         return json.loads(raw)
     except RecursionError:
-        raise SnapshotLimitError("JSON that is nested too deeply") from None
+        raise SnapshotLimitError("the JSON is nested too deeply") from None
     except ValueError as error:
         raise SnapshotFormatError(f"invalid JSON: {' '.join(str(error).split())}") from None

@@ -1,4 +1,4 @@
-"""Reads pickles of snapshots, which contain dicts, lists, tuples, numbers, strings and bytes.
+"""Reads pickled snapshots, which consist of dicts, lists, tuples, numbers, strings and bytes.
 
 Sets are read as lists, and numeric keys as strings. Both can occur only in fields added by later PyTorch versions.
 
@@ -26,7 +26,7 @@ from ipygpumem.snapshot.reader.field_reader import MARGIN
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.reader.entry_batches import Entries
-    from ipygpumem.snapshot.reader.load import Limits
+    from ipygpumem.snapshot.reader.load import ReadLimits
 
 _CONSTANTS = {op.NONE: None, op.NEWTRUE: True, op.NEWFALSE: False, op.EMPTY_TUPLE: ()}
 # By opcode: size in bytes of the operand, or of the length field that precedes the value
@@ -59,7 +59,7 @@ class PickleReader:
         runs: Entries that were read in batches, in the order of the file. They are items in lists of events.
     """
 
-    def __init__(self, data: bytes, limits: Limits, *, columnar: bool = True) -> None:
+    def __init__(self, data: bytes, limits: ReadLimits, *, columnar: bool = True) -> None:
         self._data = data
         self._limits = limits
         self._columnar = columnar
@@ -76,7 +76,7 @@ class PickleReader:
 
         Raises:
             SnapshotError: The data is truncated, is not a pickle, would run code, or exceeds the limits.
-            NotColumnarError: The data has to be read with ``columnar=False``.
+            NotColumnarError: The data must be read with ``columnar=False``.
         """
         try:
             return self._execute(self._data)
@@ -101,7 +101,7 @@ class PickleReader:
         return self.memo[index]
 
     def decode(self, opcodes: bytes, memo_index: int, chain: int = 0) -> Any:
-        """Return the value of a part of the pickle, given the number of objects in the memo before it."""
+        """Return the object that a part of the pickle creates, given the number of objects in the memo before it."""
         if chain > _MAX_CHAIN:
             raise NotColumnarError
         return self._execute(opcodes + bytes([op.STOP]), memo_index, chain)
@@ -230,7 +230,7 @@ class PickleReader:
 
     def _refuse(self, code: int, at: int) -> NoReturn:
         if code in op.UNSAFE:
-            self._fail(SnapshotUnsafeError, f"the pickle would run code or load a class, {op.UNSAFE[code]}", at)
+            self._fail(SnapshotUnsafeError, f"opcode {op.UNSAFE[code]} would run code or load a class", at)
         if at == 0:
             raise SnapshotFormatError("not a snapshot: neither a pickle nor JSON")
         self._fail(SnapshotFormatError, f"opcode 0x{code:02x} does not occur in snapshots", at)
@@ -239,7 +239,7 @@ class PickleReader:
         """Write an object to the memo and return the size of the memo."""
         if index > len(self.memo):
             self._fail(
-                SnapshotLimitError, f"memo entry {index:,} is written, but the memo contains {len(self.memo):,}", at
+                SnapshotLimitError, f"memo entry {index:,} is written, but the memo has {len(self.memo):,} entries", at
             )
         if index < len(self.memo) and self._templates:  # entries read in batches may refer to it
             raise NotColumnarError
@@ -257,7 +257,7 @@ class PickleReader:
         self._check_no_run(items)
         keys, values = items[::2], items[1::2]
         if type(target) is not dict or len(keys) != len(values):
-            self._fail(SnapshotFormatError, "items are set that are not pairs, or not in a dict", at)
+            self._fail(SnapshotFormatError, "the items of a dict are not pairs, or the object is not a dict", at)
         if not set(map(type, keys)) <= {str}:
             if not set(map(type, keys)) <= _KEY_TYPES:
                 self._fail(SnapshotFormatError, "a dict key is neither a string nor a number", at)

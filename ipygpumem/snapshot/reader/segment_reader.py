@@ -25,7 +25,7 @@ _BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.u
 
 
 def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segments, Blocks]:
-    """Read the list of segments and their blocks. Messages of `SnapshotFormatError` locate the invalid value."""
+    """Read the list of segments and their blocks. The message of a `SnapshotFormatError` names the invalid value."""
     segments: list[Row] = []
     blocks: list[Row] = []
     list_ids: set[int] = set()
@@ -65,7 +65,7 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
 
 
 def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int, tables: TableBuilder) -> list[Row]:
-    """Return the rows of the blocks in a segment, which is given as a tuple ``(device, address, number)``."""
+    """Return the rows of the blocks in a segment, which is given as a tuple ``(device, address, index)``."""
     rows: list[Row] = []
     device, address, segment_number = segment
     tables.count(items, f"{where}: blocks")
@@ -90,7 +90,7 @@ def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int
 
 
 def _request(block: dict[str, Any], where: str) -> tuple[int | None, Any]:
-    """Return a tuple of requested bytes and frames, which torch up to 2.0 stored in the first entry of ``history``."""
+    """Return the requested size and the frames of a block, which torch up to 2.0 stored in the block's ``history``."""
     size, frames = block.get("requested_size"), block.get("frames")
     history = block.get("history")
     if history and "requested_size" not in block:

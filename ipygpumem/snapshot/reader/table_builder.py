@@ -1,4 +1,4 @@
-"""Builders for the tables of strings, stacks and pool ids."""
+"""Builders for the tables of strings, stacks and pool IDs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MAX_LINE = (1 << 31) - 1
 _MAX_TEXT, _MAX_ITEMS = 100, 20  # limits for user metadata that is a dict
 _PAIR = 2
 # Numbers in a file are used as dict keys only as bytes, whose hash is randomized. The hash of integers and tuples is
-# predictable, and reading 60,000 pool ids with the same hash took a minute.
+# predictable, and reading 60,000 pool IDs with the same hash took a minute.
 _POOL = struct.Struct("<qq")
 _TEXT_KEYS = {"action", "compile_context", "user_metadata"}
 _MAX_FRAMES = 1 << 16  # per stack; Python's recursion limit is 1,000, but a file can repeat a frame in two bytes
 
 
 class TableBuilder:
-    """Collects the strings, pool ids and stacks that the columns of a snapshot refer to."""
+    """Collects the strings, pool IDs and stacks that the columns of a snapshot refer to by index."""
 
     def __init__(self) -> None:
         self.texts = IndexByValue()
@@ -41,41 +41,41 @@ class TableBuilder:
         self._next_check = _FIRST_CHECK
 
     def text(self, value: Any, where: str) -> int:
-        """Return the number of a string."""
-        return self.texts.number(_metadata_text(value) if type(value) is dict else text(value, where))
+        """Return the index of a string. User metadata that is a dict is converted to a string."""
+        return self.texts[_metadata_text(value) if type(value) is dict else text(value, where)]
 
     def pool(self, value: Any, where: str) -> int:
-        """Return the number of a pool id, a pair of integers that is (0, 0) for the default pool."""
+        """Return the index of a pool ID, a pair of integers that is (0, 0) for the default pool."""
         parts = sequence(value, where)
         if len(parts) != _PAIR:
             raise SnapshotFormatError(f"{where} has {len(parts)} items, not two")
-        return self.pools.number(_POOL.pack(*(integer(part, where) for part in parts)))
+        return self.pools[_POOL.pack(*(integer(part, where) for part in parts))]
 
-    def number(self, key: str, value: Any) -> int:
-        """Return the number of a string, stack or pool id in an event, given its key; -1 for None."""
+    def index(self, key: str, value: Any) -> int:
+        """Return the index of the string, stack or pool ID that an event contains under a key; -1 for None."""
         if value is None:
             return -1
         if key in _TEXT_KEYS:
             return self.text(value, key)
         return self.pool(value, key) if key == "pool_id" else self.stacks.stack(value, key)
 
-    def numbers(self, key: str, values: list[Any], where: Callable[[int], str]) -> NDArray[np.int32]:
-        """Return the numbers of the values of a key. ``where`` returns the name of the event at an index."""
-        numbers: dict[int, int] = {}
+    def indices(self, key: str, values: list[Any], where: Callable[[int], str]) -> NDArray[np.int32]:
+        """Return the indices of the values of a key. ``where`` returns the name of the event with a given index."""
+        indices: dict[int, int] = {}
         for place, value in enumerate(values):
-            if id(value) not in numbers:
+            if id(value) not in indices:
                 try:
-                    numbers[id(value)] = self.number(key, value)
+                    indices[id(value)] = self.index(key, value)
                 except SnapshotError as error:
                     raise type(error)(f"{where(place)}: {error}") from None
-        return np.array([numbers[id(value)] for value in values], np.int32)
+        return np.array([indices[id(value)] for value in values], np.int32)
 
     def pool_ids(self) -> tuple[tuple[int, int], ...]:
-        """Return all pool ids."""
+        """Return the pool IDs in the order of their indices."""
         return tuple((owner, number) for owner, number in map(_POOL.unpack, self.pools))
 
     def count(self, items: Sequence[Any], where: str) -> None:
-        """Count the rows that lists of dicts expand to, and reject lists that repeat a few dicts."""
+        """Add the dicts in a list to those already counted. Raise `SnapshotLimitError` if they repeat a few dicts."""
         self._ids.extend(map(id, items))
         if len(self._ids) > self._next_check:
             check_repetition(self._ids, where)
@@ -83,7 +83,7 @@ class TableBuilder:
 
 
 class StackBuilder:
-    """Collects call stacks."""
+    """Collects call stacks as sequences of frames."""
 
     def __init__(self) -> None:
         self._frames = IndexByValue()
@@ -93,7 +93,7 @@ class StackBuilder:
         self._objects: list[Any] = []
 
     def frame(self, frame: Any, where: str) -> int:
-        """Return the number of a frame, given as a dict."""
+        """Return the index of a frame, given as a dict."""
         number = self._frame_of.get(id(frame))
         if number is not None:
             return number
@@ -103,19 +103,21 @@ class StackBuilder:
             integer(frame.get("line", 0), f"{where}: line", 0, _MAX_LINE),
             text(frame.get("name", ""), f"{where}: name"),
         )
-        number = self._frame_of[id(frame)] = self._frames.number(key)
+        number = self._frame_of[id(frame)] = self._frames[key]
         self._objects.append(frame)  # keeps the id valid
         return number
 
     def stack(self, frames: Any, where: str) -> int:
-        """Return the number of a stack, given as a list of frames, innermost first."""
+        """Return the index of a stack, given as a list of frames, innermost first."""
         if type(frames) in {list, tuple} and len(frames) > _MAX_FRAMES:
-            raise SnapshotLimitError(f"{where}: a call stack of {len(frames):,} frames, more than {_MAX_FRAMES:,}")
+            raise SnapshotLimitError(
+                f"{where}: a call stack of {len(frames):,} frames exceeds the limit of {_MAX_FRAMES:,}"
+            )
         items = sequence(frames, where)
         ids = array("Q", map(id, items)).tobytes()
         number = self._stack_of.get(ids)
         if number is None:
-            number = self._stacks.number(array("i", [self.frame(frame, where) for frame in items]).tobytes())
+            number = self._stacks[array("i", [self.frame(frame, where) for frame in items]).tobytes()]
             self._stack_of[ids] = number
         return number
 

@@ -11,7 +11,7 @@ from ipygpumem.snapshot.model.trace import HOST, Trace
 from ipygpumem.snapshot.reader.checks import integer, is_plain, mapping, optional, sequence, text, type_name
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.reader.load import Limits
+    from ipygpumem.snapshot.reader.load import ReadLimits
     from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
 _STAGES = ("START", "END")
@@ -32,7 +32,7 @@ def top_level(value: Any) -> dict[str, Any]:
     return value
 
 
-def read_device_traces(value: Any, limits: Limits, reader: TraceReader) -> list[Trace]:
+def read_device_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> list[Trace]:
     """Return the events of each device."""
     traces = sequence(value, "device_traces")
     if len(traces) > limits.devices:
@@ -45,7 +45,7 @@ def read_device_traces(value: Any, limits: Limits, reader: TraceReader) -> list[
 
 
 def read_host_traces(value: Any, reader: TraceReader) -> tuple[Trace, ...]:
-    """Return the events for pinned memory. Their format is undocumented, so lists that cannot be read are skipped."""
+    """Return the events for pinned host memory. Lists with an unknown format are skipped."""
     if value is None:
         return ()
     if type(value) is not list:
@@ -57,7 +57,7 @@ def read_host_traces(value: Any, reader: TraceReader) -> tuple[Trace, ...]:
         where = f"host_traces[{number}]" if nested else "host_traces"
         try:
             if id(events) in list_ids:
-                raise SnapshotFormatError(f"{where} is the same list as another")
+                raise SnapshotFormatError(f"{where} is the same list as an earlier item")
             list_ids.add(id(events))
             traces.append(reader.read(HOST, events, where))
         except SnapshotError as error:
@@ -74,11 +74,11 @@ def read_settings(value: Any) -> dict[str, Any]:
 def read_sources(value: Any) -> dict[str, str]:
     """Return the source code by file name."""
     sources = {} if value is None else mapping(value, "source_code")
-    return {name: text(source, "source_code: a text") for name, source in sources.items()}
+    return {name: text(source, "source_code: a value") for name, source in sources.items()}
 
 
 def read_annotations(value: Any) -> tuple[Annotation, ...]:
-    """Pair START and END entries. An END closes the latest open region of its name and device."""
+    """Pair START and END entries. An END entry closes the latest open region with the same name and device."""
     entries = []
     for place, item in enumerate(sequence(value, "external_annotations")):
         where = f"external_annotations[{place}]"

@@ -1,4 +1,4 @@
-"""Converts lists of events, which contain dicts and entries read in batches, to columns."""
+"""Converts lists of events to columns. The items of a list are dicts and runs of entries that were read in batches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TraceReader:
         return columns.trace(device)
 
     def unread(self, device: int, error: str) -> Trace:
-        """Return a trace without events, given the message of the error that prevented reading them."""
+        """Return a trace without events that contains the message of the error that prevented reading them."""
         return replace(self.read(device, []), error=error)
 
 
@@ -84,7 +84,7 @@ class _Columns:
             values = [entry.get(name, _MISSING) for entry in entries]
             numbers[rows] = column(values, lambda place, name=name: f"{event(place)}: {name}")  # type: ignore[misc]
         for name, table_rows in self._table_rows.items():
-            table_rows[rows] = self._tables.numbers(name, [entry.get(name) for entry in entries], event)
+            table_rows[rows] = self._tables.indices(name, [entry.get(name) for entry in entries], event)
         for row, entry in zip(rows.tolist(), entries, strict=True):
             if "device_free" in entry:
                 self._device_free[row] = integer(entry["device_free"], f"{self._where}[{row}]: device_free")
@@ -148,7 +148,7 @@ class _Columns:
 
 
 class _RunColumns:
-    """Columns of all runs in a file.
+    """The values in all runs of a file, as columns.
 
     Raises:
         NotColumnarError: A value is invalid.
@@ -160,9 +160,9 @@ class _RunColumns:
             return
         self._reader = reader
         self._tables = tables
-        # by table: the number of each memo entry if known
+        # by table: the index of each memo entry if known
         self._numbers = {kind: np.full(len(reader.memo), _MISSING, np.int32) for kind in ("text", "stack", "pool")}
-        # numbers of the values written inside entries
+        # table indices of the values written inside entries
         self._inline_numbers: dict[int, Numbered] = {}
         batches = {id(run.entries): run.entries for run in reader.runs}
         memo_starts = {number: np.full(len(entries.start), _MISSING, np.int64) for number, entries in batches.items()}
@@ -178,12 +178,12 @@ class _RunColumns:
             raise NotColumnarError from None
 
     def column(self, run: EntryRun, key: str) -> NDArray[np.int64] | Numbered | None:
-        """Return the integers or table rows (-1 for None) of a key in a run; None if the run does not have the key."""
+        """Return the integers or table indices (-1 for None) of a key in a run; None if its entries lack the key."""
         values = self._columns.get((id(run.entries), key), run.entries.values.get(key))
         return None if values is None else values[run.first : run.stop]
 
     def _fill_inline(self, key: str, entries: Entries, memo_start: Ints) -> None:
-        """Fill in the numbers of values that are written inside entries."""
+        """Fill in the table indices of values that are written inside entries."""
         value = entries.values[key]
         column = self._columns[id(entries), key] = np.full(len(value), _MISSING, np.int32)
         rows = _selected((value < 0) & (value != NONE) & (memo_start >= 0))
@@ -194,12 +194,12 @@ class _RunColumns:
         for number in distinct(inline[numbers[inline] == _UNKNOWN]).tolist():
             # an object that one entry can refer to is also available to all later entries
             first = int(memo_index[np.argmax(inline == number)])
-            numbers[number] = self._tables.number(key, self._reader.decode(octets[number], first))
+            numbers[number] = self._tables.index(key, self._reader.decode(octets[number], first))
         column[rows] = numbers[inline]
         self._numbers[_KINDS.get(key, "text")][memo_index[offset >= 0]] = column[rows][offset >= 0]
 
     def _fill_references(self, key: str, entries: Entries, memo_start: Ints) -> None:
-        """Fill in the numbers of values that are references."""
+        """Fill in the table indices of values that are references."""
         rows = _selected((entries.values[key] >= 0) & (memo_start >= 0))
         index = entries.values[key][rows]
         # an entry may refer to its own earlier values because Python shares empty and one-character strings
@@ -207,7 +207,7 @@ class _RunColumns:
             raise NotColumnarError
         numbers = self._numbers[_KINDS.get(key, "text")]
         for memo_index in distinct(index[numbers[index] == _MISSING]).tolist():
-            numbers[memo_index] = self._tables.number(key, self._reader.memoized(memo_index))
+            numbers[memo_index] = self._tables.index(key, self._reader.memoized(memo_index))
         self._columns[id(entries), key][rows] = numbers[index]
 
 

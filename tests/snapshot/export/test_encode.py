@@ -21,6 +21,6 @@ def test_encoded_columns_of_real_files(name):
     assert start.tolist() == sorted(allocations.start.tolist())
     ends = start + columns["allocations/0/asked_after"] + columns["allocations/0/freed_after"]
     assert sorted(zip(start, ends, strict=True)) == sorted(zip(allocations.start, allocations.end, strict=True))
-    assert header["devices"][0]["notes"] == list(overview(snapshot, 0).notes)
+    assert header["devices"][0]["notes"] == overview(snapshot, 0)["notes"]
     assert header["frames"][0] == [snapshot.stacks.frames[0].file, *header["frames"][0][1:]]
     assert columns["blocks/size"].tolist() == snapshot.blocks.size.tolist()

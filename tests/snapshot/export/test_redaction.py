@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.snapshot.export.redaction import align_start_times, shareable, strip_folders
+from ipygpumem.snapshot.export.redaction import align_start_times, shareable, strip_directories
 from ipygpumem.snapshot.model.stacks import is_user_file
 from snapshot import files
 from snapshot.decoding import decode
@@ -115,7 +115,7 @@ def test_without_paths_readings_and_curves_contain_only_numbers():
     ],
 )
 def test_file_names(file, name):
-    short = strip_folders([file])[file]
+    short = strip_directories([file])[file]
     if name is None:
         assert short.startswith("…/lib/python3.12/site-packages/torch/nn")
     else:
@@ -125,7 +125,7 @@ def test_file_names(file, name):
 
 
 def test_different_files_keep_different_names():
-    names = strip_folders(["/a/x.py", "/b/x.py", "/c/x.py", "/a/x.py", "/a/y", "/b/y"])
+    names = strip_directories(["/a/x.py", "/b/x.py", "/c/x.py", "/a/x.py", "/a/y", "/b/y"])
     assert names == {"/a/x.py": "x.py", "/b/x.py": "x~2.py", "/c/x.py": "x~3.py", "/a/y": "y", "/b/y": "y~2"}
 
 

@@ -43,7 +43,7 @@ def test_free_memory_of_private_pools_is_separate():
     memory = snapshot.fragmentation()
     assert (memory.free, memory.empty, memory.partly, memory.private) == (6 * MIB, 4 * MIB, 0, 2 * MIB)
     text = "\n".join(fragmentation_lines(memory))
-    assert "   2.0 MiB  in private pools: only their CUDA graphs can use it" in text
+    assert "   2.0 MiB  in private pools, which only their CUDA graphs can use" in text
     assert "private" not in "\n".join(
         fragmentation_lines(Snapshot.load({"segments": [default_segment]}).fragmentation())
     )
@@ -54,12 +54,12 @@ def test_reason_of_an_oom():
     assert (oom.event, oom.asked, oom.device_free) == (5998, 32 * MIB, 147527434240)
     assert oom.memory.largest == 7 * MIB
     limit = "torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
-    advice = "where only PyTorch can use them; expandable_segments:True avoids most of this."
+    advice = "which only PyTorch can reuse; expandable_segments:True avoids most of this."
     assert oom.reason == (
-        "32.0 MiB were requested.",
+        "32.0 MiB was requested.",
         "PyTorch had 109.5 MiB free in 47 blocks, the largest 7.0 MiB: none was large enough.",
-        f"A new segment needs 32.0 MiB, and 137.4 GiB of device memory was free: {limit}",
-        f"109.5 MiB are in partly used segments, {advice}",
+        f"A new segment needs 32.0 MiB, and 137.4 GiB of device memory was free, but {limit}",
+        f"109.5 MiB is in partly used segments, {advice}",
     )
 
 
@@ -82,7 +82,7 @@ def test_no_advice_to_enable_enabled_features(on):
 def test_requests_of_any_size_may_fail():
     trace = [{"action": "oom", "size": 1 << 62, "device_free": 1, "time_us": 1}]
     (oom,) = Snapshot.load({"device_traces": [trace]}).ooms()
-    assert (oom.asked, oom.reason[0]) == (1 << 62, "4294967296.0 GiB were requested.")
+    assert (oom.asked, oom.reason[0]) == (1 << 62, "4294967296.0 GiB was requested.")
     with pytest.raises(SnapshotError, match="size is more than"):
         Snapshot.load({"device_traces": [[event("alloc", 512, 1 << 50, 1)]]})
 

@@ -31,8 +31,8 @@ def test_summary_of_the_sample_fits_a_screen():
 
 def test_rounded_bytes_need_segments():
     trace = [event("alloc", 512, 5, 1)]
-    assert overview(Snapshot.load({"device_traces": [trace]}), 0).end_rounded is None
-    assert overview(Snapshot.load({"device_traces": [trace], "segments": []}), 0).end_rounded == 0
+    assert overview(Snapshot.load({"device_traces": [trace]}), 0)["end"]["rounded"] is None
+    assert overview(Snapshot.load({"device_traces": [trace], "segments": []}), 0)["end"]["rounded"] == 0
 
 
 def overview_of(trace, segments):
@@ -41,50 +41,52 @@ def overview_of(trace, segments):
 
 def test_note_about_events_without_a_time():
     trace = [event("alloc", 512, 10, 1), {"action": "free_completed", "addr": 512, "size": 10}]
-    assert overview_of(trace, []).notes == ("1 event has no timestamp: timestamps are not used",)
-    assert overview_of(trace[:1], [segment(0, 1024, [block(512, 512, 10)])]).notes == ()
+    assert overview_of(trace, [])["notes"] == ["1 event has no timestamp: timestamps are not used"]
+    assert overview_of(trace[:1], [segment(0, 1024, [block(512, 512, 10)])])["notes"] == []
 
 
 def test_notes_about_missing_times_and_segments():
     untimed = [{"action": "alloc", "addr": address, "size": 10} for address in (512, 1024)]
-    facts = overview(Snapshot.load({"device_traces": [untimed]}), 0)
-    assert facts.notes == (
+    metrics = overview(Snapshot.load({"device_traces": [untimed]}), 0)
+    assert metrics["notes"] == [
         "the events have no timestamps",
         "reserved memory is unknown because the file has no segments",
-    )
+    ]
 
 
 def notes_of_repeated_events(count):
     frees = [event("free_completed", 512, 10, 3 + number) for number in range(count)]
     allocations = [event("alloc", 512, 10, 10 + number) for number in range(count + 1)]
     trace = [event("alloc", 512, 10, 1), event("free_completed", 512, 10, 2), *frees, *allocations]
-    return overview_of(trace, []).notes[:2]
+    return overview_of(trace, [])["notes"][:2]
 
 
 def test_notes_use_singular_and_plural():
-    assert notes_of_repeated_events(1) == (
+    assert notes_of_repeated_events(1) == [
         "1 free without an allocation was ignored",
         "1 block was allocated again without a free, which ends the previous block",
-    )
-    assert notes_of_repeated_events(2) == (
+    ]
+    assert notes_of_repeated_events(2) == [
         "2 frees without an allocation were ignored",
         "2 blocks were allocated again without a free, which ends the previous block",
-    )
+    ]
 
 
 def test_note_about_segments_that_contradict_the_events():
-    facts = overview_of([event("segment_alloc", 512, 20 * MIB, 1)], [])
-    assert facts.notes == ("the segments at the end contradict the events: reserved memory is known only at the end",)
-    assert (facts.reserved_end, facts.reserved_peak) == (0, None)
+    metrics = overview_of([event("segment_alloc", 512, 20 * MIB, 1)], [])
+    assert metrics["notes"] == [
+        "the segments at the end contradict the events: reserved memory is known only at the end"
+    ]
+    assert metrics["reserved"] == {"end": 0, "peak": None}
 
 
 def test_notes_about_blocks():
     first = block(4096, 1024, 1000)
     second = block(4608, 1024, 1000)
     del second["requested_size"]
-    facts = overview_of([], [segment(4096, 2 * MIB, [first, second])])
-    assert facts.notes[2:] == (
+    metrics = overview_of([], [segment(4096, 2 * MIB, [first, second])])
+    assert metrics["notes"][2:] == [
         "1 block at the end has no requested size: the rounded size is used",
         "1 block at the end is inside another block: totals include both",
-    )
-    assert facts.end_requested == 2024
+    ]
+    assert metrics["end"]["requested"] == 2024

@@ -15,7 +15,7 @@ from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.trace import ACTIONS
 from ipygpumem.snapshot.reader import pickle_reader
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
-from ipygpumem.snapshot.reader.load import Limits
+from ipygpumem.snapshot.reader.load import ReadLimits
 from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
 OPTIONAL_TEXTS = {"compile_context", "user_metadata"}
@@ -31,7 +31,7 @@ def batches_from_the_first_byte(monkeypatch):
 
 def runs(data):
     """The runs of a file; none if it has to be read without them."""
-    reader = PickleReader(data, Limits())
+    reader = PickleReader(data, ReadLimits())
     try:
         reader.read()
     except NotColumnarError:
@@ -371,7 +371,7 @@ def test_memo_indices_beyond_int32_do_not_wrap_around(key, index):
     for entry in trace[1:2000]:
         entry |= {"pool_id": trace[0]["pool_id"], "frames": trace[0]["frames"]}
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
-    reader = PickleReader(data, Limits())
+    reader = PickleReader(data, ReadLimits())
     reader.read()
     run = reader.runs[0]
     entries, row = run.entries, run.first + 900
@@ -420,7 +420,7 @@ def test_entry_in_place_of_a_text():
     run = runs(data)[0]
     at = data.index(b"\x8c\x01b")
     long = b"j" + run.memo_index.to_bytes(4, "little")
-    with pytest.raises(SnapshotError, match="source_code: a text is a dict, not a string"):
+    with pytest.raises(SnapshotError, match="source_code: a value is a dict, not a string"):
         Snapshot.load(data[:at] + long + data[at + 3 :])
 
 

@@ -24,7 +24,7 @@ def test_json_encodings(encoding):
 
 @pytest.mark.parametrize("protocol", [0, 1])
 def test_old_pickle_protocols(protocol):
-    with pytest.raises(SnapshotError, match="a pickle of protocol 0 or 1"):
+    with pytest.raises(SnapshotError, match="a pickle with protocol 0 or 1"):
         Snapshot.load(pickle.dumps({"device_traces": [], "segments": []}, protocol))
 
 

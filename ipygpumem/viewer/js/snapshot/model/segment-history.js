@@ -262,7 +262,7 @@ function fragmentation(state) {
       ]
     : ["No memory in the segments is free."];
   if (empty) sentences.push(`${size(empty)} are in unused segments, which torch.cuda.empty_cache() would release.`);
-  if (partly) sentences.push(`${upTo}${size(partly)} are in partly used segments, where only PyTorch can use them.`);
+  if (partly) sentences.push(`${upTo}${size(partly)} is in partly used segments, which only PyTorch can reuse.`);
   if (state.private)
     sentences.push(`${upTo}${size(state.private)} are in private pools, where only their CUDA graphs can use them.`);
   if (rounding) sentences.push(`Rounding takes up ${derived ? "at least " : ""}${fine(rounding)}.`);
