@@ -52,8 +52,8 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         peaks: ``exact`` resets PyTorch's peak counters. With ``untouched``, peaks may be upper bounds.
         host_peak: ``bound``, or ``reset`` for an exact peak of host memory. ``reset`` lowers ``ru_maxrss``.
         synchronize: Whether to wait for the current stream of each device before and after the block.
-        lines: If True, report memory by source line for the block and the notebook functions that it calls. Functions
-            and methods can also be passed. Requires a recording, which ``snapshot`` can save.
+        lines: If True, report memory by source line for the block and the notebook functions that it calls. Instead of
+            True, pass functions or methods to list only these and the block. Requires a recording.
         modules: A ``torch.nn.Module`` whose memory is reported by module and by phase. The block should run one or more
             steps of training or inference. Requires a recording.
         trace: File for torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and
@@ -64,13 +64,13 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         limit_held: Highest amount of memory allowed to be held at the end.
         limit_outside: Highest growth allowed for memory outside PyTorch.
         limit_host: Highest peak allowed for this process's resident memory (implies ``host_peak="reset"``).
-        rank_reports: Folder for a report and a snapshot of this process, which is one of several that run the same
+        rank_reports: Directory for a report and a snapshot of this process, which is one of several that run the same
             block (torchrun, accelerate, torch.multiprocessing). Existing files of this rank are replaced.
             ``ipygpumem ranks FOLDER`` shows all ranks side by side. ``snapshot=False`` omits the snapshot.
         rank: Rank of this process. Defaults to the rank in torch.distributed or the environment.
 
     Attributes:
-        report: The report, available after the block has ended, including with an error.
+        report: The report, available after the block has ended, even if it raised an exception.
 
     Raises:
         OptionError: An option is invalid. Raised before the block runs.
@@ -174,11 +174,11 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             finished = self._plan.finish(
                 measurement, MeasurementLabel(self._label()), success=kind is None, code=self._code
             )
-        except Exception as problem:  # must not replace the block's result or error
+        except Exception as problem:  # it must not replace the result or the exception of the block
             measurement.abandon()
             warning = f"this block has no report: {first_line(problem)}"
         else:
-            if finished is None:  # forked inside the block, where the parent process reports
+            if finished is None:  # forked inside the block; the parent process has the report
                 return
             self.report = report = finished.report
             warning = self._missing_files(report)
@@ -186,7 +186,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if warning:
             try:
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:  # the program turns warnings into errors, but the block's error has priority
+            except RuntimeWarning:  # the program turns warnings into errors, but the block's exception has priority
                 if kind is None:
                     raise
         if kind is None and limit_error is not None:
@@ -212,7 +212,9 @@ class measure:  # noqa: N801 (a context manager is used like a function)
 
 def _rank_files(folder: str | os.PathLike[str], rank: int | None, snapshot: Any) -> RankFiles:
     if snapshot is not None and snapshot is not False:
-        raise OptionError("rank_reports names the snapshots itself: omit snapshot, or use snapshot=False for none")
+        raise OptionError(
+            "rank_reports sets the path of the snapshot: omit snapshot, or disable it with snapshot=False"
+        )
     return RankFiles(folder, rank, record=snapshot is None)
 
 
@@ -223,6 +225,6 @@ def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) ->
     for function in functions:
         code = code_object(function)
         if code is None:
-            raise OptionError(f"lines must be True, or functions written in Python, not {type(function).__name__}")
+            raise OptionError(f"lines must be True or functions written in Python, not {type(function).__name__}")
         regions.append(function_region(code, texts))
     return regions

@@ -137,7 +137,7 @@ def test_limit_on_the_host(pytester, run):
         result.stdout.re_match_lines([r".*GPUMemLimitExceeded: host peak \+6\d\.\d MiB, over the limit of 30.0 MiB"])
     else:  # the high-water mark cannot be reset there
         result.assert_outcomes(passed=3, warnings=3)
-    reason = "the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured: torch was not imported"
+    reason = "limits on GPU memory (peak 1.0 MiB) were not checked because no GPU was measured: torch was not imported"
     assert f"gpumem_limit: {reason}" in result.stdout.str()
 
 

@@ -1,4 +1,4 @@
-"""Construction of the plan of a measurement from its options."""
+"""The plan of a measurement with the collectors that its options require."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def make_plan(
     Args:
         runtime: The runtime of this process.
         lines: Functions to list line by line in addition to the measured code; None omits the list.
-        all_functions: List every function of the notebook that the code called.
-        peak_lines: Report memory at the peak by line of code if the recording is saved.
-        modules: Report the memory of this model by module.
-        outside: Report memory outside PyTorch by library.
-        every_cell: The plan results from settings instead of options. Other processes are then reported only if they
-            changed, and a limit alone does not start a recording.
-        profile: Collector that writes a trace or a timeline.
+        all_functions: Whether to list every notebook function that the code called.
+        peak_lines: Whether to report memory at the peak by line of code if the recording is saved.
+        modules: Tracker of the model whose memory is reported by module; None omits this section.
+        outside: Whether to report memory outside PyTorch by library.
+        every_cell: Whether the plan results from settings instead of options. If so, other processes are reported only
+            if their memory usage changed, and limits alone do not start a recording.
+        profile: Collector that writes a trace or a timeline; None writes neither.
         limits: Limits to check.
         path: File in which to save the recording; None does not save it.
         history: Recording options.
-        devices: Names of the devices to report; None for all devices that this process uses.
+        devices: Names of the devices to report on; None selects all devices that this process uses.
         extra: Additional collectors.
 
     Raises:
-        RecordingError: Lines, modules or a snapshot are requested, but the history cannot be recorded.
+        RecordingError: Lines, modules or a snapshot are requested, but allocation history cannot be recorded.
         OptionError: PyTorch does not support a recording option, or lines are requested without stacks.
     """
     if lines is not None and history is not None and history.stacks == "none":
@@ -86,7 +86,7 @@ def make_plan(
         collectors.append(LimitsCollector(limits, recorded=not every_cell))
     collectors.append(ProcessesCollector(unchanged=not every_cell))
     needed = path is not None or lines is not None or modules is not None
-    # a recording can show which line exceeded a limit, but must not fail or initialize CUDA for this purpose
+    # a recording shows which line exceeded a limit, but must neither fail nor initialize CUDA for this purpose
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
     recorder = Recorder(runtime, history) if needed or useful else None
     collectors += extra

@@ -15,7 +15,7 @@ from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.roots import naming, notebook_roots, python_roots
 from ipygpumem.features.outside.collect import OutsideSetting
 from ipygpumem.features.ranks.engines.enable import active, disable
-from ipygpumem.features.report.line import html_line, text_line
+from ipygpumem.features.report.line import ShortReport
 from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.completion import matcher
 from ipygpumem.jupyter.input_transformer import rewrite
@@ -47,7 +47,7 @@ class _Extension:
         shell, magics, cells, undo = self.shell, self.magics, self.magics.cells, self._installed.callback
         undo(self._end_session)
         self._register_magics()
-        for kind, draw in (("text/plain", _plain), ("text/html", html_line)):
+        for kind, draw in (("text/plain", _plain), ("text/html", lambda report: ShortReport(report).html())):
             self._register_formatter(shell.display_formatter.formatters[kind], draw)
         completer, completions = getattr(shell, "Completer", None), matcher()
         if completions is not None and completer is not None:
@@ -162,7 +162,7 @@ class _LoadedExtensions(weakref.WeakKeyDictionary[Any, _Extension]):
 
 
 def _plain(report: Report, printer: Any, cycle: bool) -> None:  # noqa: ARG001 (IPython's signature)
-    printer.text(text_line(report))
+    printer.text(ShortReport(report).text())
 
 
 def load(shell: Any) -> None:

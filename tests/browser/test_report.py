@@ -8,7 +8,7 @@ from ipygpumem.core.reading import DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingInfo, Report
 from ipygpumem.core.tables import html_tables
 from ipygpumem.core.units import GIB, MIB
-from ipygpumem.features.report.line import html_line, text_line
+from ipygpumem.features.report.line import ShortReport
 from ipygpumem.features.report.table import report_tables
 
 
@@ -49,7 +49,9 @@ def report():
 def notebook(lab):
     facts = report()
     outputs = [
-        nbformat.v4.new_output("display_data", {"text/plain": text_line(facts), "text/html": html_line(facts)}),
+        nbformat.v4.new_output(
+            "display_data", {"text/plain": ShortReport(facts).text(), "text/html": ShortReport(facts).html()}
+        ),
         nbformat.v4.new_output("display_data", {"text/plain": "table", "text/html": html_tables(report_tables(facts))}),
     ]
     cell = nbformat.v4.new_code_cell("x = 1", outputs=outputs, execution_count=7)

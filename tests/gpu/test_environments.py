@@ -13,13 +13,13 @@ baseline = ipygpumem.preload_pytorch()
 with ipygpumem.measure() as m:
     x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
 from fakes.reports import imbalance
-from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.line import ShortReport
 from ipygpumem.features.report.table import baseline_line
 device = m.report.devices["cuda:0"]
 uuid = ipygpumem.measurement.runtime.current().monitor.devices[0].uuid
 emit(mode=device.after.mode, why=device.after.why, held=device.held, outside=device.outside, uuid=str(uuid),
      imbalance=imbalance(device.after), count=torch.cuda.device_count(), line=baseline_line(baseline),
-     torch_why=device.after.torch_why, text=text_line(m.report), process=device.after.process,
+     torch_why=device.after.torch_why, text=ShortReport(m.report).text(), process=device.after.process,
      context=baseline.context, kernels=baseline.kernels, workspace=baseline.workspace)
 """
 
@@ -88,13 +88,13 @@ def test_pluggable_allocator(torch, run_python, tmp_path):
         import torch, ipygpumem
         torch.cuda.memory.change_current_allocator(
             torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "allocate", "release"))
-        from ipygpumem.features.report.line import text_line
+        from ipygpumem.features.report.line import ShortReport
         ipygpumem.preload_pytorch()
         with ipygpumem.measure() as m:
             x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
         device = m.report.devices["cuda:0"]
         emit(held=device.held, process=device.process, why=device.after.torch_why, mode=device.after.mode,
-             grade=device.grades["held"].trust, text=text_line(m.report))
+             grade=device.grades["held"].trust, text=ShortReport(m.report).text())
         """
     )
     assert values["held"] is None

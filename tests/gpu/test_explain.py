@@ -121,8 +121,8 @@ with ipygpumem.measure() as m:
 (began,) = [change for change in m.report.neighbours if change.event == "began"]
 sizes, _, _ = explain_steps()
 (device, *_) = ipygpumem.processes()
-from ipygpumem.features.report.line import text_line
-line = text_line(m.report)
+from ipygpumem.features.report.line import ShortReport
+line = ShortReport(m.report).text()
 with ipygpumem.measure() as m:
     child.communicate("x")
     time.sleep(0.5)

@@ -9,7 +9,7 @@ from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import MIB
 from ipygpumem.features.history.model import LIMIT, changed_rows, report_rows, rows_from_summary, summary
 from ipygpumem.features.history.table import TablePage, history_tables
-from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.line import ShortReport
 
 TWO_GPUS = """
 import torch
@@ -17,13 +17,13 @@ if torch.cuda.device_count() < 2:
     emit(skip="the test needs two GPUs")
     raise SystemExit
 import ipygpumem
-from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.line import ShortReport
 ipygpumem.preload_pytorch()
 x = torch.ones(64 << 20, dtype=torch.uint8, device="cuda:0")
 """
 EMIT_VALUES = """
 device = m.report.devices.get("cuda:1")
-emit(text=text_line(m.report), devices=sorted(m.report.devices), started=device is not None and device.started,
+emit(text=ShortReport(m.report).text(), devices=sorted(m.report.devices), started=device is not None and device.started,
      outside=None if device is None else device.outside, held=None if device is None else device.held,
      first_held=m.report.devices["cuda:0"].held)
 """
@@ -81,7 +81,7 @@ def test_each_device_has_a_row_and_peaks_are_not_added(torch_on_two_gpus):
     text = text_tables(history_tables(list(rows.values()), TablePage()))
     assert "+400.0 MiB" not in text
     assert "+300.0 MiB" in text
-    assert len(text_line(m.report).splitlines()) >= 2
+    assert len(ShortReport(m.report).text().splitlines()) >= 2
 
 
 def test_real_report_round_trips_through_metadata(torch, tmp_path):

@@ -3,7 +3,7 @@
 import ipygpumem
 from fakes.reports import imbalance
 from ipygpumem.core.units import MIB
-from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.line import ShortReport
 
 
 def tensor(torch, mib, index):
@@ -22,7 +22,7 @@ def test_each_device_has_its_own_breakdown(torch_on_two_gpus):
     for device in (first, second):
         assert device.after.mode == "process"
         assert imbalance(device.after) == 0
-    lines = text_line(m.report).splitlines()
+    lines = ShortReport(m.report).text().splitlines()
     assert lines[0].startswith("cuda:0  +100.0 MiB held")
     assert lines[1].startswith("cuda:1  peak +200.0 MiB · cache +200.0 MiB")
 

@@ -65,8 +65,8 @@ def test_host(cpu_notebook):
 def test_gpu_limit_is_met_without_gpu(cpu_notebook):
     result = cpu_notebook.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
     assert result.success
-    (note,) = [line for line in result.text.splitlines() if "was not checked" in line]
-    assert "the limit on GPUs (peak 1.0 MiB, held 0) was not checked, no GPU was measured: " in note
+    (note,) = [line for line in result.text.splitlines() if "not checked" in line]
+    assert "limits on GPU memory (peak 1.0 MiB, held 0) were not checked because no GPU was measured: " in note
     assert "not checked" not in cpu_notebook.run("%%gpumem --limit-host 10GiB\nx = b'x' * (64 << 20)").text
 
 
@@ -108,7 +108,7 @@ def test_setting_applies_to_every_cell_and_records_nothing(gpu_notebook, fake_gp
     result = nb.run(f"x = {ALLOCATE.format(12)}; del x\n3")
     assert error_message(result) == (
         "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB; "
-        "run this cell with %%gpumem --limit to find the line"
+        "run this cell with %%gpumem --limit to find the line of code"
     )
     assert result.value == 3
     assert fake_gpu.calls["record_memory_history"] == before

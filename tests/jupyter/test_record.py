@@ -135,9 +135,7 @@ def test_user_recording_is_left_unchanged(gpu_notebook, fake_gpu):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == (
-        "%gpumem record start: this program records PyTorch's allocation history: save or stop that recording"
-    )
+    assert line == ("%gpumem record start: the program is running a recording of its own: save or stop that recording")
     assert fake_gpu.history == before
     assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record stop: no recording is running"
 

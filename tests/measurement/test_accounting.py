@@ -12,7 +12,7 @@ from fakes.cuda import MIB
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.report import Report
 from ipygpumem.core.tables import text_tables
-from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.line import ShortReport
 from ipygpumem.features.report.table import report_tables
 
 QUERY = "nvmlDeviceGetAccountingStats"
@@ -39,7 +39,7 @@ def test_peak_between_samples_from_accounting(gpu):
     assert device.sampled is None
     assert device.outside_peak == device.accounted == 1200 * MIB
     assert device.grades["outside_peak"].reason.startswith("reported by the driver for this process")
-    assert "outside PyTorch, at least +1200.0 MiB (from the driver's accounting)" in text_line(report).replace(
+    assert "outside PyTorch, at least +1200.0 MiB (from NVML's accounting mode)" in ShortReport(report).text().replace(
         "+1.2 GiB", "+1200.0 MiB"
     )
     assert "at least: reported by the driver" in text_tables(report_tables(report))
@@ -54,8 +54,8 @@ def test_accounting_is_preferred_to_samples(gpu):
         gpu.outside(-1200 * MIB)
     device = block.report.devices["cuda:0"]
     assert device.sampled.change == device.accounted
-    assert "(from the driver's accounting)" in text_line(block.report)
-    assert "that has ended" not in text_line(block.report) + text_tables(report_tables(block.report))
+    assert "(from NVML's accounting mode)" in ShortReport(block.report).text()
+    assert "that has ended" not in ShortReport(block.report).text() + text_tables(report_tables(block.report))
 
 
 def test_earlier_peak_does_not_count(gpu):

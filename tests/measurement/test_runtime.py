@@ -13,7 +13,7 @@ from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT, KERNELS, WORKSPACE
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem import measure
-from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.line import ShortReport
 from ipygpumem.features.report.table import baseline_line
 from ipygpumem.measurement.runtime import current
 
@@ -131,6 +131,6 @@ def test_context_on_another_device(make_gpu):
     with ipygpumem.measure() as m:
         gpu.outside(5 * MIB, device=1)
     assert m.report.devices["cuda:1"].started
-    assert "cuda:1: a CUDA context was created without a tensor" in text_line(m.report)
+    assert "cuda:1: a CUDA context was created without a tensor" in ShortReport(m.report).text()
     assert list(m.report.devices) == ["cuda:0", "cuda:1"]
     assert not gpu[2].context, "the third device is not touched"

@@ -285,7 +285,7 @@ def test_device_that_keeps_failing_is_not_sampled_any_more(gpu):
 
 def test_process_that_starts_and_ends_between_samples(gpu):
     from ipygpumem.core.tables import text_tables
-    from ipygpumem.features.report.line import text_line
+    from ipygpumem.features.report.line import ShortReport
     from ipygpumem.features.report.table import report_tables
 
     with ipygpumem.measure() as block:
@@ -294,5 +294,5 @@ def test_process_that_starts_and_ends_between_samples(gpu):
         time.sleep(0.06)
         del gpu.nvml_device.others[77]
     assert block.report.devices["cuda:0"].outside_peak == 30_000 * MIB
-    assert "; this process or one that has ended)" in text_line(block.report)
+    assert "; this process or one that has ended)" in ShortReport(block.report).text()
     assert "; this process or one that has ended" in text_tables(report_tables(block.report))

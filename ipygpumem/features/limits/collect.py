@@ -1,4 +1,4 @@
-"""Checks of memory limits, and the exception for exceeded limits."""
+"""Checks of memory limits and the exception for exceeded limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_HOLDERS = 3
 
 
 class LimitsCollector(Collector):
-    """Collector that checks limits. If any is exceeded, it sets the exception of the outcome."""
+    """Collector that checks limits. If a limit is exceeded, it sets the error of the outcome."""
 
     section = "limits"
     reads_recording = True
@@ -37,7 +37,7 @@ class LimitsCollector(Collector):
         excesses, notes = self._limits.check(report)
         report = with_notes(replace(report, excesses=excesses), *notes)
         if not report.devices:
-            # without CUDA initialization no GPU memory was used, so the limits are met
+            # if CUDA was not initialized, no GPU memory was used and the limits are met
             problem = pytorch.problem(load=True) if pytorch.module() is not None else "torch was not imported"
             report = with_notes(report, *(self._limits.unmeasured(problem) if problem else ()))
         if excesses:
@@ -45,8 +45,7 @@ class LimitsCollector(Collector):
         return report
 
 
-def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
-    """Return an exception whose message names the responsible lines of code and the largest holders."""
+def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool) -> GPUMemLimitExceeded:
     cell = "" if report.cell is None else f"In [{report.cell}]: "
     lines = ["" if snapshot is None else _responsible_lines(excess, snapshot) for excess in report.excesses]
     parts = [f"{excess} ({line})" if line else str(excess) for excess, line in zip(report.excesses, lines, strict=True)]
@@ -55,12 +54,12 @@ def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = 
     if holders:
         parts.append(f"largest holders now: {', '.join(holders)}")
     if not recorded and any(excess.kind in {"peak", "held"} for excess in on_gpu):
-        parts.append("run this cell with %%gpumem --limit to find the line")
+        parts.append("run this cell with %%gpumem --limit to find the line of code")
     return GPUMemLimitExceeded(cell + "; ".join(parts), report.excesses)
 
 
 def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
-    """Return the lines of code that reached the peak or allocated most of the memory, as text; empty if unknown."""
+    """Return text about the lines of code that reached the peak or allocated most memory; empty if unknown."""
     index = -1 if excess.where == "host" else int(excess.where.rpartition(":")[2])
     if not 0 <= index < len(snapshot.timelines) or not len(snapshot.timelines[index].trace):
         return ""
@@ -81,10 +80,9 @@ def _first_known(lines: Sequence[AllocationSite]) -> str:
 
 
 def _largest_holders() -> list[str]:
-    """Return the largest holders as text; empty if the search fails, so that the limit is still reported."""
     try:
         from ipygpumem.features.holders.collect import holders
 
         return [str(holder) for holder in holders().largest(_MAX_HOLDERS)]
-    except Exception:
+    except Exception:  # report the limit without holders
         return []

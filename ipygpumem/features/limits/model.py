@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """Limit that a measurement exceeded.
+    """A limit that a measurement exceeded.
 
     Attributes:
         where: Device name, or ``host``.
@@ -42,10 +42,13 @@ class ExceededLimit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on changes in memory usage during a measurement, in bytes; None for no limit.
+    """Limits on the growth of memory usage since the start of a measurement, in bytes; None for no limit.
 
-    ``peak``, ``held`` and ``outside`` apply to each device, and ``host`` applies to the peak resident memory of this
-    process. All values are relative to the start of the measurement.
+    Attributes:
+        peak: Limit on the peak of allocated memory on each device.
+        held: Limit on the memory that is held on each device at the end.
+        outside: Limit on memory outside PyTorch on each device.
+        host: Limit on the peak resident memory of this process.
     """
 
     peak: int | None = None
@@ -55,14 +58,14 @@ class Limits:
 
     @classmethod
     def parse(cls, *limits: str | int | None) -> Limits:
-        """Create limits from sizes such as ``"2 GiB"`` or 0. Raises OptionError for an invalid size."""
+        """Create limits from sizes such as ``"2 GiB"`` or 0. Raises `OptionError` for an invalid size."""
         return cls(*map(_size, limits))
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
 
     def check(self, report: Report) -> tuple[tuple[ExceededLimit, ...], tuple[str, ...]]:
-        """Return a tuple of exceeded limits and of notes for limits that could not be checked."""
+        """Return a pair: the exceeded limits, and notes on limits that could not be checked."""
         excesses: list[ExceededLimit] = []
         notes: list[str] = []
         for where, kind, amount, limit, accuracy in self._values(report):
@@ -77,10 +80,11 @@ class Limits:
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
-        """Return a note that GPU limits were not checked, or an empty tuple if no GPU limit is set."""
+        """Return a note that limits on GPU memory were not checked, or an empty tuple if there are no such limits."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
         limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
-        return (f"the limit on GPUs ({limits}) was not checked, no GPU was measured: {reason}",) if limits else ()
+        note = f"limits on GPU memory ({limits}) were not checked because no GPU was measured: {reason}"
+        return (note,) if limits else ()
 
     def _values(self, report: Report) -> Iterator[tuple[str, str, int | None, int, Grade]]:
         for name, device in report.devices.items():

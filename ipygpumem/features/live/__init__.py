@@ -1,1 +1,1 @@
-"""Memory usage while a cell runs, and the monitor widget."""
+"""Live display of memory usage below a running cell, and the monitor widget."""

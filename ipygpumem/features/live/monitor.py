@@ -1,4 +1,4 @@
-"""``%gpumem monitor``: a thread reads memory usage and sends it to a widget while a page displays the widget."""
+"""``%gpumem monitor``: a thread that reads memory usage and sends it to a widget while a page displays the widget."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _EVERY = 1.0
 _VIEW_TIMEOUT = 20.0
-"""Seconds without a message after which a page is considered closed, unless the kernel was busy."""
+"""Seconds without a message after which a page is considered closed, unless the Jupyter kernel was busy."""
 
 
 class Monitor:
-    """The monitor of one shell. Opening it again moves the monitor, with its history, to the new cell."""
+    """The memory monitor of one shell. Opening it again moves the widget and its history to the new cell."""
 
     def __init__(self, shell: Any, runtime: Runtime, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell
@@ -45,7 +45,7 @@ class Monitor:
         """Display the monitor in the output of the running cell.
 
         Args:
-            every: Seconds between readings; None for the previous interval.
+            every: Interval between readings in seconds; None keeps the previous interval.
 
         Raises:
             OptionError: This is not an interactive notebook, or anywidget is not installed.
@@ -93,7 +93,7 @@ class Monitor:
             self._pause()
             return
         running, now = self._running_cell(), time.monotonic()
-        if running is not None:  # a busy kernel cannot receive the messages of pages
+        if running is not None:  # a busy Jupyter kernel does not receive messages from pages
             self._last_seen = dict.fromkeys(self._last_seen, now)
         self._last_seen = {view: seen for view, seen in self._last_seen.items() if now - seen < _VIEW_TIMEOUT}
         if running is None and not self._last_seen and now - self._opened > _VIEW_TIMEOUT:
@@ -114,7 +114,7 @@ class Monitor:
             widget.close()
 
     def close(self) -> None:
-        """Remove the widget and stop the thread when the extension is unloaded."""
+        """Close the widget and end the thread."""
         if os.getpid() == self._pid:
             self._remove_widget()
             self._thread.close()

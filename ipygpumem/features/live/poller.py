@@ -1,14 +1,14 @@
-"""Read memory usage in a thread, a few times per second, while code is running.
+"""Reading of memory usage in a thread, a few times per second, while code is running.
 
-Reading PyTorch's counters holds the GIL and waits for the allocator's lock, so they are read rarely, and only while a
-display is visible. NVML's list of processes is protected by a system-wide lock, so it is read only after memory outside
-PyTorch has changed.
+Reading PyTorch's counters holds the GIL and waits for the allocator's lock. They are therefore read rarely, and only
+while a display is visible. NVML's process list is protected by a system-wide lock and is therefore read only after
+memory outside PyTorch has changed.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.reading import DeviceReading, Reading
@@ -18,6 +18,7 @@ from ipygpumem.sources import allocator, host, pytorch
 from ipygpumem.sources.device import device_memory
 
 if TYPE_CHECKING:
+    from ipygpumem.sources.allocator import AllocatorStatistics
     from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
@@ -32,10 +33,10 @@ class Poller:
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor
         self._other_processes: dict[int, tuple[int, int, float]] = {}
-        """Memory of other processes, memory outside PyTorch, and the time of the reading, by device index."""
+        """Tuples ``(others, outside, time)`` of the latest readings of the process list, by device index."""
 
     def read(self) -> Reading:
-        """Return the current memory usage, with fewer values than `DeviceMonitor.read` but at a lower cost."""
+        """Return the current memory usage. This is faster than `DeviceMonitor.read` but returns fewer values."""
         torch = pytorch.started()
         devices = {}
         for device in self._monitor.selected_devices() if torch is not None else ():
@@ -48,18 +49,17 @@ class Poller:
 
     def _read_device(self, device: Device) -> DeviceReading:
         for _ in range(_ATTEMPTS):
-            stats = self._stats(device.index)
+            state = self._allocator_state(device.index)
             memory = None if device.nvml is None else device_memory(device.nvml, device.handle)
-            stats_after = self._stats(device.index)
-            if stats is None or stats_after is None or _segment_count(stats) == _segment_count(stats_after):
+            state_after = self._allocator_state(device.index)
+            if state is None or state_after is None or state.segments == state_after.segments:
                 break
         used, driver, total = None, None, device.total
         allocated = reserved = process = others = None
         if memory is not None:
             used, driver, total = memory.used, memory.reserved, memory.total
-        if stats is not None:
-            counters = allocator.allocator_state(stats).now
-            allocated, reserved = counters.allocated, counters.reserved
+        if state is not None:
+            allocated, reserved = state.now.allocated, state.now.reserved
         if used is not None and reserved is not None:
             # the device's memory may have been read before the latest segment was allocated
             in_use = max(used - (driver or 0), reserved)
@@ -80,12 +80,11 @@ class Poller:
             mode="device" if process is None else "process",
         )
 
-    def _stats(self, index: int) -> dict[str, Any] | None:
-        """Return PyTorch's counters; None for an allocator without counters."""
+    def _allocator_state(self, index: int) -> AllocatorStatistics | None:
         begin = time.perf_counter()
         try:
             stats = allocator.stats(index)
-        except Exception:
+        except Exception:  # an allocator without counters
             return None
         end = time.perf_counter()
         reserved = stats["reserved_bytes"]["all"]
@@ -93,11 +92,10 @@ class Poller:
             window.add_counters(
                 index, CounterReading(begin, end, reserved["current"], reserved["allocated"], reserved["freed"])
             )
-        return stats
+        return allocator.allocator_state(stats)
 
     def _others(self, device: Device, in_use: int, outside_pytorch: int) -> int | None:
-        """Return the memory used by other processes; None if the memory usage of this process is unknown."""
-        if device.own_pid is None:
+        if device.own_pid is None:  # the memory usage of this process is unknown
             return None
         others, outside_before, read_at = self._other_processes.get(device.index, (None, 0, 0.0))
         now = time.monotonic()
@@ -111,9 +109,3 @@ class Poller:
                 others = max(in_use - own, 0)
                 self._other_processes[device.index] = others, outside_pytorch, now
         return others
-
-
-def _segment_count(stats: dict[str, Any]) -> int:
-    """Count allocated and freed segments. The count changes whenever PyTorch's reserved memory changes."""
-    segment = stats["segment"]["all"]
-    return int(segment["allocated"] + segment["freed"])

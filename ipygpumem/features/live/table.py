@@ -67,9 +67,9 @@ def _device_history(history: Sequence[Reading], name: str) -> list[tuple[float, 
 
 
 def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
-    """Convert rows of (time, sizes from bottom to top) to stacked areas (color, SVG points), scaled to the peak.
+    """Convert rows ``(time, sizes)`` to areas ``(color, points)`` of a stacked SVG chart, topmost area first.
 
-    The topmost area comes first. Each area extends to the bottom of the chart, and is covered by the areas after it.
+    Sizes are ordered from bottom to top. Each area extends to the bottom of the chart, and the areas after it cover it.
     """
     begin = rows[0][0]
     span = rows[-1][0] - begin or 1.0

@@ -21,7 +21,7 @@ _MAX_CELLS = 1_000
 
 
 class UsageHistory:
-    """Readings of the last ``seconds``, at intervals of ``every`` seconds."""
+    """Readings taken at intervals of ``every`` seconds during the last ``seconds`` seconds."""
 
     def __init__(self, every: float, seconds: float = 3600) -> None:
         self.every = every
@@ -32,7 +32,7 @@ class UsageHistory:
         self._readings.append(reading)
 
     def data(self, reports: Sequence[Report], running: _Running) -> dict[str, Any]:
-        """Return one list per value, in bytes or in seconds since the Unix epoch; None means unknown."""
+        """Return all readings as JSON data: one list per value, in bytes or in seconds since the Unix epoch."""
         history = list(self._readings)
         names = dict.fromkeys(name for reading in history for name in reading.devices)
         return {
@@ -47,7 +47,7 @@ class UsageHistory:
 
 
 def usage_update(reading: Reading, reports: Sequence[Report], since: float, running: _Running) -> dict[str, Any]:
-    """Return a reading with the cells that ended after the timestamp ``since``, as JSON data."""
+    """Return a reading, and the cells that ended after the timestamp ``since``, as JSON data."""
     return {
         "time": round(reading.time, 3),
         "devices": {name: _values(device) for name, device in reading.devices.items()},
@@ -64,13 +64,13 @@ def _columns(devices: Sequence[DeviceReading | None]) -> dict[str, list[Any]]:
 
 
 def _values(device: DeviceReading | None) -> dict[str, Any]:
-    """Return the values of a device; ``own`` is False if memory outside PyTorch may belong to other processes."""
     values = {name: getattr(device, attribute, None) for name, attribute in _VALUES.items()}
+    # "own" is false if memory outside PyTorch may belong to other processes
     return {**values, "own": device is None or device.outside is None or device.process is not None}
 
 
 def _cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
-    """List the execution count, start, end and success of cells that ended after a timestamp, oldest first."""
+    """Return the execution count, start, end and success of each cell that ended after ``since``, oldest first."""
     newest_first = takewhile(lambda report: report.time + report.seconds >= since, reversed(reports[-_MAX_CELLS:]))
     return [
         [report.cell, round(report.time, 3), round(report.time + report.seconds, 3), report.success is not False]

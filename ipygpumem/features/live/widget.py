@@ -1,6 +1,6 @@
-"""The monitor in a notebook: an anywidget that sends new readings while a page displays it.
+"""The monitor widget in a notebook, which receives new readings while a page displays it.
 
-Pages report regularly that they are still visible, because a kernel is not notified when a page is closed.
+A visible page regularly sends a message, because a Jupyter kernel is not notified when a page is closed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 
 
 class MonitorWidget(anywidget.AnyWidget):
-    """Chart of memory over time; ``history`` returns the previous readings as JSON data.
+    """Chart of memory usage over time.
 
-    Requests are ``{"id": ..., "get": "script", "from": byte}`` and ``{"id": ..., "get": "past"}``. A page sends
-    ``{"here": view}`` while it is visible and ``{"bye": view}`` when it is closed; both call ``on_view``.
+    A page requests its script with ``{"id": ..., "get": "script", "from": byte}`` and the previous readings with
+    ``{"id": ..., "get": "past"}``. It sends ``{"here": view}`` while it is visible and ``{"bye": view}`` when it is
+    closed.
+
+    Args:
+        history: Function that returns the previous readings as JSON data.
+        on_view: Function called with a view and whether it is visible.
     """
 
     _esm = script("loader.js")

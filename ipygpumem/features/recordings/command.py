@@ -59,10 +59,10 @@ def _start(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 
 def _save(notebook: GPUMem, arguments: argparse.Namespace) -> None:
-    facts = notebook.record.save(notebook.output_path(arguments.path), notebook.cells.numbers.known())
-    if facts.path is None:
-        raise RecordingError(facts.error)
-    notebook.print(f"ipygpumem: {facts.sentence()}")
+    info = notebook.record.save(notebook.output_path(arguments.path), notebook.cells.numbers.known())
+    if info.path is None:
+        raise RecordingError(info.error)
+    notebook.print(f"ipygpumem: {info.sentence()}")
 
 
 def _stop(notebook: GPUMem, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
@@ -84,10 +84,10 @@ def _view(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 RECORD = Command(
     "record",
-    "record across cells: start [OPTIONS], save PATH, stop",
+    "record allocation history across cells: start [OPTIONS], save PATH, stop",
     subcommands=(
         Command("start", "start recording", (*RECORDING, HELP), _start),
-        Command("save", "save the recording", (Option(("path",), "PATH", "the file", path=True), HELP), _save),
+        Command("save", "save the recording", (Option(("path",), "PATH", "snapshot file", path=True), HELP), _save),
         Command("stop", "stop recording", (HELP,), _stop),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import RecordingError
+from ipygpumem.core.units import many
 from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.plan import Collector, with_notes
 from ipygpumem.measurement.recorder import Recorder
@@ -39,19 +40,19 @@ class MultiCellRecording(Collector):
         self.recorder: Recorder | None = None
 
     def start(self, options: HistoryOptions) -> str:
-        """Start recording and return a message. Raise `RecordingError` if the recording cannot start."""
+        """Start recording and return a message. Raise `RecordingError` if allocation history cannot be recorded."""
         if self.recorder is not None:
             raise RecordingError("a recording is already running: stop it with %gpumem record stop")
         recorder = Recorder(self._runtime, options)
         recorder.start()
         if not recorder.history.own:
-            raise RecordingError("this program records PyTorch's allocation history: save or stop that recording")
+            raise RecordingError("the program is running a recording of its own: save or stop that recording")
         self.recorder = recorder
         limit = f"at most {options.max_entries} events per device"
         return f"recording allocation history, {limit}, until %gpumem record stop"
 
     def add(self, cell: CellInfo, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
-        """Add a finished cell with its device memory samples."""
+        """Add a finished cell with its file name in tracebacks, its source code and its samples of device memory."""
         if self.recorder is None:
             return
         self.recorder.cells.append(cell)
@@ -66,13 +67,14 @@ class MultiCellRecording(Collector):
             return report
         problem = self.recorder.history.lost
         if problem:
-            return with_notes(report, f"the recording across cells has ended, because {problem}: %gpumem record stop")
-        count = len(self.recorder.cells)
-        note = f"recording allocation history ({count} cell{'' if count == 1 else 's'} so far): "
-        return with_notes(report, f"{note}%gpumem record save PATH saves it, %gpumem record stop ends it")
+            return with_notes(
+                report, f"the recording across cells has ended, because {problem}: enter %gpumem record stop"
+            )
+        note = f"recording allocation history ({many(len(self.recorder.cells), 'cell')} so far)"
+        return with_notes(report, f"{note}: %gpumem record save PATH saves it, %gpumem record stop ends it")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:
-        """Save the events recorded so far and continue recording. ``numbers`` maps file names to execution counts."""
+        """Save the events recorded so far and continue recording. ``numbers`` maps file names to In numbers."""
         if self.recorder is None:
             raise RecordingError("no recording is running: start one with %gpumem record start")
         return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)

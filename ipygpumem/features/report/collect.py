@@ -1,4 +1,4 @@
-"""Notes in reports about the accuracy of the readings."""
+"""Notes on the accuracy of readings."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _PROBLEMS = {
     "device": "memory outside PyTorch is now known only for the whole device",
     "torch-only": "memory outside PyTorch is no longer known",
 }
-"""Messages by mode for devices whose previous readings contained more information."""
+"""Messages by the mode of a reading, for devices whose previous readings contained more information."""
 
 
-class ModeChanges(Collector):
-    """Collector of notes about devices whose readings contain less information than before.
+class ModeCollector(Collector):
+    """Collector that adds a note if the readings of a device contain less information than before.
 
     This happens if NVML fails or no longer lists this process.
 
     Attributes:
-        changed: Whether such a note was added to the last report.
+        changed: Whether a note was added to the last report.
     """
 
-    section = "modes"
+    section = "notes on accuracy"
     needs_devices = True
 
     def __init__(self, runtime: Runtime) -> None:
@@ -37,7 +37,7 @@ class ModeChanges(Collector):
         self._noted: set[tuple[str, str]] = set()
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add a note for each device whose mode has degraded since the previous report."""
+        """Add a note for each device whose mode is less accurate than in the previous report."""
         baseline = self._runtime.baseline
         at_baseline = {} if baseline is None else baseline.reading.devices
         notes = []

@@ -44,7 +44,7 @@ background-color:{{ color }}"></span>{% endfor %}</span>{% endif -%}
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric (held, peak, ...) with its text and grade."""
+    """A formatted value such as held or peak. Its kind selects the color, and its grade is shown as a tooltip."""
 
     kind: str
     text: str
@@ -52,8 +52,8 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """The metrics of a device or the host that changed, and the memory in use."""
+class MetricsRow:
+    """One row of a short report: the changed metrics and the memory in use of a device or of the host."""
 
     name: str
     metrics: tuple[Metric, ...]
@@ -64,8 +64,8 @@ class Row:
 _NO_CHANGE = Metric("", "no change")
 
 
-class _ShortForm:
-    """The contents of the short form of a report."""
+class ShortReport:
+    """The short form of a report: a row for each device that changed, followed by notes."""
 
     def __init__(self, report: Report) -> None:
         self.rows = _rows(report)
@@ -75,7 +75,9 @@ class _ShortForm:
         self.processes = list(filter(None, processes))
         self.notes = report_notes(report)
 
-    def text(self, *, color: bool) -> str:
+    def text(self, *, color: bool = False) -> str:
+        """Format the report as text. ``color`` adds ANSI escape sequences."""
+
         def paint(text: str, code: str) -> str:
             return f"\x1b[{code}m{text}\x1b[0m" if color and code else text
 
@@ -89,6 +91,7 @@ class _ShortForm:
         return "\n".join([*lines, *([paint("; ".join(self.notes), _FAINT)] if self.notes else [])])
 
     def html(self) -> str:
+        """Format the report as HTML, with a bar for each device and a tooltip for each grade."""
         rows = [
             (row, "", [], "") if row.device is None else (row, row.device.grades["used"], *_bar(row.device.after))
             for row in self.rows
@@ -106,22 +109,12 @@ class _ShortForm:
 
 def line_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
     """Return the short form of a report as a MIME bundle. ``color`` adds ANSI escape sequences to the text."""
-    short_form = _ShortForm(report)
-    return {"text/plain": short_form.text(color=color), "text/html": short_form.html()}
-
-
-def text_line(report: Report, *, color: bool = False) -> str:
-    """Return the short form of a report as text. ``color`` adds ANSI escape sequences."""
-    return _ShortForm(report).text(color=color)
-
-
-def html_line(report: Report) -> str:
-    """Return the short form of a report as HTML, with a bar for each device and a tooltip for each metric's grade."""
-    return _ShortForm(report).html()
+    short = ShortReport(report)
+    return {"text/plain": short.text(color=color), "text/html": short.html()}
 
 
 def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
-    """Return the bar of a device as a list of ``(color, pixels)`` and its tooltip."""
+    """Return a tuple ``(parts, tooltip)``, where each part of the bar is a tuple ``(color, pixels)``."""
     capacity = reading.capacity
     if not capacity or reading.in_use is None:
         return [], ""
@@ -138,8 +131,7 @@ def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
     return parts, f"of the device: {shares}"
 
 
-def _rows(report: Report) -> list[Row]:
-    """Return rows for the devices that changed, sorted by change if there are many, or else for the host."""
+def _rows(report: Report) -> list[MetricsRow]:
     if not report.devices:
         return [_host_row(report.host)]
     rows = [_device_row(device) for device in report.devices.values()]
@@ -150,18 +142,18 @@ def _rows(report: Report) -> list[Row]:
     if len(changed) > _MAX_ROWS:
         changed.sort(key=_largest_change, reverse=True)
         count = len(changed) - _MAX_ROWS + 1
-        more = Row(f"{count} more devices", (Metric("", "changed"),), "%gpumem shows them")
+        more = MetricsRow(f"{count} more devices", (Metric("", "changed"),), "%gpumem shows them")
         return [*changed[: _MAX_ROWS - 1], more]
     return changed
 
 
-def _largest_change(row: Row) -> int:
+def _largest_change(row: MetricsRow) -> int:
     device = row.device
     changes = () if device is None else (device.held, device.peak, device.outside, device.cached)
     return max((abs(change) for change in changes if change is not None), default=0)
 
 
-def _device_row(device: DeviceReport) -> Row:
+def _device_row(device: DeviceReport) -> MetricsRow:
     grades = device.grades
     outside = "CUDA context and first kernels" if device.started else "outside PyTorch"
     changes = (
@@ -181,16 +173,15 @@ def _device_row(device: DeviceReport) -> Row:
     _add_sampled_peak(metrics, device)
     after = device.after
     used = "" if after.in_use is None or after.capacity is None else f"{pair(after.in_use, after.capacity)} used"
-    return Row(device.name, tuple(metrics), used, device)
+    return MetricsRow(device.name, tuple(metrics), used, device)
 
 
 def _add_sampled_peak(metrics: list[Metric], device: DeviceReport) -> None:
-    """Insert the peak of memory outside PyTorch after its change."""
     sampled, peak = device.sampled, device.outside_peak
     if peak is None:
         return
     if sampled is None or peak == device.accounted:
-        text = f"at least {signed(peak)} (from the driver's accounting)"
+        text = f"at least {signed(peak)} (from NVML's accounting mode)"
     else:
         owner = "this process or one that has ended" if device.process_wide else "this process or another"
         time, gap = duration(sampled.seconds), duration(sampled.gap)
@@ -207,7 +198,7 @@ def _graded(pattern: str, change: int, grade: Grade) -> str:
     return pattern.format(grade.qualifier + signed(change))
 
 
-def _host_row(host: HostReport) -> Row:
+def _host_row(host: HostReport) -> MetricsRow:
     grades = host.grades
     metrics = []
     held, peak = host.held, host.peak
@@ -218,17 +209,17 @@ def _host_row(host: HostReport) -> Row:
         metrics.append(Metric("peak", f"peak {signed(peak)}", grades["peak"]))
     after = host.after
     used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} resident"
-    return Row("host memory (RSS)", tuple(metrics), used)
+    return MetricsRow("host memory (RSS)", tuple(metrics), used)
 
 
 def report_notes(report: Report) -> list[str]:
-    """Return the sentences of a report: limits, notes, errors, CUDA contexts, the recording and the profile."""
+    """Return the sentences below the rows of a report, such as exceeded limits, notes and out-of-memory errors."""
     sentences = [*map(str, report.excesses), *report.notes]
     for device in report.devices.values():
         if device.ooms > 0:
             sentences.append(f"{device.name} ran out of memory{_times(device.ooms)}")
         if device.retries > 0:
-            sentences.append(f"{device.name} was full: PyTorch freed its cache and retried{_times(device.retries)}")
+            sentences.append(f"{device.name} was full: PyTorch released its cache and retried{_times(device.retries)}")
         if device.started:
             sentences += _context(report, device)
         if device.after.busy:
@@ -243,7 +234,7 @@ def report_notes(report: Report) -> list[str]:
 
 
 def _context(report: Report, device: DeviceReport) -> list[str]:
-    """Explain how the CUDA context of an additional device was created, possibly unintentionally."""
+    """Explain how the CUDA context of an additional device was created, which may have been unintentional."""
     had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
     if not had_context - {device.name}:
         return []

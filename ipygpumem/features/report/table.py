@@ -42,7 +42,7 @@ def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
 
 
 def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str, str]:
-    """Return the requested sections, the full breakdown and the holders of new memory as a MIME bundle."""
+    """Return the requested sections of a report, its full breakdown and the new holders as a MIME bundle."""
     *tables, host = report_tables(report)
     if new_holders is not None and new_holders.holders:
         tables += holders_tables(new_holders, limit=_NEW_HOLDERS, parts=2)
@@ -62,7 +62,7 @@ def _sections(report: Report, *, with_outside: bool = True) -> list[Table]:
 def report_tables(report: Report) -> list[Table]:
     """Return the full breakdown of a measurement: a table for each device that this process uses, then the host.
 
-    Rows that are zero and did not change are omitted.
+    Rows whose values are zero and did not change are omitted.
     """
     tables = [
         _device_table(device) for device in report.devices.values() if device.after.context or device.before.context
@@ -127,7 +127,7 @@ def _host_table(host: HostReport) -> Table:
 
 
 def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
-    """Return a table for each device of its memory at the peak by line of code."""
+    """Return a table for each device with its memory at the peak by line of code."""
     tables = []
     for peak in devices:
         lines = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]
@@ -172,7 +172,7 @@ def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list
 
 
 def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
-    """Return the output of ``%load_ext``: the device, its baseline and whether reports are on."""
+    """Return the line that ``%load_ext`` prints: the device, its baseline, and whether reports are on."""
     outlook = "a report follows every cell that changes memory" if reports else "reports are off (%gpumem on)"
     device = baseline.reading.devices.get(baseline.device or "")
     if device is None:
@@ -198,7 +198,7 @@ def _baseline_size(baseline: Baseline) -> str:
     context, kernels, outside = baseline.context, baseline.kernels, baseline.outside
     if context is not None and kernels is not None:
         total = round((context + kernels) / MIB)
-        # rounded so that the parts add up to the total
+        # both parts are rounded so that they add up to the total
         return f"baseline {total} MiB (context {total - round(kernels / MIB)}, first kernels {round(kernels / MIB)})"
     if outside is None:
         return "baseline outside PyTorch unknown"

@@ -9,7 +9,7 @@ from ipygpumem.core.grade import grade
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.outside.model import LibraryMemory, PoolMemory, balance
 from ipygpumem.features.outside.table import outside_sentence, outside_table
-from ipygpumem.features.report.line import html_line, text_line
+from ipygpumem.features.report.line import ShortReport
 from ipygpumem.features.report.table import report_tables
 
 MIB = 1 << 20
@@ -77,8 +77,8 @@ def test_sentence_for_each_device():
         "CuPy +32.0 MiB in 2 allocations (peak +96.0 MiB) · cuFFT peak +11.0 MiB in 6 allocations · "
         "unused in CUDA's memory pools +8.0 MiB · CUDA context, kernel code, stacks +16.0 MiB"
     )
-    assert sentence in text_line(changed).splitlines()
-    assert "NCCL +200.0 MiB in 100 allocations" in html_line(changed)
+    assert sentence in ShortReport(changed).text().splitlines()
+    assert "NCCL +200.0 MiB in 100 allocations" in ShortReport(changed).html()
 
 
 def test_only_pool_counters_are_shown_without_records():
@@ -90,7 +90,7 @@ def test_only_pool_counters_are_shown_without_records():
 
 
 def test_report_without_libraries():
-    assert len(text_line(report()).splitlines()) == 1
+    assert len(ShortReport(report()).text().splitlines()) == 1
     assert len(report_tables(report())) == 2
 
 

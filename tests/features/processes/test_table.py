@@ -9,7 +9,7 @@ from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.processes.model import DeviceProcesses
 from ipygpumem.features.processes.table import other_process_sentence, processes_table, with_change_rows
-from ipygpumem.features.report.line import html_line, text_line
+from ipygpumem.features.report.line import ShortReport
 from ipygpumem.features.report.table import report_tables
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -34,8 +34,8 @@ def test_sentence_for_each_device_with_visible_changes():
         "cuda:1 other processes: pid 8 (sleep, child of this process) ended, -1.0 GiB"
     )
     assert other_process_sentence("cuda:2", changed.neighbours) == ""
-    assert text_line(changed).splitlines()[1:] == [sentence]
-    assert sentence in html_line(changed)
+    assert ShortReport(changed).text().splitlines()[1:] == [sentence]
+    assert sentence in ShortReport(changed).html()
 
 
 def test_further_processes_are_summed():

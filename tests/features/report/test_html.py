@@ -10,7 +10,7 @@ from fakes.reports import MIB, after, before, report
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.tables import html_tables
-from ipygpumem.features.report.line import html_line
+from ipygpumem.features.report.line import ShortReport
 from ipygpumem.features.report.table import breakdown_tables, report_tables
 
 HOSTILE = "</div><script>alert(1)</script><svg onload=x>\"'&{{ 7 * 7 }}"
@@ -49,11 +49,11 @@ class Elements(HTMLParser):
 def pages():
     unattributed = {"process": None, "others": None, "mode": "device", "why": HOSTILE}
     for example in (report(), LARGEST, report(before(**unattributed), after(**unattributed), notes=(HOSTILE,))):
-        yield html_line(example)
+        yield ShortReport(example).html()
         yield html_tables(report_tables(example))
     host = Reading(1.0, {"cuda:0": before(why=HOSTILE)}, HostReading(MIB, MIB, total=MIB))
     yield html_tables(breakdown_tables(host))
-    yield html_line(report(recording=RecordingInfo(None, error=HOSTILE)))
+    yield ShortReport(report(recording=RecordingInfo(None, error=HOSTILE))).html()
 
 
 @pytest.mark.parametrize("html", list(pages()))
@@ -69,18 +69,18 @@ def test_html_is_well_formed_and_has_inline_styles_only(html):
 
 
 def test_text_is_escaped():
-    html = html_line(report(notes=(HOSTILE,)))
+    html = ShortReport(report(notes=(HOSTILE,))).html()
     assert "&lt;script&gt;" in html
     assert "".join(Elements(html).text).count(HOSTILE) == 1
 
 
 def test_report_of_one_device_is_small():
-    assert len(html_line(report()).encode()) <= 2500
-    assert len(html_line(LARGEST).encode()) <= 4096
+    assert len(ShortReport(report()).html().encode()) <= 2500
+    assert len(ShortReport(LARGEST).html().encode()) <= 4096
 
 
-def test_html_line_has_the_figures_of_the_text_line():
-    text = "".join(Elements(html_line(report())).text)
+def test_html_has_the_metrics_of_the_text():
+    text = "".join(Elements(ShortReport(report()).html()).text)
     for part in ("cuda:0", "+400.0 MiB held", "peak +1.2 GiB", "cache +64.0 MiB", "outside PyTorch +256.0 MiB"):
         assert part in text
     assert "1.6 of 139.8 GiB used" in text
@@ -88,22 +88,22 @@ def test_html_line_has_the_figures_of_the_text_line():
 
 
 def test_titles_of_figures_show_their_grades():
-    html = html_line(report(exact=False))
+    html = ShortReport(report(exact=False)).html()
     assert 'title="exact (allocator counter)"' in html
     assert 'title="bound (' in html
 
 
 def test_bar_is_never_wider_than_the_device():
     full = after(allocated=140_000 * MIB, active=140_000 * MIB, reserved=140_000 * MIB, process=150_000 * MIB)
-    html = html_line(report(end=full))
+    html = ShortReport(report(end=full)).html()
     widths = [float(part.split("px")[0]) for part in html.split("height:9px;width:")[1:]]
     assert 0 < sum(widths) <= 96.5
 
 
 def test_bar_has_no_negative_parts():
     inconsistent = after(process=None, others=None, mode="device", used=700 * MIB)
-    assert "-" not in html_line(report(end=inconsistent)).split("of the device: ")[1].split('"')[0]
+    assert "-" not in ShortReport(report(end=inconsistent)).html().split("of the device: ")[1].split('"')[0]
 
 
 def test_no_change():
-    assert "no change" in "".join(Elements(html_line(report(end=before(), peak=None))).text)
+    assert "no change" in "".join(Elements(ShortReport(report(end=before(), peak=None)).html()).text)

@@ -10,14 +10,14 @@ from fakes.reports import MIB, after, before, report
 from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import MeasurementLabel, RecordingInfo, build_report
-from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.line import ShortReport
 from ipygpumem.features.report.table import baseline_line
 
 GIB = 1024 * MIB
 
 
 def test_all_figures():
-    assert text_line(report()) == (
+    assert ShortReport(report()).text() == (
         "cuda:0  +400.0 MiB held · peak +1.2 GiB · cache +64.0 MiB · outside PyTorch +256.0 MiB"
         " · 1.6 of 139.8 GiB used   In [7], 2.31 s"
     )
@@ -25,21 +25,21 @@ def test_all_figures():
 
 def test_unchanged_figures_are_omitted():
     end = before(others=50 * MIB, used=1500 * MIB, active=103 * MIB, allocated=99 * MIB)
-    assert text_line(report(end=end, peak=100 * MIB, cell=None)) == (
+    assert ShortReport(report(end=end, peak=100 * MIB, cell=None)).text() == (
         "cuda:0  -1.0 MiB held · pending +4.0 MiB · cache -3.0 MiB · other processes -20.0 MiB"
         " · unattributed +20.0 MiB · 0.9 of 139.8 GiB used   2.31 s"
     )
 
 
 def test_no_change():
-    line = text_line(report(end=before(), peak=100 * MIB, seconds=0.0031))
+    line = ShortReport(report(end=before(), peak=100 * MIB, seconds=0.0031)).text()
     assert line == "cuda:0  no change · 0.9 of 139.8 GiB used   In [7], 3.1 ms"
 
 
 def test_bound_of_the_peak_and_whole_device_figure():
     end = after(process=None, others=None, mode="device", why="no permission for the NVML query")
     start = before(process=None, others=None, mode="device", why="no permission for the NVML query")
-    assert text_line(report(start, end, exact=False)) == (
+    assert ShortReport(report(start, end, exact=False)).text() == (
         "cuda:0  +400.0 MiB held · peak at most +1.2 GiB · cache +64.0 MiB"
         " · ~outside PyTorch +256.0 MiB (this process or another) · 1.6 of 139.8 GiB used   In [7], 2.31 s"
     )
@@ -48,18 +48,18 @@ def test_bound_of_the_peak_and_whole_device_figure():
 def test_cell_that_started_cuda():
     empty_reading = Reading(1.0, {}, HostReading())
     end = Reading(2.0, {"cuda:0": after(allocated=0, active=0, reserved=0, process=612 * MIB)}, HostReading())
-    assert text_line(build_report(empty_reading, end, {}, seconds=0.5)) == (
+    assert ShortReport(build_report(empty_reading, end, {}, seconds=0.5)).text() == (
         "cuda:0  CUDA context and first kernels +612.0 MiB · 1.6 of 139.8 GiB used   500.0 ms"
     )
 
 
 def test_failed_cell_with_notes():
     end = after(ooms=1, retries=3, busy=True)
-    lines = text_line(report(end=end, success=False, notes=("a note",))).split("\n")
+    lines = ShortReport(report(end=end, success=False, notes=("a note",))).text().split("\n")
     assert lines[0].endswith("   In [7], 2.31 s, failed")
     assert lines[1:] == [
         (
-            "a note; cuda:0 ran out of memory; cuda:0 was full: PyTorch freed its cache and retried 3 times;"
+            "a note; cuda:0 ran out of memory; cuda:0 was full: PyTorch released its cache and retried 3 times;"
             " cuda:0 was still running kernels when it was read: memory that they will free is still counted"
         )
     ]
@@ -97,7 +97,7 @@ def test_failed_cell_with_notes():
     ],
 )
 def test_recording(facts, text):
-    assert text_line(report(recording=facts)).split("\n")[1] == text
+    assert ShortReport(report(recording=facts)).text().split("\n")[1] == text
 
 
 def test_two_of_many_devices_are_shown():
@@ -108,7 +108,7 @@ def test_two_of_many_devices_are_shown():
         {name: after(name, allocated=(200 + index) * MIB, reserved=584 * MIB) for index, name in enumerate(names)},
         HostReading(),
     )
-    lines = text_line(build_report(low, high, {}, seconds=1.0)).split("\n")
+    lines = ShortReport(build_report(low, high, {}, seconds=1.0)).text().split("\n")
     assert len(lines) == 3
     assert lines[2] == "6 more devices  changed · %gpumem shows them"
 
@@ -118,20 +118,20 @@ def test_host_memory_without_a_gpu():
     high = HostReading(250 * MIB, 300 * MIB, total=24 * GIB)
     empty_reading = Reading(1.0, {}, low)
     on_host = build_report(empty_reading, Reading(2.0, {}, high), {}, seconds=1.5, label=MeasurementLabel(cell=3))
-    assert text_line(on_host) == (
+    assert ShortReport(on_host).text() == (
         "host memory (RSS)  +50.0 MiB held · peak +100.0 MiB · 0.2 of 24.0 GiB resident   In [3], 1.50 s"
     )
     earlier_peak = dataclasses.replace(on_host.host, before=HostReading(200 * MIB, 300 * MIB))
-    assert "peak" not in text_line(dataclasses.replace(on_host, host=earlier_peak)), (
+    assert "peak" not in ShortReport(dataclasses.replace(on_host, host=earlier_peak)).text(), (
         "the peak was reached before this cell"
     )
     unchanged = build_report(empty_reading, empty_reading, {}, seconds=1.5)
-    assert text_line(unchanged) == "host memory (RSS)  no change · 0.2 of 24.0 GiB resident   1.50 s"
+    assert ShortReport(unchanged).text() == "host memory (RSS)  no change · 0.2 of 24.0 GiB resident   1.50 s"
 
 
 def test_color():
-    assert "\x1b" not in text_line(report())
-    colored = text_line(report(), color=True)
+    assert "\x1b" not in ShortReport(report()).text()
+    colored = ShortReport(report()).text(color=True)
     assert "\x1b[1m+400.0 MiB held\x1b[0m" in colored
     assert "\x1b[33moutside PyTorch +256.0 MiB\x1b[0m" in colored
 
@@ -184,13 +184,13 @@ def test_context_on_another_device():
     idle = before("cuda:1", context=False, allocated=0, active=0, reserved=0, requested=0, process=0)
     empty = report(idle, before("cuda:1", allocated=0, active=0, reserved=0, process=600 * MIB), peak=0)
     combined = dataclasses.replace(first, devices={**first.devices, **empty.devices})
-    assert text_line(combined).splitlines()[-1] == (
+    assert ShortReport(combined).text().splitlines()[-1] == (
         "cuda:1: a CUDA context was created without a tensor (by a copy between devices, NCCL, or a call on that "
         "device) and exists until the process ends"
     )
     used = report(idle, after("cuda:1", process=1200 * MIB), peak=500 * MIB)
     combined = dataclasses.replace(first, devices={**first.devices, **used.devices})
-    assert text_line(combined).splitlines()[-1] == (
+    assert ShortReport(combined).text().splitlines()[-1] == (
         "cuda:1: the first tensor there created a CUDA context, which exists until the process ends"
     )
-    assert "stays" not in text_line(empty), "a context is expected on the only device of a process"
+    assert "stays" not in ShortReport(empty).text(), "a context is expected on the only device of a process"

@@ -143,7 +143,7 @@ def check_notes(shell, folder):
     )
     assert result.success, text
     assert "notes by engine" in text
-    assert "engine 0, 1, 2, 3: the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured" in text
+    assert "engine 0, 1, 2, 3: limits on GPU memory (peak 1.0 MiB) were not checked because no GPU was measured" in text
     for number in range(ENGINES):
         assert (folder / f"t_{number}.json").exists()
         assert f"trace: {folder}/t_{number}.json (" in text
