@@ -75,7 +75,7 @@ def test_names_of_devices(two_gpus):
     with ipygpumem.measure(devices=torch.device("cuda:1")) as m:
         pass
     assert list(m.report.devices) == ["cuda:1"]
-    with pytest.raises(ipygpumem.OptionError, match="no device"):
+    with pytest.raises(ipygpumem.OptionError, match="devices is empty"):
         ipygpumem.measure(devices=[])
     with pytest.raises(ipygpumem.OptionError, match="snapshot"):
         ipygpumem.measure(history={"compile_context": True})
