@@ -66,7 +66,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         limit_host: Highest peak allowed for this process's resident memory (implies ``host_peak="reset"``).
         rank_reports: Directory for a report and a snapshot of this process, which is one of several that run the same
             block (torchrun, accelerate, torch.multiprocessing). Existing files of this rank are replaced.
-            ``ipygpumem ranks FOLDER`` shows all ranks side by side. ``snapshot=False`` omits the snapshot.
+            ``ipygpumem ranks DIRECTORY`` shows all ranks side by side. ``snapshot=False`` omits the snapshot.
         rank: Rank of this process. Defaults to the rank in torch.distributed or the environment.
 
     Attributes:
@@ -124,7 +124,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if self._ranks is not None:
             path = self._ranks.snapshot
         elif rank is not None:
-            raise OptionError("rank requires rank_reports=FOLDER")
+            raise OptionError("rank requires rank_reports=DIRECTORY")
         elif path is None and history and lines is False and modules is None:
             raise OptionError("history requires a recording: add snapshot=PATH")
         self._plan = make_plan(

@@ -67,7 +67,7 @@ def join(number: int) -> None:
     state = current().state(_EngineState)
     if state.sender is None:
         state.sender = _ReportSender(shell, loaded_by_join=not loaded_before)
-    current().state(FallbackRank).number = number
+    current().state(FallbackRank).rank = number
     shell.magics_manager.registry["GPUMem"].cells.presenter.send = state.sender
     state.sender.send(KEY, RankResult("", "running", current_rank_info()).to_dict())
 
@@ -78,7 +78,7 @@ def leave() -> None:
     sender, state.sender = state.sender, None
     if sender is None:
         return
-    current().state(FallbackRank).number = None
+    current().state(FallbackRank).rank = None
     magics = sender.shell.magics_manager.registry.get("GPUMem")
     if magics is not None:
         magics.cells.presenter.send = None

@@ -86,7 +86,7 @@ _ENGINES = (
     ),
     Option(
         ("--collect",),
-        "FOLDER",
+        "DIRECTORY",
         "copy the engines' snapshots to this local directory; requires --engines and --snapshot",
     ),
 )

@@ -23,7 +23,8 @@ ranks = read_ranks(sys.argv[1], workers=2)
 seconds = time.perf_counter() - start
 own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-print(seconds, own, child, len(ranks.members), sum(rank.highest.events for rank in ranks.members), ranks.difference.odd)
+events = sum(rank.highest.events for rank in ranks.members)
+print(seconds, own, child, len(ranks.members), events, ranks.difference.outlier)
 """
 
 

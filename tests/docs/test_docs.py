@@ -20,7 +20,7 @@ from ipygpumem.core.report import DeviceReport
 from ipygpumem.features.history.load import read_rows
 from ipygpumem.features.history.reports import Reports
 from ipygpumem.features.ranks.collect import Ranks
-from ipygpumem.features.ranks.merge import Merged
+from ipygpumem.features.ranks.merge import MergedReports
 from ipygpumem.jupyter.commands import COMMANDS
 from ipygpumem.jupyter.options import CELL, STATEMENT
 from ipygpumem.jupyter.settings import Settings
@@ -135,14 +135,23 @@ def test_reference_of_magics_and_settings(site):
 def test_reference_of_public_names(site):
     anchors = site[0]["api.html"].anchors
     functions = {"load_ipython_extension", "unload_ipython_extension", "__version__"}
-    results = {"Ranks", "Merged", "Spread", "Engines", "ProfileSummary", "CategoryPeak", "HostReport", "DeviceReport"}
+    results = {
+        "Ranks",
+        "MergedReports",
+        "Spread",
+        "Engines",
+        "ProfileSummary",
+        "CategoryPeak",
+        "HostReport",
+        "DeviceReport",
+    }
     names = {*ipygpumem.__all__, *results} - functions
     assert not {name for name in names if not any(anchor.endswith(f".{name}") for anchor in anchors)}
 
 
 def test_reference_of_properties(site):
     page = html.unescape(re.sub(r"<[^>]+>", "", (site[1] / "api.html").read_text(encoding="utf-8")))
-    for result in (DeviceReport, HostReport, Reports, Ranks, Merged):
+    for result in (DeviceReport, HostReport, Reports, Ranks, MergedReports):
         for name, member in inspect.getmembers(result, lambda member: isinstance(member, property) and member.__doc__):
             assert member.__doc__.splitlines()[0].replace("`", "") in page, f"{result.__name__}.{name}"
 

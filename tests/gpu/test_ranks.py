@@ -77,7 +77,7 @@ def test_torchrun_with_nccl(tmp_path, ranks):
     assert len(device_usage(result.members)) >= ranks
     assert len({usage.uuid for usage in device_usage(result.members)}) == len(device_usage(result.members))
     difference = result.difference
-    assert difference.odd == last and difference.odd_peak - difference.typical_peak == 128 * MIB
+    assert difference.outlier == last and difference.outlier_peak - difference.typical_peak == 128 * MIB
     assert difference.lines[0][0].count("own()") and difference.lines[0][1:] == (0, 128 * MIB)
     assert difference.alike == ranks - 1
     assert all(member.highest.start_us for member in result.members) and result.clock(result.beside(ranks))
@@ -124,7 +124,7 @@ def cluster(run_python, engines, devices):
         emit(
             joined=joined, plain=plain, recorded=recorded, ok=ok, done=done, held=held,
             users=[len(usage.users) for usage in usages], others=[usage.others for usage in usages],
-            odd=None if merged.difference is None else [merged.difference.odd, merged.difference.lines[:1]],
+            odd=None if merged.difference is None else [merged.difference.outlier, merged.difference.lines[:1]],
             files=sorted(os.listdir("here")),
         )
         rc.close()

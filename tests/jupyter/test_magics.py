@@ -571,5 +571,5 @@ def forget(shell):
 
 def test_help_shows_number_of_files():
     lines = help_text().splitlines()
-    for usage in ("history [FILE]", "compare A B", "engines [CLIENT]", "ranks FOLDER", "view FILE..."):
+    for usage in ("history [FILE]", "compare A B", "engines [CLIENT]", "ranks DIRECTORY", "view FILE..."):
         assert any(line.startswith(f"%gpumem {usage} ") for line in lines), usage

@@ -1,4 +1,4 @@
-"""``%gpumem ranks FOLDER``, and ``{rank}`` in a path."""
+"""``%gpumem ranks DIRECTORY``, and ``{rank}`` in a path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_tables(notebook, run):
     notebook.shell.user_ns["folder"] = str(run)
     result = notebook.run("%gpumem ranks {folder}")
     assert result.success, result
-    assert "rank 2 differs most, rank 0 is the most typical" in result.text
+    assert "rank 2 deviates most, rank 0 is the most typical" in result.text
     assert "<table" in result.displays[0]["text/html"]
     error = notebook.run("%gpumem ranks $folder").error
     assert str(error) == "%gpumem ranks: '$folder' contains $folder: use {folder} to insert the value of the variable"
@@ -34,7 +34,7 @@ def test_tables(notebook, run):
 def test_picture_and_viewer(notebook, run):
     notebook.load()
     result = notebook.run(f"%gpumem ranks {run} --plot")
-    assert "rank 2 differs most" in result.displays[0]["text/plain"]
+    assert "rank 2 deviates most" in result.displays[0]["text/plain"]
     assert result.displays[1]["image/png"]
     result = notebook.run(f"%gpumem ranks {run} --view")
     assert result.success and any("rank_2.pickle.xz" in text for text in result.texts)
@@ -62,7 +62,7 @@ def test_rank_in_path(notebook):
 
     notebook.load()
     assert isinstance(notebook.run("%gpumem view x_{rank}.pickle").error, UsageError)
-    current().state(FallbackRank).number = 7
+    current().state(FallbackRank).rank = 7
     assert expanded_path(notebook.shell, "x_{rank}.pickle") == "x_7.pickle"
     notebook.shell.user_ns["rank"] = "mine"
     assert expanded_path(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"

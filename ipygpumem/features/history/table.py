@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
 """Columns by which a history can be sorted, with the `ReportRow` field of each column."""
 PAGE = 30
+HOST_NOTE = "on the host, held and peak refer to the resident memory of the process"
 _CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
 
 
@@ -103,11 +104,8 @@ def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: in
     notes = []
     if omitted:
         notes.append(f"{many(omitted, 'unchanged row')} not shown (--by time shows all)")
-    hosts = sum(row.device == HOST for row in rows)
-    if hosts and hosts == len(rows):
-        notes.append("no GPU was in use: held and peak refer to the resident memory of this process")
-    elif hosts:
-        notes.append("host: no GPU was in use yet, so held and peak refer to the resident memory of this process")
+    if any(row.device == HOST for row in rows):
+        notes.append(HOST_NOTE)
     pages = max(-(-len(rows) // page.size), 1)
     if page.number > pages:
         notes.append(f"page {page.number:,} does not exist: the last page is {pages:,}")

@@ -1,4 +1,4 @@
-"""Read the reports and snapshots of several processes from the folder of a run."""
+"""Read the reports and snapshots of several processes from the directory of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ipygpumem.features.history.load import open_regular_file, parse_json
 from ipygpumem.features.ranks.model import RankResult, rank_result_from
 from ipygpumem.features.ranks.newest_run import is_older_snapshot, missing_ranks, newest_run
 from ipygpumem.features.ranks.rank_files import REPORT, SNAPSHOT
-from ipygpumem.features.ranks.skew import Difference, compare_ranks
+from ipygpumem.features.ranks.skew import RankComparison, compare_ranks
 from ipygpumem.features.ranks.table import ranks_tables
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class Ranks(TableRepr):
     """Several processes with their reports. Peaks are not added up because they occur at different times.
 
     Attributes:
-        members: One result per process, sorted by name.
+        members: Result of each process, sorted by name.
         what: Term for a process: ``rank`` or ``engine``.
-        faults: Messages on skipped files, one per file.
+        faults: Messages about skipped files.
         snapshots: Paths of the snapshots on this machine by process name.
-        code: Label of the code that was run if it was submitted by an earlier cell; otherwise empty.
+        code: Label of the code that was run if an earlier cell submitted it; otherwise empty.
     """
 
     members: tuple[RankResult, ...]
@@ -54,24 +54,30 @@ class Ranks(TableRepr):
         return tuple(result.name for result in self.members if result.report is None)
 
     @property
-    def difference(self) -> Difference | None:
-        """Comparison, by line of code, of the process that differs most; None if fewer than two have a snapshot."""
+    def difference(self) -> RankComparison | None:
+        """Comparison of two processes by line of code; None if fewer than two processes have a snapshot."""
         return compare_ranks(self.members)
 
     def pair(self) -> tuple[str, str] | None:
-        """Return the snapshot paths of a typical process and of the one that differs most; None without both."""
-        difference, paths = self.difference, self.snapshots
-        if difference is None or difference.typical not in paths or difference.odd not in paths:
-            return None
-        return paths[difference.typical], paths[difference.odd]
+        """Return the snapshot paths of a typical process and of the process that deviates most from it.
 
-    def beside(self, most: int) -> tuple[str, ...]:
-        """Return at most ``most`` snapshot paths to view side by side, those of `pair` first; empty without a pair."""
+        Return None if either snapshot is missing.
+        """
+        difference, paths = self.difference, self.snapshots
+        if difference is None or difference.typical not in paths or difference.outlier not in paths:
+            return None
+        return paths[difference.typical], paths[difference.outlier]
+
+    def beside(self, limit: int) -> tuple[str, ...]:
+        """Return the paths of up to ``limit`` snapshots to display side by side, starting with those of `pair`.
+
+        Return an empty tuple if `pair` returns None.
+        """
         pair = self.pair()
         if pair is None:
             return ()
         in_order = [self.snapshots[result.name] for result in self.members if result.name in self.snapshots]
-        return tuple(dict.fromkeys((*pair, *in_order)))[:most]
+        return tuple(dict.fromkeys((*pair, *in_order)))[:limit]
 
     def clock(self, files: Collection[str]) -> str:
         """Describe the origin of the time axis when these snapshots are displayed together."""
@@ -86,22 +92,22 @@ class Ranks(TableRepr):
         return {"what": self.what, "members": members, "difference": plain(self.difference), "faults": [*self.faults]}
 
     def tables(self) -> list[Table]:
-        """Return the tables of all processes, of imbalances, of devices, and of the process that differs most."""
+        """Return tables of all processes, of imbalances, of devices, and of the process that deviates most."""
         return ranks_tables(self.members, self.what, code=self.code)
 
 
 def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
-    """Read the reports and snapshots that the ranks of a run wrote into a folder.
+    """Read the reports and snapshots that the ranks of a run wrote into a directory.
 
-    In a folder without reports, each snapshot represents a rank. Incomplete, unrelated or malicious files are skipped
-    and listed in `Ranks.faults`.
+    If the directory contains no reports, each snapshot represents a rank. Incomplete, unrelated or malicious files are
+    skipped and listed in `Ranks.faults`.
 
     Args:
-        folder: The folder passed to ``measure(rank_reports=...)``.
+        folder: Directory passed to ``measure(rank_reports=...)``.
         workers: Number of processes that read snapshots; 1 reads them in this process.
 
     Raises:
-        ReportError: The folder does not exist, or contains no reports or snapshots of ranks.
+        ReportError: The directory does not exist, or contains no reports or snapshots of ranks.
     """
     name = printable(os.fsdecode(folder))
     faults: list[str] = []
@@ -110,9 +116,8 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
     if results:  # other snapshots do not belong to the run
         files = {stem: path for stem, path in files.items() if stem in results or _RANK_STEM.search(stem)}
     if not results and not files:
-        raise ReportError(
-            f"{name}: {faults[0] if len(faults) == 1 else 'the folder contains no reports or snapshots of ranks'}"
-        )
+        reason = faults[0] if len(faults) == 1 else "the directory contains no reports or snapshots of ranks"
+        raise ReportError(f"{name}: {reason}")
     _add_recordings(results, files, workers, faults)
     chosen = newest_run(results, files, faults)
     earlier = {results[stem].name for stem in results.keys() - chosen}
@@ -122,7 +127,7 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
 
 
 def _files(folder: str | os.PathLike[str], printable_name: str) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Return the paths of the reports and of the snapshots in a folder, by file name without the extension."""
+    """Return ``(reports, snapshots)``: the paths of these files in a directory, by file name without the extension."""
     try:
         path = Path(os.fsdecode(folder)).expanduser()
         names = sorted(entry.name for entry in os.scandir(path))
@@ -146,7 +151,7 @@ def _rank_name(stem: str) -> str:
 
 
 def _snapshot_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return the ranks' names by stem: the numbers in ``run_0``, ``run_1`` if they are unique, otherwise the stems."""
+    """Return rank names by stem. If stems differ only in a number, as ``run_0`` and ``run_1`` do, it is the name."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}
@@ -163,7 +168,7 @@ def _read_reports(files: dict[str, Path], faults: list[str]) -> Iterator[tuple[s
             with open_regular_file(path) as file:
                 text = file.read(_MAX_REPORT_BYTES + 1)
             if len(text) > _MAX_REPORT_BYTES:
-                raise ReportError("the file is too large to be the report of a rank")  # noqa: TRY301 (handled like other errors)
+                raise ReportError("the file is too large for the report of a rank")  # noqa: TRY301 (handled like other errors)
             result = rank_result_from(parse_json(text), _rank_name(stem))
         except ReportError as error:
             faults.append(f"{printable(path.name)}: {str(error).removeprefix(f'{printable(str(path))}: ')}")

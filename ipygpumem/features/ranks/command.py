@@ -1,4 +1,4 @@
-"""``ranks FOLDER``: show the ranks of a run side by side."""
+"""``ranks DIRECTORY``: show the ranks of a run side by side."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDINGS = {"plot": ("image", ".png"), "html": ("page", ".html", ".htm")}
 
 
 def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
-    ranks = read_ranks(notebook.expand(arguments.folder), workers=_WORKERS)
+    ranks = read_ranks(notebook.expand(arguments.directory), workers=_WORKERS)
     notebook.cells.claim()
     notebook.show_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top))
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in ranks.faults))
@@ -55,11 +55,11 @@ def _shell(arguments: argparse.Namespace) -> int:
         if path is not None:
             check_path(path, kind, f"ranks{endings[0]}")
             check_ending(path, kind, *endings)
-    with progress(f"reading {arguments.folder}"):
-        ranks = read_ranks(arguments.folder, workers=_WORKERS)
+    with progress(f"reading {arguments.directory}"):
+        ranks = read_ranks(arguments.directory, workers=_WORKERS)
     print_skipped(ranks.faults)
     if arguments.json:
-        print_json({"folder": arguments.folder, **ranks.to_dict()})
+        print_json({"folder": arguments.directory, **ranks.to_dict()})
     else:
         print_lines(text_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top)))
     if arguments.plot is not None:
@@ -87,27 +87,27 @@ def _write_page(target: str, ranks: Ranks) -> None:
 
 RANKS = Command(
     "ranks",
-    "show the ranks of a run side by side, from the folder of measure(rank_reports=FOLDER)",
+    "show the ranks of a run side by side, from the directory passed to measure(rank_reports=DIRECTORY)",
     (
-        Option(("folder",), "FOLDER", "folder with reports and snapshots of the ranks, or only snapshots", path=True),
+        Option(("directory",), "DIRECTORY", "directory with the reports and snapshots of the ranks", path=True),
         Option(
             ("--by",),
             f"{{{','.join(_COLUMNS)}}}",
-            "sort by this column, highest value first (default: rank)",
+            "sort by this column in descending order (default: rank, in ascending order)",
             _COLUMNS,
             default="rank",
         ),
         Option(
             ("-n", "--top"),
             "N",
-            f"maximum number of rows per table (default {DEFAULT_ROWS})",
+            f"maximum number of rows per table (default: {DEFAULT_ROWS})",
             default=DEFAULT_ROWS,
             type=positive,
         ),
         Option(("--plot",), None, "also plot the memory usage of each rank over time", only="magic"),
         Option(("--plot",), "OUT.png", "also plot the memory usage of each rank over time", only="shell"),
         Option(("--view",), None, "also open the viewer with up to eight ranks side by side", only="magic"),
-        Option(("--html",), "OUT", "also write a page with the viewer of up to eight ranks side by side", only="shell"),
+        Option(("--html",), "OUT", "also write an HTML page with up to eight ranks side by side", only="shell"),
         HELP,
     ),
     _magic,

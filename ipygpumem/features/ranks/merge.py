@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged(TableRepr):
-    """Reports by source; None for a source without a report.
+class MergedReports(TableRepr):
+    """Reports from several sources, such as workers or ranks.
 
     Peaks are not added up because they occur at different times, and because sources may share a device.
+
+    Attributes:
+        reports: Report of each source by name; None for a source without a report.
     """
 
     reports: dict[str, Report | None]
@@ -37,12 +40,12 @@ class Merged(TableRepr):
 
     @property
     def rows(self) -> list[tuple[str, ReportRow]]:
-        """Pairs of a source and a row, one for each device whose memory usage the source changed."""
+        """Pairs (source, row), one for each device whose memory usage the source changed."""
         reported = ((name, report) for name, report in self.reports.items() if report is not None)
         return [(name, row) for name, report in reported for row in changed_rows([report])]
 
     def spread(self, metric: str = "peak") -> Spread | None:
-        """Return the highest, lowest and median ``held``, ``peak`` or ``outside``; None if all values are unknown.
+        """Return the spread of ``held``, ``peak`` or ``outside`` over all sources, or None if all values are unknown.
 
         Raises:
             OptionError: ``metric`` is not one of these names.
@@ -62,7 +65,7 @@ class Merged(TableRepr):
         return frame
 
     def tables(self) -> list[Table]:
-        """Return the same tables as for ranks."""
+        """Return tables with the same contents as those of `Ranks`."""
         results = [
             RankResult(name, "missing" if report is None else "done", report=report)
             for name, report in self.reports.items()
@@ -70,7 +73,7 @@ class Merged(TableRepr):
         return ranks_tables(results, "source")
 
 
-def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]) -> Merged:
+def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]) -> MergedReports:
     """Merge the reports from several processes.
 
     Args:
@@ -90,4 +93,4 @@ def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]
         by_source[name] = report
         if report is not None and not isinstance(report, Report):
             raise OptionError(f"{name}: expected a report or None, not {type(report).__name__}")
-    return Merged(by_source)
+    return MergedReports(by_source)

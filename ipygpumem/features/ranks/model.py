@@ -1,4 +1,4 @@
-"""A rank or an engine: its identification, its host and devices, and its measurements."""
+"""Data classes for a rank or an engine: its identity, host, devices and measurements."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ from ipygpumem.core.serialization import DataReader, PlainData, check_schema, ma
 from ipygpumem.features.lines.model import AllocationSite
 
 SCHEMA = 1
-"""Version of the JSON form: ``{"schema", "state", "origin", "report", ...}``."""
+"""Schema version of the JSON data that `RankResult.to_dict` returns."""
 MAX_RANKS = 1 << 24
 _MAX_TEXT = 200
 """Maximum length of strings read from another process."""
 
 State = Literal["done", "running", "late", "died", "missing", "absent"]
-"""``done``: the process sent a report. ``running``: it has started, but its current state is unknown. ``late``: it is
-still running. ``died``: it terminated before it sent a report. ``missing``: it sent no report. ``absent``: it is not
-monitored, for example because ipygpumem is not installed."""
+"""State of a process. ``done``: it sent a report. ``running``: it has started, but its current state is unknown.
+``late``: it is still running. ``died``: it terminated before it sent a report. ``missing``: it sent no report.
+``absent``: it is not monitored, for example because ipygpumem is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device, named as in the process; ``uuid`` is the same in all processes on the host."""
+    """A device of a rank or an engine.
+
+    Attributes:
+        name: Name in the process, such as ``cuda:0``.
+        uuid: UUID, which is the same in all processes on the host.
+        label: Product name.
+        total: Total memory in bytes.
+    """
 
     name: str
     uuid: str | None
@@ -34,12 +41,14 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo(PlainData):
-    """Identification of the process that wrote a report, with its rank and the world size if they are known.
+    """Identity of the process that wrote a report.
 
     Attributes:
+        rank: Rank; None if unknown.
+        world: World size; None if unknown.
         version: Version of ipygpumem.
-        clock: Offset in seconds of the shared folder's clock from the host's clock; None without a folder.
-        began: Start of the measurement by the host's clock, in seconds since the Unix epoch.
+        clock: Offset of the shared directory's clock from the host's clock, in seconds; None if unknown.
+        began: Start of the measurement by the host's clock, in seconds since the Unix epoch; 0 if unknown.
         launch: Pairs (kind, value) that distinguish this launch of the ranks from other launches.
     """
 
@@ -55,21 +64,24 @@ class RankInfo(PlainData):
 
     @property
     def start(self) -> float:
-        """Start of the measurement by the clock of the shared folder."""
+        """Start of the measurement by the clock of the shared directory."""
         return self.began + (self.clock or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class RankPeak:
-    """Summary of a snapshot on one device, whose size does not depend on the size of the snapshot.
+    """Summary of one device in a snapshot, with a limited number of lines and intervals.
 
     Attributes:
-        requested: Requested memory in bytes at the peak.
+        device: Index of the device.
+        requested: Requested memory at the peak in bytes.
         events: Number of recorded events.
         dropped: Number of allocations dropped from the ring buffer; None if unknown.
-        lines: The lines of code that hold most of the peak, largest first; ``rest`` is the total of all other lines.
-        curve: (seconds, bytes) with the peak of each of about 120 intervals; empty without timestamps.
-        start_us: Start of the measurement in microseconds since the Unix epoch, which is time zero of ``curve``.
+        lines: Lines of code that allocated most of the memory in use at the peak, largest first.
+        rest: Total of all other lines.
+        curve: Pairs (seconds, bytes) with the peak of each of about 120 intervals; empty if there are no timestamps.
+        start_us: Start of the measurement in microseconds since the Unix epoch, at which the time in ``curve`` is 0.
+            None if unknown, in which case the time is 0 at the first event.
     """
 
     device: int
@@ -87,10 +99,13 @@ class RankResult(PlainData):
     """The result of one rank or engine.
 
     Attributes:
-        name: Its rank, such as ``"0"``, or the name of its file.
-        report: Its report; None unless ``state`` is ``done``.
+        name: Rank or engine ID, such as ``"0"``, or the name of the file.
+        state: State of the process; see `State`.
+        origin: Identity of the process; None if unknown.
+        report: Report of the process; None unless ``state`` is ``done``.
+        peaks: Summary of each device in the snapshot.
         note: Additional information, such as the reason for a missing report.
-        snapshot: Path of its snapshot on its own host.
+        snapshot: Path of the snapshot on the host of the process.
     """
 
     name: str = field(metadata={"key": None})
@@ -103,16 +118,16 @@ class RankResult(PlainData):
 
     @property
     def host(self) -> str:
-        """Name of its host; empty if unknown."""
+        """Name of the host; empty if unknown."""
         return "" if self.origin is None else self.origin.host
 
     @property
     def highest(self) -> RankPeak | None:
-        """The peak of the device with the highest recorded peak."""
+        """Summary of the device with the highest peak; None if there is no snapshot."""
         return max(self.peaks, key=lambda peak: peak.requested, default=None)
 
     def device_info(self, name: str) -> DeviceInfo | None:
-        """Return the device with this name; None if it is unknown."""
+        """Return the device with this name, or None if it is unknown."""
         devices = () if self.origin is None else self.origin.devices
         return next((device for device in devices if device.name == name), None)
 
@@ -126,7 +141,7 @@ _READER = DataReader({"AllocationSite": AllocationSite})
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:
-    """Create a result from the data returned by `RankResult.to_dict`; `ReportError` if the data is invalid."""
+    """Create a result from the data returned by `RankResult.to_dict`; raise `ReportError` if the data is invalid."""
     check_schema(mapping(data, ""))
     if "state" not in data:
         raise ReportError("not the report of a rank: state is missing")
@@ -142,7 +157,7 @@ def rank_result_from(data: Any, name: str) -> RankResult:
 def _checked(info: RankInfo) -> RankInfo:
     for number in (info.rank, info.world):
         if number is not None and not 0 <= number < MAX_RANKS:
-            raise ReportError(f"origin: {number} is not a valid rank or number of ranks")
+            raise ReportError(f"origin: {number} is not a valid rank or world size")
     if not 0 <= info.began < 1 << 33:
         raise ReportError("origin.began is not a timestamp in seconds since the Unix epoch")
     return replace(info, host=info.host[:_MAX_TEXT], version=info.version[:_MAX_TEXT])

@@ -1,7 +1,8 @@
-"""Select the files of the newest run from a folder that several runs have used."""
+"""Select the files of the newest run from a directory that several runs have used."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.serialization import printable
@@ -13,53 +14,52 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ipygpumem.features.ranks.model import RankInfo, RankPeak
+    from ipygpumem.features.ranks.model import RankPeak
 
 _CLOCK_TOLERANCE = 1.0
 """Tolerance in seconds when timestamps are compared, because file timestamps are coarse."""
 _SAME_LAUNCH = {"process", "parent", "job", "elastic"}
-"""Ids that are unique to a launch. The master's address is not, because its port has a default."""
+"""Kinds of launch IDs that are unique. The master's address is not unique, because its port has a default."""
 _MAX_MISSING = 100_000
 
 
 def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
-    """Return the results of the newest run by file stem, one per rank; add messages on other files to ``faults``."""
-    earlier = _earlier_launches(results)
+    """Return the results of the newest run by file stem, one per rank.
+
+    A message about each file from another run and about each duplicate is appended to ``faults``.
+    """
+    newest = max(results.values(), key=_start, default=None)
+    earlier = {
+        stem: reason for stem, result in results.items() if newest and (reason := _earlier_reason(result, newest))
+    }
     files_by_reason = names_by_text((reason, f"{printable(stem)}{REPORT}") for stem, reason in earlier.items())
     faults += [f"{names}: {reason}" for reason, names in files_by_reason.items()]
     chosen: dict[str, str] = {}
-    for stem in sorted(results.keys() - earlier.keys(), key=lambda stem: (_age(results[stem]), stem)):
-        name = results[stem].name
-        older, chosen[name] = chosen.get(name), stem
+    candidates = sorted((item for item in results.items() if item[0] not in earlier), key=_precedence)
+    for stem, result in candidates:
+        older, chosen[result.name] = chosen.get(result.name), stem
         if older is not None:
-            has_report = results[older].origin is not None or older not in files
-            file = f"{older}{REPORT}" if has_report else files[older].name
-            faults.append(f"{printable(file)}: an older duplicate of rank {name}")
+            is_snapshot = results[older].origin is None and older in files
+            file = files[older].name if is_snapshot else f"{older}{REPORT}"
+            faults.append(f"{printable(file)}: an older duplicate of rank {result.name}")
     return {stem: results[stem] for stem in chosen.values()}
 
 
-def _age(result: RankResult) -> tuple[bool, float]:
-    """Return the sort key of a result. The most informative result of a rank has the highest key."""
-    origin = result.origin
-    return result.report is not None, 0.0 if origin is None else origin.start
+def _start(result: RankResult) -> float:
+    return -math.inf if result.origin is None else result.origin.start
 
 
-def _earlier_launches(results: Mapping[str, RankResult]) -> dict[str, str]:
-    """Return the reasons why results do not belong to the most recent launch, by file stem."""
-    origins = {stem: result.origin for stem, result in results.items() if result.origin is not None}
-    if not origins:
-        return {}
-    newest = max(origins, key=lambda stem: origins[stem].start)
-    reasons = {
-        stem: _earlier_reason(results[stem], origin, results[newest].name, origins[newest])
-        for stem, origin in origins.items()
-        if stem != newest
-    }
-    return {stem: reason for stem, reason in reasons.items() if reason}
+def _precedence(item: tuple[str, RankResult]) -> tuple[bool, float, str]:
+    """Return a sort key for ``(stem, result)``. Of several results of a rank, the one with the highest key is used."""
+    stem, result = item
+    return result.report is not None, _start(result), stem
 
 
-def _earlier_reason(result: RankResult, origin: RankInfo, newest_name: str, newest: RankInfo) -> str:
-    """Return the reason why a result belongs to an earlier launch than the newest; empty if there is none."""
+def _earlier_reason(result: RankResult, newest_result: RankResult) -> str:
+    """Return the reason why a result is not from the launch of the newest result, or an empty string if it may be."""
+    origin, newest = result.origin, newest_result.origin
+    if origin is None or newest is None:
+        return ""
     if origin.world and newest.world and origin.world != newest.world:
         return f"from another run, with {origin.world:,} ranks instead of {newest.world:,}"
     same_host = origin.host == newest.host
@@ -70,25 +70,28 @@ def _earlier_reason(result: RankResult, origin: RankInfo, newest_name: str, newe
     if any(ids[kind] == newest_ids[kind] for kind in _SAME_LAUNCH.intersection(shared)):
         return ""
     comparable = same_host or (origin.clock is not None and newest.clock is not None)
-    if not comparable or result.report is None or not origin.began or not newest.began:
-        return ""
-    if newest.start - (origin.start + result.report.seconds) <= _CLOCK_TOLERANCE:
-        return ""
-    return f"from an earlier run, which ended before rank {printable(newest_name)} started"
+    if comparable and origin.began and result.report is not None:
+        end = origin.start + result.report.seconds
+        if newest.start - end > _CLOCK_TOLERANCE:
+            return f"from an earlier run, which ended before rank {printable(newest_result.name)} started"
+    return ""
 
 
 def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
     """Return whether a snapshot was written before the run that wrote the report."""
-    began = None if result.origin is None else result.origin.began
-    starts = [peak.start_us for peak in peaks if peak.start_us is not None]
-    return bool(began and starts) and max(starts) / 1e6 < (began or 0) - _CLOCK_TOLERANCE
+    began = 0.0 if result.origin is None else result.origin.began
+    start_us = max((peak.start_us for peak in peaks if peak.start_us is not None), default=math.inf)
+    return start_us / 1e6 < began - _CLOCK_TOLERANCE
 
 
 def missing_ranks(chosen: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
-    """Yield the ranks without files from this run; ``earlier`` contains the names of ranks with only older files."""
+    """Yield a result for each rank without a file from this run.
+
+    ``earlier`` contains the names of the ranks that have files from earlier runs.
+    """
     world = max((result.origin.world or 0 for result in chosen if result.origin is not None), default=0)
     names = {result.name for result in chosen}
     for name in map(str, range(min(world, _MAX_MISSING))):
         if name not in names:
-            note = "its report is from an earlier run" if name in earlier else "no file in the folder"
+            note = "its report is from an earlier run" if name in earlier else "no file in the directory"
             yield RankResult(name, "missing", note=note)

@@ -1,4 +1,4 @@
-"""Summarize snapshots in a few kilobytes each: the peak of each device by line of code, and a coarse curve."""
+"""Summarize snapshots: the peak of each device by line of code, and its memory usage over time in a few intervals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MIN_POOL_FILES = 4
 
 
 def summarize_peaks(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:
-    """Summarize each device used in a snapshot; `SnapshotError` if the file cannot be read."""
+    """Summarize each device used in a snapshot; raise `SnapshotError` if the file cannot be read."""
     snapshot = Snapshot.load(path)
     timelines = (timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved)
     return tuple(_peak(snapshot, timeline) for timeline in timelines)
@@ -55,23 +55,21 @@ def _peak(snapshot: Snapshot, timeline: Timeline) -> RankPeak:
 
 
 def _curve(timeline: Timeline, start: int | None) -> tuple[tuple[float, int], ...]:
-    """Return the peak of each interval, as (seconds since the start or the first event, bytes)."""
     time: Any = timeline.trace.time
     if not len(time) or time[0] < 0:
         return ()
-    levels = timeline.requested.bytes
+    usage = timeline.requested.bytes
     zero = int(time[0]) if start is None else start
     edges = np.linspace(int(time[0]), int(time[-1]) + 1, _INTERVALS + 1)
     events = np.searchsorted(time, edges, side="left").tolist()
-    # levels[n] is the level before event n, so levels[first] is the level at the start of the interval
-    highest = [int(levels[first : last + 1].max()) for first, last in pairwise(events)]
-    seconds = [(moment - zero) / 1e6 for moment in (*edges[:-1].tolist(), int(time[-1]))]
-    points = zip(seconds, [*highest, int(levels[-1])], strict=True)
-    return tuple((round(second, 6), level) for second, level in points)
+    # usage[n] is the usage before event n, so usage[first] is the usage at the start of the interval
+    highest = [int(usage[first : last + 1].max()) for first, last in pairwise(events)]
+    seconds = [round((edge - zero) / 1e6, 6) for edge in (*edges[:-1].tolist(), int(time[-1]))]
+    return tuple(zip(seconds, [*highest, int(usage[-1])], strict=True))
 
 
 def summarize_files(files: Mapping[str, Path], workers: int) -> Iterator[tuple[str, _Summary]]:
-    """Yield the name and summary of each snapshot, or its name and an error message if it cannot be read."""
+    """Yield ``(name, summary)`` for each snapshot, or ``(name, message)`` if it cannot be read."""
     if workers <= 1 or len(files) < _MIN_POOL_FILES:
         yield from ((name, _summary(str(path))) for name, path in files.items())
         return
@@ -95,7 +93,7 @@ def _summary_alone(path: Path) -> _Summary:
         try:
             return pool.submit(_summary, str(path)).result()
         except BrokenProcessPool:
-            return "not enough memory to read it: the worker process was killed"
+            return "not enough memory to read the file: the worker process was killed"
 
 
 def _summary(path: str) -> _Summary:
@@ -107,6 +105,6 @@ def _summary(path: str) -> _Summary:
             message = message.removeprefix(f"{name}: ")
         return message
     except MemoryError:
-        return "not enough memory to read it"
+        return "not enough memory to read the file"
     except Exception as error:  # a file can contain anything
         return f"cannot be read ({first_line(error)})"

@@ -1,4 +1,4 @@
-"""Static plot of the memory usage of many ranks over time."""
+"""Static plot of the memory usage of ranks over time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _TOP, _PLOT_HEIGHT, _FOOT = 54, 260, 40
 _HEADROOM = 1.1
 _DEFAULT_COLOR = "#9db8d9"
-_TYPICAL, _DIFFERENT = ("typical", "#1d4ed8"), ("differs most", "#c2410c")
+_TYPICAL, _OUTLIER = ("typical", "#1d4ed8"), ("deviates most", "#c2410c")
 
 
 def ranks_plot(results: Sequence[RankResult]) -> PngImage:
-    """Plot the requested memory of each rank over time, with the rank that differs most and a typical rank in color.
+    """Plot the requested memory of each rank over time, and highlight a typical rank and the one that deviates most.
 
     Raises:
         OptionError: No rank has a snapshot with timestamps, or matplotlib is not installed.
@@ -33,7 +33,7 @@ def ranks_plot(results: Sequence[RankResult]) -> PngImage:
         raise OptionError("cannot plot the ranks: no rank has a snapshot with timestamps")
     comparison, marked = compare_ranks(results), {}
     if comparison is not None and comparison.lines:
-        marked = {comparison.typical: _TYPICAL, comparison.odd: _DIFFERENT}
+        marked = {comparison.typical: _TYPICAL, comparison.outlier: _OUTLIER}
     text = f"{many(len(curves), 'rank')}, highest usage {size(max(peak.requested for peak in curves.values()))}"
     return render(_TOP + _PLOT_HEIGHT + _FOOT, lambda layout: _draw(layout, curves, marked), text)
 

@@ -1,4 +1,4 @@
-"""Write the files of one rank into the folder of its run: a report and a snapshot, each completely or not at all.
+"""Write the files of one rank into the directory of its run: a report and a snapshot, each completely or not at all.
 
 A first report is written at the start, which distinguishes a rank that was killed from a rank that never started.
 """
@@ -31,20 +31,23 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 
 
 class RankFiles:
-    """The files of this process in the folder of its run, which is created if it does not exist.
+    """The files of this process in the directory of its run.
 
-    If ``rank`` is None, it is read from torch.distributed or the environment. ``record`` enables the snapshot.
-    Raises `OptionError` if the rank is invalid or the folder is not writable.
+    Args:
+        directory: Directory of the run, which is created if it does not exist.
+        rank: Rank of this process; None to read it from torch.distributed or the environment.
+        record: Whether to write a snapshot.
+
+    Raises:
+        OptionError: The rank is invalid or the directory is not writable.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
+    def __init__(self, directory: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
         if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < MAX_RANKS):
             raise OptionError(f"rank must be an integer from 0 to {MAX_RANKS - 1:,}, not {rank!r}")
-        if not isinstance(folder, (str, bytes, os.PathLike)):
-            raise OptionError(f"rank_reports must be the path of a folder, not {folder!r}")
-        if not os.fsdecode(folder).strip():
-            raise OptionError("rank_reports is empty: expected the path of a folder")
-        self._folder = make_folder(os.fsdecode(folder))
+        if not isinstance(directory, (str, bytes, os.PathLike)) or not os.fsdecode(directory).strip():
+            raise OptionError(f"rank_reports must be a path to a directory, not {directory!r}")
+        self._directory = make_directory(os.fsdecode(directory))
         self._rank = rank
         self._no_snapshot_reason = (recording_problem() or "") if record else ""
         self._record = record and not self._no_snapshot_reason
@@ -60,19 +63,19 @@ class RankFiles:
     def _path(self, extension: str) -> Path:
         info = self._info
         process = _UNSAFE.sub("_", f"{info.host}-{info.pid}")
-        return self._folder / f"rank_{process if info.rank is None else f'{info.rank:0{_DIGITS}}'}{extension}"
+        return self._directory / f"rank_{process if info.rank is None else f'{info.rank:0{_DIGITS}}'}{extension}"
 
     def write_start(self) -> None:
-        """Write a first report, which marks this rank as started; `OptionError` if the folder is not writable."""
+        """Write a report that marks this rank as started; raise `OptionError` if the directory is not writable."""
         self._info = current_rank_info(rank=self._rank, clock=self._clock_difference(), began=time.time())
         try:
             self._write(RankResult("", "running", self._info))
         except OSError as error:
-            raise OptionError(f"cannot write to {self._folder}: {error.strerror or error}") from error
+            raise OptionError(f"cannot write to {self._directory}: {error.strerror or error}") from error
 
     def _clock_difference(self) -> float | None:
-        """Return the offset of the folder's clock in seconds. All hosts that share a folder see the same clock."""
-        probe = self._folder / f".clock.{os.getpid()}.tmp"
+        """Return the offset of the directory's clock, which is the same on all hosts, from this host's clock."""
+        probe = self._directory / f".clock.{os.getpid()}.tmp"
         try:
             before = time.time()
             probe.touch()
@@ -83,7 +86,7 @@ class RankFiles:
         return round(difference, 3) if abs(difference) >= _CLOCK_TOLERANCE else 0.0
 
     def update_rank(self) -> bool:
-        """Update the rank before the snapshot is saved, because torch.distributed may have been initialized.
+        """Update the rank, because torch.distributed may have been initialized since the measurement started.
 
         Return False in a forked child process, because the files belong to its parent.
         """
@@ -101,7 +104,7 @@ class RankFiles:
         return True
 
     def write_report(self, report: Report) -> str:
-        """Write the final report, and return an error message or an empty string."""
+        """Write the final report. Return an error message if this is not possible, otherwise an empty string."""
         path = None if report.recording is None else report.recording.path
         note = self._no_snapshot_reason and f"no snapshot: {self._no_snapshot_reason}"
         try:
@@ -115,12 +118,12 @@ class RankFiles:
             temporary.write_bytes(f"{json.dumps(result.to_dict())}\n".encode())
 
 
-def make_folder(name: str) -> Path:
-    """Create a folder unless it exists, and check that it is writable."""
+def make_directory(name: str) -> Path:
+    """Create a directory if it does not exist, and check that it is writable."""
     try:
         path = Path(name).expanduser()
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise OptionError(f"cannot create the folder {name!r}: {reason}") from error
+        raise OptionError(f"cannot create the directory {name!r}: {reason}") from error
     return check_path(path / "rank_00000.json", "report").parent

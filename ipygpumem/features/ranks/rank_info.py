@@ -1,4 +1,4 @@
-"""Identification of this process among several: its rank, host, devices and launch."""
+"""Identity of this process: its rank, host, devices and launch."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _VARIABLES = (
 
 
 class FallbackRank:
-    """The rank of a process without a launcher, such as an engine; a part of the runtime's state."""
+    """Rank of this process if it has no launcher, such as an engine. It is part of the runtime's state."""
 
-    number: int | None = None
+    rank: int | None = None
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
     """Return ``(rank, world_size)`` from torch.distributed or from the launcher's environment variables.
 
-    Unknown values are None. This imports no module and does not communicate with other ranks.
+    Unknown values are None. The function neither imports modules nor communicates with other ranks.
     """
     distributed = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):  # the process group may be shutting down
@@ -44,7 +44,7 @@ def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | N
         number = _number(environment.get(rank, ""))
         if number is not None:
             return number, _number(environment.get(world, ""))
-    return current().state(FallbackRank).number, None
+    return current().state(FallbackRank).rank, None
 
 
 def _number(text: str) -> int | None:
@@ -53,7 +53,7 @@ def _number(text: str) -> int | None:
 
 
 def current_rank_info(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> RankInfo:
-    """Describe this process. Devices are included if CUDA is initialized; this function does not initialize it."""
+    """Return the identity of this process, with its devices if CUDA is already initialized."""
     number, world = rank_and_world()
     monitor = current().monitor
     monitor.find_devices()
@@ -73,10 +73,10 @@ def current_rank_info(*, rank: int | None = None, clock: float | None = None, be
 
 
 def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
-    """Return pairs (kind, value) that distinguish this launch of the ranks from other launches; see `newest_run`."""
+    """Return pairs (kind, value) that distinguish this launch of the ranks from other launches."""
     ids = {"process": f"{os.getpid()} {process_start(os.getpid())}"}
     elastic = environment.get("TORCHELASTIC_RUN_ID")
-    if elastic and elastic != "none":  # torchrun's default if no run id is given
+    if elastic and elastic != "none":  # torchrun's default if no run ID is given
         ids["elastic"] = elastic
     job = environment.get("SLURM_JOB_ID")
     if job:

@@ -1,12 +1,9 @@
-"""Compare several processes: the spread of their values, the process that differs most, and shared devices.
-
-Peaks of several processes are not added up because they occur at different times.
-"""
+"""Compare several processes: the spread of their values, the process that deviates most, and shared devices."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING
@@ -26,13 +23,17 @@ if TYPE_CHECKING:
 METRICS = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
 """Fields of `ReportRow` to compare, with their labels."""
 _SLOW_FACTOR, _SLOW_SECONDS = 1.5, 1.0
+_MAX_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The spread of a value over all processes and devices on which it is known, in bytes except for ``seconds``.
+    """The spread of a value over all processes and devices on which it is known.
 
-    ``highest_of`` and ``lowest_of`` are pairs (process, device).
+    Attributes:
+        metric: Name of the value. All values are in bytes, except for ``seconds``.
+        lowest_of: Pair (process, device) with the lowest value.
+        highest_of: Pair (process, device) with the highest value.
     """
 
     metric: str
@@ -45,13 +46,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """Memory usage of one device, which several processes may share. Sizes are in bytes; None means unknown.
+    """Memory usage of one device, which several processes may share. Sizes are in bytes; unknown values are None.
 
     Attributes:
         users: Names of the processes that use the device.
-        used: Memory in use on the device, including the driver's, in the latest reading.
+        used: Memory in use on the device in the latest reading, including the driver's memory.
         by_users: Memory of these processes, each at the end of its measurement.
-        others: Memory of other processes; None also if the readings, taken at different times, contradict each other.
+        others: Memory of other processes; None also if the readings contradict each other because they were taken at
+            different times.
     """
 
     host: str
@@ -64,18 +66,22 @@ class DeviceUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Comparison of the peaks, by line of code, of the rank that differs most (``odd``) and a typical rank.
+class RankComparison:
+    """Comparison of the peaks of a typical rank and of the rank that deviates most from it, by line of code.
 
     Attributes:
-        typical: The rank closest to the median of all ranks. Peaks are requested memory in bytes.
-        lines: (label, bytes of the typical rank, bytes of the odd rank), the largest difference first.
-        alike: Number of the ``compared`` ranks with the same lines and sizes as the typical rank.
+        outlier: Name of the rank that deviates most.
+        typical: Name of the typical rank, which is closest to the median of all ranks.
+        outlier_peak: Requested memory at the outlier's peak in bytes.
+        typical_peak: Requested memory at the typical rank's peak in bytes.
+        lines: Tuples (label, bytes in the typical rank, bytes in the outlier), in descending order of the difference.
+        compared: Number of ranks with a snapshot.
+        alike: Number of these ranks whose lines and sizes are those of the typical rank.
     """
 
-    odd: str
+    outlier: str = field(metadata={"key": "odd"})
     typical: str
-    odd_peak: int
+    outlier_peak: int = field(metadata={"key": "odd_peak"})
     typical_peak: int
     lines: tuple[tuple[str, int, int], ...]
     compared: int
@@ -83,14 +89,14 @@ class Difference:
 
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
-    """Return pairs of a rank and a row, one per device, or (rank, None) for a rank without a report."""
+    """Return a pair (rank, row) for each device of each rank, and a pair (rank, None) for a rank without a report."""
     return [
         (result, row) for result in results for row in ([None] if result.report is None else report_rows(result.report))
     ]
 
 
 def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int = 1) -> Spread | None:
-    """Return the spread of a value over pairs (process, row); None if fewer than ``at_least`` rows contain it."""
+    """Return the spread of a value over pairs (process, row), or None if fewer than ``at_least`` rows contain it."""
     values = [(value, (name, row.device)) for name, row in rows if (value := getattr(row, metric)) is not None]
     if len(values) < at_least:
         return None
@@ -107,7 +113,10 @@ def spreads(rows: Iterable[RankRow]) -> list[Spread]:
 
 
 def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
-    """Return the median duration, and the durations of ranks that took at least 50 % and one second longer."""
+    """Return ``(median, slow)``, where ``slow`` contains the durations of slow ranks by name, slowest first.
+
+    A rank is slow if it took more than 1.5 times the median duration and more than one second longer.
+    """
     times = {result.name: result.report.seconds for result in results if result.report is not None}
     middle = median(times.values()) if times else 0.0
     limit = max(middle * _SLOW_FACTOR, middle + _SLOW_SECONDS)
@@ -115,7 +124,7 @@ def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
 
 
 def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
-    """Return the devices on which the processes have a context, identified by host and UUID."""
+    """Return the usage of each device on which a process has a context. Host and UUID identify a device."""
     readings: dict[tuple[str, str], list[tuple[float, str, DeviceReading]]] = defaultdict(list)
     for result in results:
         if result.report is None:
@@ -139,8 +148,8 @@ def _usage(host: str, uuid: str, readings: Sequence[tuple[float, str, DeviceRead
     return DeviceUsage(host, uuid, names, newest.used, newest.total, by_users, others)
 
 
-def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference | None:
-    """Find the rank whose highest recorded peak differs most, and list at most ``limit`` lines that differ.
+def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:
+    """Compare the rank that deviates most with a typical rank, based on the device with the highest peak.
 
     Return None if fewer than two ranks have a snapshot. If there are two, compare the second with the first.
     """
@@ -152,13 +161,13 @@ def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference 
     middle = {label: median(lines[label] for lines in sums.values()) for label in labels}
     distance = {name: sum(abs(lines[label] - middle[label]) for label in labels) for name, lines in sums.items()}
     typical = min(distance, key=distance.__getitem__)
-    odd = max((name for name in distance if name != typical), key=distance.__getitem__)
-    lines = [(label, sums[typical][label], sums[odd][label]) for label in labels]
+    outlier = max((name for name in distance if name != typical), key=distance.__getitem__)
+    lines = [(label, sums[typical][label], sums[outlier][label]) for label in labels]
     lines = [line for line in lines if line[1] != line[2]]
     lines.sort(key=lambda line: -abs(line[2] - line[1]))  # equal differences stay sorted by label
     alike = sum(lines_of_rank == sums[typical] for lines_of_rank in sums.values())
-    requested = peaks[odd].requested, peaks[typical].requested
-    return Difference(odd, typical, *requested, tuple(lines[:limit]), len(sums), alike)
+    requested = peaks[outlier].requested, peaks[typical].requested
+    return RankComparison(outlier, typical, *requested, tuple(lines[:_MAX_LINES]), len(sums), alike)
 
 
 def _bytes_by_line(peak: RankPeak) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Tables of several processes: their memory usage, imbalances, devices, and the process that differs most."""
+"""Tables of several processes: their memory usage, imbalances, devices, and the process that deviates most."""
 
 from __future__ import annotations
 
@@ -17,32 +17,37 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.history.model import ReportRow
     from ipygpumem.features.ranks.model import RankResult
-    from ipygpumem.features.ranks.skew import DeviceUsage, Difference, RankRow, Spread
+    from ipygpumem.features.ranks.skew import DeviceUsage, RankComparison, RankRow, Spread
 
 DEFAULT_ROWS = 32
-"""Default for the maximum number of rows per table."""
+"""Default maximum number of rows per table."""
 _UUID_DIGITS = 8
 _MAX_LINES = 8
 _HEADER = ("device", "held", "peak", "allocated", "cached", "outside", "time")
 _HOST_HEADER = ("device", "held", "peak", "resident", "time")
 _STATES = {
-    "running": "started, but left no report: killed, or still running",
+    "running": "started, but wrote no report: killed or still running",
     "late": "still running",
     "died": "died",
     "missing": "no report",
     "absent": "not monitored",
 }
 _SIMILAR_TIMES, _SHORT_TIME = 1.1, 0.1
-"""Durations that differ by less than this factor or this number of seconds are considered similar."""
+"""Factor and number of seconds; durations that differ by less than either of them are considered similar."""
 
 
 def ranks_tables(
     results: Sequence[RankResult], role: str = "rank", *, by: str = "rank", limit: int = DEFAULT_ROWS, code: str = ""
 ) -> list[Table]:
-    """Create the tables for several processes, each with at most ``limit`` rows.
+    """Create the tables for several processes.
 
-    ``role`` is the term for a process, such as ``rank``. ``by`` is ``rank``, which keeps the order, or ``held``,
-    ``peak``, ``outside`` or ``time``, highest first. ``code`` is a label of the code that was run, or empty.
+    Args:
+        results: Results of the processes.
+        role: Term for a process, such as ``rank``.
+        by: Order of the rows: ``rank`` for that of the results, or ``held``, ``peak``, ``outside`` or ``time``, in
+            descending order.
+        limit: Maximum number of rows per table.
+        code: Label of the code that was run, or an empty string.
     """
     rows = rank_rows(results)
     usage = _usage_table(results, rows, role, by, limit)
@@ -51,8 +56,8 @@ def ranks_tables(
         tables.append(_spread_table(listed, role))
     if devices := device_usage(results):
         tables.append(_device_table(devices, role, limit))
-    if difference := compare_ranks(results):
-        tables.append(_difference_table(difference, role))
+    if comparison := compare_ranks(results):
+        tables.append(_comparison_table(comparison, role))
     return [*tables, *notes_tables(results, role, limit)]
 
 
@@ -73,7 +78,7 @@ def _usage_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
     )
     title = many(len(results), role)
     where = f" on {len(hosts):,} hosts" if len(hosts) > 1 else f" on {hosts[0]}" if hosts else ""
-    notes = (f"{len(rows) - limit:,} more rows not shown",) if len(rows) > limit else ()
+    notes = (f"not shown: {many(len(rows) - limit, 'more row')}",) if len(rows) > limit else ()
     header = ("host", *header) if len(hosts) > 1 else header
     return Table(title + where, header, body, (*notes, *rank_notes(results, rows, role)))
 
@@ -157,7 +162,7 @@ def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Tabl
         )
         for device in devices[:limit]
     )
-    notes = (f"{len(devices) - limit:,} more devices not shown",) if len(devices) > limit else ()
+    notes = (f"not shown: {many(len(devices) - limit, 'more device')}",) if len(devices) > limit else ()
     header = (f"{role}s", "used", f"by these {role}s", "other processes")
     return Table("devices at the end of the measurements", header, body, notes)
 
@@ -168,21 +173,21 @@ def _used(device: DeviceUsage) -> str:
     return pair(device.used, device.total)
 
 
-def _difference_table(difference: Difference, role: str) -> Table:
+def _comparison_table(comparison: RankComparison, role: str) -> Table:
     title = "at the peak, by line of code"
-    if not difference.lines:
-        return Table(f"{title}: all {difference.compared:,} recordings are equal", (), ())
-    odd, typical = f"{role} {difference.odd}", f"{role} {difference.typical}"
+    if not comparison.lines:
+        return Table(f"{title}: all {comparison.compared:,} recordings are equal", (), ())
+    outlier, typical = f"{role} {comparison.outlier}", f"{role} {comparison.typical}"
     body = [
         TableRow(label, (*(size(nbytes) if nbytes else "0" for nbytes in both), change_text(both[1] - both[0])), 1)
-        for label, *both in difference.lines[:_MAX_LINES]
+        for label, *both in comparison.lines[:_MAX_LINES]
     ]
-    peaks = difference.typical_peak, difference.odd_peak
+    peaks = comparison.typical_peak, comparison.outlier_peak
     body.append(TableRow("peak, requested", (*map(size, peaks), change_text(peaks[1] - peaks[0])), 0))
-    more = len(difference.lines) - _MAX_LINES
-    notes = [f"{more:,} more lines differ"] if more > 0 else []
-    comparison = f"{odd} compared with {typical}"
-    if difference.compared > len(peaks):
-        comparison = f"{odd} differs most, {typical} is the most typical"
-        notes.append(f"{difference.alike:,} of {difference.compared:,} recordings are equal to that of {typical}")
-    return Table(f"{title}: {comparison}", (typical, odd, "change"), tuple(body), tuple(notes))
+    more = len(comparison.lines) - _MAX_LINES
+    notes = [f"not shown: {many(more, 'more line')} with a difference"] if more > 0 else []
+    names = f"{outlier} compared with {typical}"
+    if comparison.compared > len(peaks):
+        names = f"{outlier} deviates most, {typical} is the most typical"
+        notes.append(f"{comparison.alike:,} of {comparison.compared:,} recordings are equal to that of {typical}")
+    return Table(f"{title}: {names}", (typical, outlier, "change"), tuple(body), tuple(notes))

@@ -100,7 +100,7 @@ def test_one_row_per_device():
 def test_host_rows_and_empty_session():
     table_text = text([dataclasses.replace(cell(3), devices={})])
     assert "at most +100.0 MiB" in table_text
-    assert table_text.endswith("no GPU was in use: held and peak refer to the resident memory of this process")
+    assert table_text.endswith("on the host, held and peak refer to the resident memory of the process")
     assert text([]) == "this session: no measurements yet"
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: the files of the ranks, and unrelated files."""
+"""The directory of a run: the files of the ranks, and unrelated files."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_missing_ranks_are_listed(run):
         (b'{"schema": 1}', "not the report of a rank"),
         (b'{"schema": 1, "state": "done", "report": {"devices": {"\\u001b[2J": 5}}}', "schema"),
         (b"null", "not an object"),
-        (b" " * (5 << 20), "the file is too large to be the report of a rank"),
+        (b" " * (5 << 20), "the file is too large for the report of a rank"),
     ],
 )
 def test_invalid_report_does_not_affect_others(run, text, message):
@@ -184,7 +184,7 @@ def test_report_that_ended_before_the_newest_started(run):
     assert ranks.faults == (EARLIER_RUN,)
     assert ranks.lost == ("1",)
     assert "no report from rank 1" in str(ranks) and "its report is from an earlier run" in str(ranks)
-    # the clock of the shared folder is used for other machines
+    # the clock of the shared directory is used for other machines
     change(run / "rank_00001.json", host="far", began=began + 1000, clock=-1000)
     assert read_ranks(run).faults == ()
     change(run / "rank_00001.json", began=began + 900)
@@ -248,13 +248,13 @@ def test_launch_ids(monkeypatch):
     assert launch_ids({"TORCHELASTIC_RUN_ID": "none"}) == (*process_ids, ("parent", parent))
 
 
-def test_folder_with_snapshots_only(tmp_path):
+def test_directory_with_snapshots_only(tmp_path):
     for name, source in (("a", "gpt_small"), ("b", "gpt_small"), ("odd", "resnet50")):
         (tmp_path / f"{name}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
     ranks = read_ranks(tmp_path)
     assert [member.name for member in ranks.members] == ["a", "b", "odd"]
     difference = ranks.difference
-    assert (difference.odd, difference.typical, difference.alike) == ("odd", "a", 2)
+    assert (difference.outlier, difference.typical, difference.alike) == ("odd", "a", 2)
     assert ranks.pair() == (str(tmp_path / "a.pickle.xz"), str(tmp_path / "odd.pickle.xz"))
     files = [str(tmp_path / f"{name}.pickle.xz") for name in ("a", "odd", "b")]
     assert ranks.beside(8) == tuple(files)
@@ -274,12 +274,12 @@ def test_worker_processes_read_the_same(tmp_path):
 def test_killed_worker_is_reported_and_the_others_are_read(monkeypatch):
     monkeypatch.setattr(peak_summary, "_summary", workers.path_or_crash)
     summaries = dict(peak_summary.summarize_files({str(number): Path(f"/{number}") for number in range(10)}, 2))
-    assert summaries.pop("3") == "not enough memory to read it: the worker process was killed"
+    assert summaries.pop("3") == "not enough memory to read the file: the worker process was killed"
     assert summaries == {str(number): f"/{number}" for number in range(10) if number != 3}
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "file"])
-def test_folders_that_cannot_be_read(tmp_path, name):
+def test_directories_that_cannot_be_read(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     with pytest.raises(ReportError, match=name):
@@ -287,15 +287,15 @@ def test_folders_that_cannot_be_read(tmp_path, name):
 
 
 def test_clocks_that_differ(run):
-    """By the clock of the shared folder, the second rank started 2 s after the first."""
+    """By the clock of the shared directory, the second rank started 2 s after the first."""
     began = json.loads((run / "rank_00000.json").read_text())["origin"]["began"]
     change(run / "rank_00001.json", host="far", began=began + 182.0, clock=-180.0)
     change(run / "rank_00002.json", began=began + 0.2)
     for path in run.glob("*.json"):
         set_duration(path, 5)
     text = str(read_ranks(run))
-    assert "clocks differ from the shared folder's by up to 3 min 00 s (far): start times are by the folder's" in text
-    assert "started after the first: rank 1 by 2.00 s" in text
+    assert "clocks differ by up to 3 min 00 s (far), so start times are those of the shared directory's clock" in text
+    assert "started after the first rank: rank 1 by 2.00 s" in text
 
 
 def test_clock_difference_is_measured(tmp_path, monkeypatch):
@@ -321,11 +321,11 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
         ({"rank": -1}, "an integer from 0 to 16,777,215, not "),
         ({"rank": "0"}, "an integer from 0 to 16,777,215, not "),
         ({"rank": 10**9}, "an integer from 0 to 16,777,215, not 1000000000"),
-        ({"rank_reports": 5}, "rank_reports must be the path of a folder, not 5"),
+        ({"rank_reports": 5}, "rank_reports must be a path to a directory, not 5"),
         ({"snapshot": "x.pickle"}, "omit snapshot"),
-        ({"rank_reports": ""}, "is empty: expected the path of a folder"),
-        ({"rank_reports": "/dev/null/x"}, "cannot create the folder"),
-        ({"rank_reports": None, "rank": 0}, "rank requires rank_reports=FOLDER"),
+        ({"rank_reports": ""}, "rank_reports must be a path to a directory, not ''"),
+        ({"rank_reports": "/dev/null/x"}, "cannot create the directory"),
+        ({"rank_reports": None, "rank": 0}, "rank requires rank_reports=DIRECTORY"),
     ],
 )
 def test_invalid_options(tmp_path, options, message):

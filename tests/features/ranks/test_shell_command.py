@@ -1,4 +1,4 @@
-"""``ipygpumem ranks FOLDER``."""
+"""``ipygpumem ranks DIRECTORY``."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_tables(run, capsys):
     assert main(["ranks", str(run)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("3 ranks on ")
-    assert "rank 2 differs most, rank 0 is the most typical" in out
+    assert "rank 2 deviates most, rank 0 is the most typical" in out
     assert "peak, requested  " in out
 
 
 def test_sort_and_limit(run, capsys):
     assert main(["ranks", str(run), "--by", "peak", "--top", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("  2  cuda:0 2234567-  ") and "2 more rows not shown" in lines
+    assert lines[2].startswith("  2  cuda:0 2234567-  ") and "not shown: 2 more rows" in lines
 
 
 def test_json(run, capsys):

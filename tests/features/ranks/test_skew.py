@@ -103,9 +103,9 @@ def test_outlier_rank_and_its_lines():
             member("3", lines=typical_lines),
         ]
     )
-    assert (difference.odd, difference.typical, difference.compared, difference.alike) == ("2", "0", 4, 3)
+    assert (difference.outlier, difference.typical, difference.compared, difference.alike) == ("2", "0", 4, 3)
     assert difference.lines == (("model.py:9 forward", 40 * MIB, 400 * MIB), ("data.py:1 load", 0, 7 * MIB))
-    assert (difference.odd_peak - difference.typical_peak) == 367 * MIB
+    assert (difference.outlier_peak - difference.typical_peak) == 367 * MIB
 
 
 def test_equal_ranks():
@@ -116,7 +116,7 @@ def test_equal_ranks():
 
 def test_two_ranks_are_compared_in_order():
     difference = compare_ranks([member("0", lines={"a": 5}), member("1", lines={"a": 9})])
-    assert (difference.typical, difference.odd) == ("0", "1")
+    assert (difference.typical, difference.outlier) == ("0", "1")
 
 
 def test_json_round_trip():

@@ -55,7 +55,7 @@ def test_shared_device_dead_engine_and_slow_engine():
         "  aaaa1111     0, 1  3.4 of 140.4 GiB           5.4 GiB          unknown  █           shared by 2 processes, counted once",  # noqa: E501 (a line of the table)
         "  bbbb2222        2  3.4 of 140.4 GiB           2.7 GiB         79.0 MiB  █",
         "",
-        "at the peak, by line of code: engine 1 differs most, engine 0 is the most typical",
+        "at the peak, by line of code: engine 1 deviates most, engine 0 is the most typical",
         "                    engine 0   engine 1     change",
         "  train.py:9 loss   20.0 MiB   90.0 MiB  +70.0 MiB",
         "peak, requested    520.0 MiB  590.0 MiB  +70.0 MiB",
@@ -90,13 +90,13 @@ def test_no_ranks():
 def test_row_limit():
     table = text([member(rank, cell(1, peak=rank + 1)) for rank in range(300)], by="peak", limit=3)
     assert [line.split()[0] for line in table[2:5]] == ["299", "298", "297"]
-    assert table[5] == "297 more rows not shown"
+    assert table[5] == "not shown: 297 more rows"
 
 
 def test_many_clocks_are_one_note():
     members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
     (note,) = [line for line in text(members) if line.startswith("clocks")]
     assert note == (
-        "clocks differ from the shared folder's by up to 39 min 00 s (n1, n2, n3, n4, n5, n6, n7, n8 and 31 more): "
-        "start times are by the folder's clock"
+        "clocks differ by up to 39 min 00 s (n1, n2, n3, n4, n5, n6, n7, n8 and 31 more), "
+        "so start times are those of the shared directory's clock"
     )

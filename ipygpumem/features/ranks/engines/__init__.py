@@ -1,1 +1,1 @@
-"""Engines of an ipyparallel cluster, with one merged report per ``%%px`` cell."""
+"""Engines of an ipyparallel cluster, and one merged report for each ``%%px`` cell."""

@@ -14,7 +14,7 @@ from ipygpumem.core.serialization import printable
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import check_profile_paths
 from ipygpumem.features.ranks.engines.enable import active
-from ipygpumem.features.ranks.rank_files import make_folder
+from ipygpumem.features.ranks.rank_files import make_directory
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +30,7 @@ _EXAMPLES = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "
 
 
 def engines_for_cell(options: argparse.Namespace) -> Engines:
-    """Return the monitored engines; `OptionError` if there are none or if an option is not supported on engines."""
+    """Return the monitored engines; raise `OptionError` if there are none or if they do not support an option."""
     engines = active()
     if engines is None:
         raise OptionError("no engines are monitored: use %gpumem engines CLIENT first")
@@ -39,10 +39,10 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
     if options.lines or options.function or options.modules is not None:
         raise OptionError(
             "--lines, --function and --modules support a single process: use %%px with %%gpumem --lines on the next "
-            "line to list each engine, or --snapshot run_{rank}.pickle to find the engine and lines that differ"
+            "line to list each engine, or --snapshot run_{rank}.pickle to find the engine and lines that deviate"
         )
     if options.view:
-        raise OptionError("--view shows one snapshot: use --collect FOLDER, then %gpumem ranks FOLDER --view")
+        raise OptionError("--view displays one snapshot: use --collect DIRECTORY, then %gpumem ranks DIRECTORY --view")
     paths = {name: getattr(options, name) for name in _EXAMPLES if getattr(options, name) is not None}
     for name, path in paths.items():
         if not re.search(r"\{rank\b", path):
@@ -51,14 +51,14 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
     Limits.parse(options.limit, options.limit_held, options.limit_outside, options.limit_host)
     device_names(options.device or ())
     if options.collect is not None:
-        make_folder(options.collect)
+        make_directory(options.collect)
     return engines
 
 
 def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, arguments: list[str], cell: str) -> Any:
-    """Run a cell on the engines and display their merged report. Errors are raised as ``%%px`` does.
+    """Run a cell, which may start with a ``%%px`` line, on the engines and display their merged report.
 
-    ``arguments`` are the options as entered. The cell may start with a ``%%px`` line.
+    Errors are raised in the same way as by ``%%px``. ``arguments`` contains the options as entered.
     """
     from ipyparallel.client.magics import ParallelMagics
 
@@ -74,7 +74,6 @@ def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, ar
 
 
 def _engine_arguments(arguments: list[str]) -> Iterator[str]:
-    """Yield the options that are passed to the engines."""
     remaining = iter(arguments)
     for argument in remaining:
         if argument in _LOCAL_VALUES:
@@ -90,26 +89,25 @@ def _show_reports(engines: Engines, shell: Any, options: argparse.Namespace) -> 
         if not options.quiet:
             engines.show(ranks)
         if options.collect is not None:
-            for message in _collect_files(engines, ranks, options.collect):
+            for message in _copy_snapshots(engines, ranks, options.collect):
                 print(f"ipygpumem: {message}")  # noqa: T201 (the result of --collect)
 
 
-def _collect_files(engines: Engines, ranks: Ranks, folder: str) -> Iterator[str]:
-    """Copy the engines' snapshots into a folder, each completely or not at all, and yield a message for each."""
+def _copy_snapshots(engines: Engines, ranks: Ranks, directory: str) -> Iterator[str]:
+    """Copy the engines' snapshots into a directory and yield a message for each. No copy is ever incomplete."""
     snapshots = {int(result.name): result.snapshot for result in ranks.members if result.snapshot is not None}
     if not snapshots:
         yield "there are no snapshots to collect"
-    for number, snapshot in snapshots.items():
-        path = Path(folder).expanduser() / snapshot.replace("\\", "/").rpartition("/")[2]
+    for engine_id, snapshot in snapshots.items():
+        path = Path(directory).expanduser() / snapshot.replace("\\", "/").rpartition("/")[2]
         try:
-            outcome = f"{path}, {_copy(engines, number, snapshot, check_path(path)):,} bytes"
+            outcome = f"{path}, {_copy(engines.client[engine_id], snapshot, check_path(path)):,} bytes"
         except Exception as error:
             outcome = f"cannot copy {path.name}: {first_line(error)}"
-        yield f"engine {number}: {printable(outcome)}"
+        yield f"engine {engine_id}: {printable(outcome)}"
 
 
-def _copy(engines: Engines, number: int, source: str, path: Path) -> int:
-    view = engines.client[number]
+def _copy(view: Any, source: str, path: Path) -> int:
     with replacing(path) as temporary, temporary.open("wb") as file:
         while chunk := view.apply_sync(_read_chunk, source, file.tell(), _CHUNK_BYTES):
             file.write(chunk)
@@ -117,7 +115,7 @@ def _copy(engines: Engines, number: int, source: str, path: Path) -> int:
 
 
 def _read_chunk(path: str, offset: int, nbytes: int) -> bytes:
-    """Read a part of a file on an engine, because a snapshot can exceed the size limit of messages."""
+    """Read a part of a file on an engine. A snapshot can exceed the size limit of a message."""
     with open(path, "rb") as file:  # noqa: PTH123 (the unmodified path from the recorder)
         file.seek(offset)
         return file.read(nbytes)

@@ -1,4 +1,4 @@
-"""The client of an ipyparallel cluster: the monitored engines, and the merged reports of cells."""
+"""Monitored engines of an ipyparallel cluster, and the merged reports of their cells."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Engines:
 
     Attributes:
         last: The latest merged report; None before the first report.
-        origins: Host, process and devices of each engine by engine number.
-        notes: Reasons why engines are not monitored, by engine number.
+        origins: Identity of each monitored engine by engine ID.
+        notes: Reasons why engines are not monitored, by engine ID.
     """
 
     def __init__(self, client: Any, targets: list[int] | None, shell: Any = None) -> None:
@@ -51,17 +51,17 @@ class Engines:
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers of the selected engines that are running."""
+        """IDs of the selected engines that are running."""
         return [] if self.closed else [number for number in self.client.ids if self._is_selected(number)]
 
     @property
     def joined(self) -> list[int]:
-        """Numbers of the monitored engines."""
+        """IDs of the monitored engines that are running."""
         return [number for number in self.numbers if number in self.origins]
 
     @property
     def lost(self) -> list[int]:
-        """Numbers of the engines that were monitored and are no longer running."""
+        """IDs of the engines that were monitored and are no longer running."""
         return [number for number in sorted(self.origins.keys() - set(self.client.ids)) if self._is_selected(number)]
 
     @property
@@ -71,7 +71,7 @@ class Engines:
 
     @property
     def gone(self) -> str:
-        """Message on why no engine is available; empty if any engine is available."""
+        """Reason why no engine is available; empty if any engine is available."""
         if self.closed:
             return "the client is closed: use %gpumem engines CLIENT with an open client, or %gpumem engines off"
         return "" if self.numbers else "no engines are running: use %gpumem engines CLIENT once engines have started"
@@ -108,7 +108,7 @@ class Engines:
                     self._shell.events.unregister(event, callback)
 
     def _execute(self, code: dict[int, str], timeout: float) -> dict[int, Any]:
-        """Run code on engines and wait at most ``timeout`` seconds in total for their replies."""
+        """Run code on engines by engine ID. Wait at most ``timeout`` seconds in total for the replies."""
         end = time.monotonic() + timeout
         replies = {number: self.client[number].execute(text, silent=True, block=False) for number, text in code.items()}
         for reply in replies.values():
@@ -140,24 +140,24 @@ class Engines:
 
     @property
     def waiting(self) -> list[str]:
-        """Messages on cells that are still running, one per cell."""
+        """Messages about the cells that are still running, one per cell."""
         return [
             f"still running on engine {', '.join(map(str, submission.running))}: {code_label(submission.code)}"
             for submission in self._submissions
             if submission.running
         ]
 
-    def collect(self, *, partly: bool = False, cell: int | None = None) -> list[Ranks]:
+    def collect(self, *, include_partial: bool = False, cell: int | None = None) -> list[Ranks]:
         """Return the merged reports of cells that have finished since the last call. Each report is returned once.
 
         Args:
-            partly: Whether to include cells that are still running on an engine, if another engine has finished.
-            cell: Restricts ``partly`` to cells submitted by this cell of the notebook.
+            include_partial: Whether to include partial reports of cells that only some engines have finished.
+            cell: If given, include partial reports only of cells that this notebook cell submitted.
         """
         reports = []
         for submission in list(self._submissions):
             done = not submission.running
-            if not done and not (partly and cell in {None, submission.cell}):
+            if not done and not (include_partial and cell in {None, submission.cell}):
                 continue
             submission.wait_for_output()
             if done:
@@ -177,7 +177,7 @@ class Engines:
             for number, reply in sorted(submission.replies.items())
             if self._is_selected(number)
         )
-        for result in results:  # busy engines have joined, and devices are known once CUDA is initialized
+        for result in results:  # busy engines may have joined, and devices are known after CUDA has been initialized
             if result.report is not None and result.origin is not None:
                 self.origins[int(result.name)] = result.origin
                 self.notes.pop(int(result.name), None)
@@ -193,9 +193,9 @@ class Engines:
         cell = self._cell
         self._cell += 1
         try:
-            reports = self.collect(partly=result is not None and not result.success, cell=cell)
+            reports = self.collect(include_partial=result is not None and not result.success, cell=cell)
         except Exception as error:  # never replace the result of the user's cell
-            print(f"ipygpumem: no report from the engines: {first_line(error)}")  # noqa: T201 (in place of the report)
+            print(f"ipygpumem: cannot merge the engines' reports: {first_line(error)}")  # noqa: T201 (instead of a report)
             return
         settings = self._shell.magics_manager.registry.get("GPUMem")
         for ranks in reports:
@@ -219,7 +219,7 @@ class Engines:
         lines = [f"{many(len(self.joined), 'engine')} monitored on {many(len(hosts), 'host')}{gpus}"]
         lines += [f"engine {number} is not monitored: {note}" for number, note in sorted(self.notes.items())]
         if self.lost:
-            lines.append(f"stopped or died: engine {join_names([str(number) for number in self.lost])}")
+            lines.append(f"no longer running: engine {join_names([str(number) for number in self.lost])}")
         versions = {number: info.version for number, info in origins.items() if info.version != __version__}
         if versions:
             differing = ", ".join(f"engine {number} has {version}" for number, version in versions.items())
@@ -231,7 +231,7 @@ class Engines:
 
 
 def _should_show(ranks: Ranks, settings: Any) -> bool:
-    """Return whether to display a merged report according to the settings for the notebook's reports."""
+    """Return whether the notebook's settings for reports require displaying a merged report."""
     when = "changed" if settings is None else settings.report
     threshold = MIB if settings is None else settings.min_change
     if when != "changed":

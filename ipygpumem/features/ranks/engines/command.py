@@ -30,8 +30,8 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
         message = "no engines are monitored: use %gpumem engines CLIENT"
     else:
         message = "\n".join([str(engines), *engines.waiting])
-        for results in engines.collect(partly=True):
-            engines.show(results)
+        for ranks in engines.collect(include_partial=True):
+            engines.show(ranks)
     notebook.print(*(f"ipygpumem: {line}" for line in message.splitlines()))
 
 
@@ -42,8 +42,8 @@ ENGINES = Command(
         Option(
             ("client",),
             "CLIENT",
-            "an ipyparallel.Client or a direct view: each %%px cell then displays one merged report; off stops the "
-            "monitoring; without an argument, list the monitored engines and the running cells",
+            "an ipyparallel.Client or a direct view, whose %%px cells then display one merged report; off stops the "
+            "monitoring; without an argument, the monitored engines and the running cells are listed",
             many=True,
             usage="[CLIENT]",
         ),

@@ -1,4 +1,4 @@
-"""Start and stop monitoring engines: ``enable(client)`` and ``disable()``."""
+"""Functions that start and stop the monitoring of engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipygpumem.measurement.runtime import current
 
 
 class _ActiveEngines:
-    """The monitored engines, a part of the runtime's state."""
+    """The monitored engines as part of the runtime's state."""
 
     engines: Engines | None = None
 
@@ -23,15 +23,15 @@ class _ActiveEngines:
 
 
 def active() -> Engines | None:
-    """Return the monitored engines; None if there are none."""
+    """Return the monitored engines, or None if no engines are monitored."""
     return current().state(_ActiveEngines).engines
 
 
 def enable(target: Any, *, timeout: float = 60) -> Engines:
     """Load ipygpumem on every engine, so that each ``%%px`` cell displays one merged report.
 
-    This includes cells run with ``%autopx``, but not code sent through a broadcast view, whose replies do not identify
-    their engines.
+    This includes cells run with ``%autopx``, but not code sent through a broadcast view, because its replies do not
+    identify their engines.
 
     Args:
         target: An ``ipyparallel.Client``, or a direct view of some of its engines. With a client, engines that start
@@ -39,8 +39,8 @@ def enable(target: Any, *, timeout: float = 60) -> Engines:
         timeout: Seconds to wait for busy engines.
 
     Returns:
-        The engines. ``print`` lists the monitored engines, and the reasons why others are not monitored. In a script,
-        `Engines.collect` returns the merged reports.
+        The engines. Printing them lists the monitored engines and the reasons why other engines are not monitored. In
+        a script, `Engines.collect` returns the merged reports.
 
     Raises:
         OptionError: ipyparallel is not installed, or the target is not a client or view with running engines.
@@ -62,11 +62,11 @@ def disable() -> None:
 
 
 def _client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
-    """Return the client of a client or view, and the engine numbers of the view; None for all, also future engines."""
+    """Return ``(client, engine_ids)`` for a client or view. The IDs are None for all present and future engines."""
     try:
         parallel = import_module("ipyparallel")
     except ImportError:
-        raise OptionError("engines need ipyparallel: pip install ipygpumem[parallel]") from None
+        raise OptionError("monitoring engines requires ipyparallel: pip install ipygpumem[parallel]") from None
     if isinstance(target, parallel.Client):
         return target, None
     if isinstance(target, parallel.Cluster):

@@ -1,4 +1,4 @@
-"""A cell submitted to several engines, and the reports in their replies."""
+"""Cells that were submitted to several engines, and the reports in the engines' replies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEY = "ipygpumem"
-"""Key of the data published by an engine. Further measurements in a cell append a number to the key."""
+"""Key of the data that an engine publishes. A number is appended to the key of each report."""
 _OUTPUT_TIMEOUT = 1.0
 
 
 @dataclass(slots=True)
 class Submission:
-    """A cell on several engines. ``reported`` contains the engines that are already part of a merged report."""
+    """A cell submitted to several engines.
+
+    Attributes:
+        code: Code of the cell.
+        cell: Index of the notebook cell that submitted it.
+        replies: Reply of each engine by engine ID, as an ``ipyparallel.AsyncResult``.
+        reported: IDs of the engines whose reports have already been merged.
+    """
 
     code: str
     cell: int = 0
@@ -29,28 +36,28 @@ class Submission:
 
     @property
     def running(self) -> list[int]:
-        """Numbers of the engines that have neither replied nor died."""
+        """IDs of the engines that have neither replied nor died."""
         return [number for number, reply in sorted(self.replies.items()) if not reply.done()]
 
     @property
     def has_report(self) -> bool:
-        """Whether any engine has sent a report. False if all engines rejected the cell's options without running it."""
+        """Whether any engine has sent a report and not all engines have rejected the options of the cell."""
         replies = self.replies.values()
         return any(map(_messages, replies)) and not all(map(_is_rejection, replies))
 
     def update(self) -> bool:
-        """Mark all finished engines as reported, and return whether any of them is new."""
+        """Mark all finished engines as reported, and return whether any of them was not reported before."""
         finished = {number for number, reply in self.replies.items() if reply.done()}
         new, self.reported = finished - self.reported, finished
         return bool(new)
 
     def wait_for_output(self) -> None:
-        """Wait at most one second for data from finished engines, which is sent separately from their replies."""
+        """Wait at most one second for the data of finished engines, which they send separately from their replies."""
         wait([reply.output for reply in self.replies.values() if reply.done() and not _died(reply)], _OUTPUT_TIMEOUT)
 
 
 def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], notes: Mapping[int, str]) -> RankResult:
-    """Return the result of one engine from its reply; see `Engines` for ``origins`` and ``notes``."""
+    """Return the result of one engine from its reply. ``origins`` and ``notes`` are those of `Engines`."""
     name, origin = str(number), origins.get(number)
     messages = _messages(reply)
     if messages:
@@ -70,7 +77,7 @@ def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], note
 
 
 def joined_engine(reply: Any) -> RankInfo | str:
-    """Return the process of an engine from its reply to the join request, or the reason why it has not joined."""
+    """Return the identity of an engine from its reply to the join request, or the reason why it has not joined."""
     if not reply.done():
         return "busy: it joins once it is idle"
     reply.wait_for_output(1)
@@ -95,15 +102,14 @@ def _join_error(error: Exception) -> str:
 
 
 def _messages(reply: Any) -> list[str]:
-    """Return the reports in the data published by an engine, oldest first."""
+    """Return the reports that an engine has published as JSON, oldest first."""
     data = reply.output.metadata.get("data") or {}
     keys = [key for key in data if isinstance(key, str) and key.startswith(KEY) and isinstance(data[key], str)]
     return [data[key] for key in sorted(keys, key=lambda key: (len(key), key))]
 
 
 def _died(reply: Any) -> bool:
-    """Return whether the engine has died. In this case the client creates the reply."""
-    result = _result(reply)
+    result = _result(reply)  # the client creates the reply of an engine that has died
     return "EngineError" in {type(result).__name__, getattr(result, "ename", "")}
 
 
@@ -114,5 +120,4 @@ def _is_rejection(reply: Any) -> bool:
 
 
 def _result(reply: Any) -> Any:
-    """Return the result or exception of a reply; None if the engine is still running."""
     return (reply.exception() or reply.result()) if reply.done() else None

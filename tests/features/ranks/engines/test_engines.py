@@ -120,7 +120,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "died, while running the cell" in text
     _, text = run(shell, "%gpumem engines")
     assert "3 engines monitored" in text
-    assert "stopped or died: engine 3" in text
+    assert "no longer running: engine 3" in text
 
     check_partial_report(shell, client)
     check_nested_cell(shell)
@@ -170,11 +170,11 @@ def check_partial_report(shell, client):
         "%%px --noblock --targets 0:2\nimport time\nt = os.urandom(8 << 20)\nif rank_and_world()[0]: time.sleep(4)",
     )
     time.sleep(2)
-    (ranks,) = engines.collect(partly=True)
+    (ranks,) = engines.collect(include_partial=True)
     assert [member.state for member in ranks.members] == ["done", "late"]
     assert "still running" in str(ranks)
-    assert "started after the first" not in str(ranks), "the start of the other engine is unknown"
-    assert engines.collect(partly=True) == [], "each report is returned once"
+    assert "started after the first engine" not in str(ranks), "the start of the other engine is unknown"
+    assert engines.collect(include_partial=True) == [], "each report is returned once"
     assert "engines on" not in run(shell, "1 / 0")[1], "no report below a cell that sends nothing to the engines"
     client.wait(timeout=30)
     (ranks,) = engines.collect()
@@ -269,7 +269,7 @@ def test_invalid_arguments(shell, line, message):
         ("--limit xx", "'xx' is not a size"),
         ("--limit-host=-1", "a limit cannot be negative"),
         ("-d xx", "'xx' is not a device: use cuda:0 or 0"),
-        ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot create the folder"),
+        ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot create the directory"),
     ],
 )
 def test_options_are_checked_before_anything_is_sent(shell, monkeypatch, tmp_path, options, message):
@@ -337,10 +337,10 @@ if rank_and_world()[0] == 2:
         64 * MIB,
     ]
     assert [len(member.peaks) for member in ranks.members] == [1] * ENGINES
-    assert (ranks.difference.odd, ranks.difference.alike) == ("2", 3)
+    assert (ranks.difference.outlier, ranks.difference.alike) == ("2", 3)
     ((label, typical, excess),) = ranks.difference.lines
     assert "odd()" in label and (typical, excess) == (0, 32 * MIB)
-    assert "engine 2 differs most, engine 0 is the most typical" in text
+    assert "engine 2 deviates most, engine 0 is the most typical" in text
     assert "shared by 2 processes, counted once" in text
     names = [f"run_{number}.pickle" for number in range(ENGINES)]
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == names
@@ -348,4 +348,4 @@ if rank_and_world()[0] == 2:
 
     # the files alone give the same result
     _, text = run(shell, "%gpumem ranks here")
-    assert "rank 2 differs most, rank 0 is the most typical" in text
+    assert "rank 2 deviates most, rank 0 is the most typical" in text
