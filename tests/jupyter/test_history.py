@@ -65,13 +65,13 @@ def test_sorted_and_paged(session):
         ("-n none", "%gpumem history: argument -n/--top: must be a positive integer, got 'none'"),
         ("--page 0", "%gpumem history: argument --page: must be a positive integer, got '0'"),
         ("--page ²", "%gpumem history: argument --page: must be a positive integer, got '²'"),
-        ("a b", "%gpumem history: only one file can be shown: use %gpumem compare to compare two"),
+        ("a b", "%gpumem history: only one file can be displayed: use %gpumem compare to compare two files"),
         ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
         ("-d xx", "%gpumem history: 'xx' is not a device: use cuda:0 or 0"),
-        ("-d cuda:9", "%gpumem history: no measurements of cuda:9; measured devices: cuda:0"),
-        ("-d 0,9,host", "%gpumem history: no measurements of cuda:9, host; measured devices: cuda:0"),
-        ("--plot --by peak", "%gpumem history: --plot draws all cells in execution order: omit --by"),
-        ("--plot --page 2", "%gpumem history: --plot draws all cells in execution order: omit --by"),
+        ("-d cuda:9", "%gpumem history: no measurements on cuda:9; measured devices: cuda:0"),
+        ("-d 0,9,host", "%gpumem history: no measurements on cuda:9, host; measured devices: cuda:0"),
+        ("--plot --by peak", "%gpumem history: --plot displays all cells in execution order: omit --by"),
+        ("--plot --page 2", "%gpumem history: --plot displays all cells in execution order: omit --by"),
         ("--fast", "%gpumem history: unrecognized arguments: --fast"),
     ],
 )
@@ -189,8 +189,8 @@ def test_log_failure_is_reported_once(gpu_notebook, tmp_path):
     first, second = gpu_notebook.run(allocate(5)), gpu_notebook.run(allocate(6))
     assert first.success and len(first.displays) == 1
     assert first.stderr == (
-        f"ipygpumem: cannot write the log {folder}/s.jsonl: No such file or directory. "
-        "Reports are kept and written when possible\n"
+        f"ipygpumem: cannot write the log {folder}/s.jsonl: No such file or directory; "
+        "reports are kept until the log is writable\n"
     )
     assert second.stderr == ""
     folder.mkdir()
@@ -253,7 +253,7 @@ def test_comparison_of_two_runs(session, tmp_path):
     assert "earlier run" not in result.text
     (rerun,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
     logs[1].write_text(f"{logs[1].read_text()}{rerun}\n")
-    note = "b.jsonl: 1 earlier run of repeated cells not compared, only the last run"
+    note = "b.jsonl: only the last run of each cell is compared (skipped: 1 earlier run)"
     assert note in session.run(f"%gpumem compare {logs[0]} {logs[1]}").text
     with logs[0].open("a") as file:
         file.write("half")

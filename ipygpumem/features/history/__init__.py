@@ -1,1 +1,1 @@
-"""The measurements of a session, a log or a notebook over time."""
+"""History and comparison of the measurements in sessions, logs and executed notebooks."""

@@ -1,4 +1,4 @@
-"""The ``history``, ``notebook`` and ``compare`` commands for sessions, logs and executed notebooks."""
+"""The commands ``history``, ``notebook`` and ``compare`` for sessions, logs and executed notebooks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMPARED = ("held", "peak", "outside", "seconds")
 def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     page, devices = _page(arguments), device_names(arguments.device or ())
     if len(arguments.files) > 1:
-        raise OptionError("only one file can be shown: use %gpumem compare to compare two")
+        raise OptionError("only one file can be displayed: use %gpumem compare to compare two files")
     if arguments.files:
         rows = read_rows(notebook.expand(arguments.files[0]))
     else:
@@ -52,7 +52,7 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 def _page(arguments: argparse.Namespace) -> TablePage:
     if arguments.plot and (arguments.by or arguments.page or arguments.top):
-        raise OptionError("--plot draws all cells in execution order: omit --by, -n and --page")
+        raise OptionError("--plot displays all cells in execution order: omit --by, -n and --page")
     return TablePage(arguments.by or "in", arguments.page or 1, arguments.top or PAGE)
 
 
@@ -81,7 +81,7 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = re
             write_file(check_path(arguments.plot, "plot", "history.png"), image.png)
             print_lines(f"{arguments.plot}: {image.text}")
         elif not selected and rows.name.endswith(".ipynb"):
-            print_lines(f"{rows.name}: no output contains measurements: run the notebook with %load_ext ipygpumem")
+            print_lines(f"{rows.name}: no output contains measurements; run the notebook with %load_ext ipygpumem")
         else:
             print_lines(*([""] if number else []), text_tables(history_tables(selected, page, title=rows.name)))
     return status
@@ -102,8 +102,8 @@ def _compare_magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     paths = [notebook.expand(path) for path in (arguments.before, arguments.after)]
     before, after = map(read_rows, paths)
     notebook.cells.claim()
-    pairs, earlier = pair_rows(before.rows, after.rows)
-    notebook.show_tables(comparison_tables(pairs, arguments.by, short_names(*paths), earlier))
+    pairs, skipped = pair_rows(before.rows, after.rows)
+    notebook.show_tables(comparison_tables(pairs, arguments.by, short_names(*paths), skipped))
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in (*before.faults, *after.faults)))
 
 
@@ -111,12 +111,12 @@ def _compare_shell(arguments: argparse.Namespace) -> int:
     before, after = _read(arguments.before), _read(arguments.after)
     if before is None or after is None:
         return BAD_FILE
-    pairs, earlier = pair_rows(before.rows, after.rows)
+    pairs, skipped = pair_rows(before.rows, after.rows)
     if arguments.json:
         print_json({"a": arguments.before, "b": arguments.after, "cells": [_pair_to_dict(pair) for pair in pairs]})
     else:
         names = short_names(arguments.before, arguments.after)
-        print_lines(text_tables(comparison_tables(pairs, arguments.by, names, earlier)))
+        print_lines(text_tables(comparison_tables(pairs, arguments.by, names, skipped)))
     return BAD_FILE if before.faults or after.faults else 0
 
 
@@ -140,7 +140,7 @@ def _options(file_help: str) -> tuple[Option, ...]:
         _by("this column"),
         DEVICE,
         Option(("-n", "--top"), "N", f"number of rows per page (default: {PAGE})", type=positive),
-        Option(("--page",), "N", "page to show; the default, 1, contains the newest or largest rows", type=positive),
+        Option(("--page",), "N", "page number (default: 1, which has the newest or largest rows)", type=positive),
         Option(("--plot",), None, "plot the memory usage and the peak of each cell", only="magic"),
         Option(("--plot",), "OUT.png", "plot the memory usage and the peak of each cell of one file", only="shell"),
         HELP,
@@ -149,7 +149,7 @@ def _options(file_help: str) -> tuple[Option, ...]:
 
 HISTORY = Command(
     "history",
-    "list all measured cells: held, peak, outside PyTorch, time",
+    "list all measured cells with held and peak memory, memory outside PyTorch and time",
     _options("a log (GPUMem.log) or an executed notebook (default in a notebook: this session)"),
     _magic,
     _shell,
@@ -165,8 +165,8 @@ COMPARE = Command(
     "compare two runs of a notebook, cell by cell",
     (
         Option(("before",), "A", "a log (GPUMem.log) or an executed notebook", path=True),
-        Option(("after",), "B", "a log or notebook to compare with A", path=True),
-        _by("the change of this column", "in"),
+        Option(("after",), "B", "a log or an executed notebook to compare with A", path=True),
+        _by("the change in this column", "in"),
         HELP,
     ),
     _compare_magic,

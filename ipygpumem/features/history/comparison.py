@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from ipygpumem.core.units import VISIBLE, difference, duration, signed
 from ipygpumem.features.history.model import report_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
     from ipygpumem.features.history.model import ReportRow
@@ -22,9 +23,12 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """The rows of the same code on the same device in two runs. A row is None if the run does not contain the code.
+    """Rows for the same code and device in two runs.
 
-    ``row`` is the row of the second run, or of the first run if the second does not contain the code.
+    Attributes:
+        row: Row of the second run, or that of the first run if the second run does not contain the code.
+        before: Row of the first run; None if that run does not contain the code.
+        after: Row of the second run; None if that run does not contain the code.
     """
 
     row: ReportRow
@@ -32,32 +36,42 @@ class RowPair:
     after: ReportRow | None
 
     def change(self, name: str) -> Any:
-        """Return the difference of a field in bytes or seconds; None if the field is unknown in one of the runs."""
+        """Return the change in a field in bytes or seconds, or None if the field is unknown in one of the runs."""
         return difference(getattr(self.before, name, None), getattr(self.after, name, None))
 
 
 def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[list[RowPair], tuple[int, int]]:
-    """Return ``(pairs, (before_earlier, after_earlier))``, where the latter are the numbers of runs skipped.
+    """Match the rows of two runs.
 
-    Cells are matched by the front end's cell id if the runs have ids in common, otherwise by In number (recreated or
-    converted notebooks have different ids). Code outside cells is matched by position. If a cell ran more than once,
-    only its last run is compared; if several kernels wrote to one log, the run in the last of these kernels. Pairs
-    are in the order of the second run, followed by rows that only the first run contains.
+    Cells are matched by the front end's cell ID if the runs have IDs in common, otherwise by In number, because
+    recreated or converted notebooks have different IDs. Code outside cells is matched by its position in the run. If a
+    cell ran more than once, only its last run is compared.
+
+    Returns:
+        ``(pairs, (skipped_before, skipped_after))``: the pairs in the order of the second run, followed by those that
+        only the first run contains, and the number of skipped cell runs in ``before`` and ``after``.
     """
     by_id = not {row.cell_id for row in before if row.cell_id}.isdisjoint(row.cell_id for row in after)
-    first, before_earlier = _last_runs(before, by_id=by_id)
-    second, after_earlier = _last_runs(after, by_id=by_id)
+    first, skipped_before = _last_runs(before, by_id=by_id)
+    second, skipped_after = _last_runs(after, by_id=by_id)
     pairs = [RowPair(row, first.get(key), row) for key, row in second.items()]
     pairs += [RowPair(row, row, None) for key, row in first.items() if key not in second]
-    return pairs, (before_earlier, after_earlier)
+    return pairs, (skipped_before, skipped_after)
 
 
 def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int]:
-    """Return each cell's last run, by cell, device and position in the run, with the number of earlier runs."""
-    runs = []
-    for kernel, row in _kernels(rows):
+    """Return the rows of each cell's last run by cell, device and position, together with the number of skipped runs.
+
+    Another kernel has continued the log where the In numbers start again.
+    """
+    runs, kernel, next_number = [], 0, math.inf
+    for row in reversed(rows):  # reports of code inside a cell precede the report of the cell
+        if row.cell is not None:
+            kernel -= row.cell > next_number
+            next_number = row.cell
         cell = row.cell_id if by_id and row.cell_id else row.cell
         runs.append((cell, (kernel, row.cell), row))
+    runs.reverse()
     last = {cell: run for cell, run, _ in runs}
     counts: Counter[tuple[object, str]] = Counter()
     keyed: _RunRows = {}
@@ -65,31 +79,22 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
         if run == last[cell]:
             counts[cell, row.device] += 1
             keyed[cell, row.device, counts[cell, row.device]] = row
-    earlier = {(cell, run) for cell, run, row in runs if run != last[cell] and row.cell is not None}
-    return keyed, len(earlier)
-
-
-def _kernels(rows: Sequence[ReportRow]) -> Iterator[tuple[int, ReportRow]]:
-    """Yield rows with kernel numbers. If In numbers start again, another kernel has continued the log."""
-    kernel, last_number = 0, 0
-    pending: list[ReportRow] = []  # reports of code inside a cell precede the report of the cell
-    for row in rows:
-        pending.append(row)
-        if row.cell is not None:
-            kernel += row.cell < last_number
-            last_number = row.cell
-            yield from ((kernel, pending_row) for pending_row in pending)
-            pending = []
-    yield from ((kernel, row) for row in pending)
+    skipped = {(cell, run) for cell, run, row in runs if run != last[cell] and row.cell is not None}
+    return keyed, len(skipped)
 
 
 def last_run(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
-    """Describe the previous run of a cell if a value differs by at least ``threshold`` bytes or ``always`` is true."""
+    """Describe the previous run of a cell if a value differs by at least ``threshold`` bytes or ``always`` is true.
+
+    Return None otherwise, or if the runs used different devices.
+    """
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
     parts = []
     for before, now in pairs:
-        values = {name: (getattr(before, name), getattr(now, name)) for name in _PATTERNS if _exact(before, now, name)}
+        values = {
+            name: (getattr(before, name), getattr(now, name)) for name in _PATTERNS if _is_exact(before, now, name)
+        }
         if any(abs(new - old) >= max(threshold, VISIBLE) for old, new in values.values()):
             labels = [
                 _PATTERNS[name].format(signed(old) if abs(old) >= VISIBLE else "0")
@@ -103,8 +108,8 @@ def last_run(report: Report, earlier: Report, threshold: int, *, always: bool = 
     return f"{title}: the same, {duration(earlier.seconds)}" if always and pairs else None
 
 
-def _exact(before: ReportRow, now: ReportRow, name: str) -> bool:
-    """Return whether both values are known and exact; bounds and device-wide values cannot be compared."""
+def _is_exact(before: ReportRow, now: ReportRow, name: str) -> bool:
+    """Return whether the values are comparable, that is, neither unknown nor a bound nor device-wide."""
     return all(
         getattr(row, name) is not None and getattr(row, f"{name}_trust", "exact") == "exact" for row in (before, now)
     )

@@ -31,7 +31,14 @@ _NOTEBOOK_FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class ReportRows:
-    """The rows of one session, with messages about skipped parts of the file and the number of discarded reports."""
+    """Rows of one session, log or notebook.
+
+    Attributes:
+        name: Name of the file or description of the session.
+        rows: Rows in execution order.
+        faults: Messages about skipped parts of the file.
+        dropped: Number of older reports that the session has discarded.
+    """
 
     name: str
     rows: Sequence[ReportRow]
@@ -40,10 +47,10 @@ class ReportRows:
 
 
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
-    """Yield the reports of a file one by one.
+    """Yield the reports in a log or a JSON list.
 
-    Invalid lines are skipped, and a message about each is appended to ``faults``. If ``faults`` is None, they raise
-    `ReportError`. Error messages start with the file name.
+    Invalid reports are skipped, and a message about each is appended to ``faults``. If ``faults`` is None, they raise
+    `ReportError`.
     """
     name = printable(os.fsdecode(path))
     with open_regular_file(path) as file:
@@ -83,13 +90,13 @@ def _list_items(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
 def parse_json(text: bytes) -> Any:
     """Parse JSON; raise `ReportError` if it is invalid, contains NaN or infinity, or exceeds `_MAX_JSON_BYTES`."""
     if len(text) > _MAX_JSON_BYTES:
-        raise ReportError(f"larger than {size(_MAX_JSON_BYTES)}")
+        raise ReportError(f"the file is larger than {size(_MAX_JSON_BYTES)}")
     try:
         return json.loads(text.decode("utf-8-sig").rstrip(), parse_constant=_reject_constant)
     except UnicodeDecodeError:
         raise ReportError("not UTF-8 text") from None
     except RecursionError:
-        raise ReportError("JSON nested too deeply") from None
+        raise ReportError("the JSON data is nested too deeply") from None
     except json.JSONDecodeError as error:
         truncated = error.pos >= len(error.doc) > 0 or error.msg.startswith("Unterminated string")
         raise ReportError("incomplete JSON" if truncated else f"invalid JSON: {error.msg}") from None
@@ -98,11 +105,11 @@ def parse_json(text: bytes) -> Any:
 
 
 def _reject_constant(constant: str) -> NoReturn:
-    raise ReportError(f"invalid JSON: {constant} is not a number")
+    raise ReportError(f"invalid JSON: {constant} is not allowed")
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a regular file for reading; raise `ReportError` with the file name if that is not possible."""
+    """Open a regular file for reading in binary mode; raise `ReportError` if that is not possible."""
     text = os.fsdecode(path)
     name = printable(text)
     try:
@@ -140,7 +147,6 @@ def read_rows(path: str | os.PathLike[str]) -> ReportRows:
 
 
 def _is_notebook(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is a notebook, based on its extension or its first bytes."""
     if os.fsdecode(path).lower().endswith(".ipynb"):
         return True
     with open_regular_file(path) as file:
@@ -164,7 +170,7 @@ def read_notebook(path: str | os.PathLike[str]) -> ReportRows:
 def _notebook_rows(data: Any, faults: list[str]) -> Iterator[ReportRow]:
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list) or data.get("nbformat") != _NOTEBOOK_FORMAT:
-        raise ReportError("not a notebook in format 4")
+        raise ReportError("not a notebook in nbformat 4")
     for number, cell in enumerate(cells, 1):
         if not isinstance(cell, dict):
             faults.append(f"cell {number} is not a JSON object")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.core.files import check_path
+from ipygpumem.core.units import many
 from ipygpumem.features.history.load import starts_with_report
 
 if TYPE_CHECKING:
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
 _MAX_UNWRITTEN = 1000
-"""Maximum number of reports kept while the file cannot be written, for example because the disk is full."""
+"""Maximum number of reports kept in memory while the log is not writable, for example because the disk is full."""
 
 
 class ReportLog:
     """A log file to which reports are appended. Several processes can append to the same file.
 
-    Raises `OptionError` if the file cannot be written or contains data other than reports.
+    Raises:
+        OptionError: The file cannot be written or contains data other than reports.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -39,7 +41,7 @@ class ReportLog:
             raise OptionError(f"{path} is not a log: reports can be appended only to a new file or an existing log")
 
     def write(self, report: Report) -> None:
-        """Append a report. Errors are printed once instead of raised, and the report is written with the next one."""
+        """Append a report. If that is not possible, print a warning and try again with the next report."""
         if len(self._unwritten) == _MAX_UNWRITTEN:
             self._dropped += 1
         self._unwritten.append(f"{report.to_json()}\n".encode())
@@ -49,10 +51,10 @@ class ReportLog:
             reason = error.strerror or str(error)
             if reason != self._last_error:
                 self._last_error = reason
-                _warn(f"cannot write the log {self.path}: {reason}. Reports are kept and written when possible")
+                _warn(f"cannot write the log {self.path}: {reason}; reports are kept until the log is writable")
             return
         if self._dropped:
-            _warn(f"the log {self.path} lacks {self._dropped:,} reports, because it was not writable for too long")
+            _warn(f"the log {self.path} lacks {many(self._dropped, 'report')} because it was not writable for too long")
         self._unwritten.clear()
         self._last_error, self._dropped = "", 0
 
@@ -63,7 +65,7 @@ def _warn(text: str) -> None:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append complete lines; if this raises `OSError`, the file is restored."""
+    """Append complete lines. Before this raises `OSError`, the file is restored."""
     with path.open("a+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size:

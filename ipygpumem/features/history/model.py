@@ -1,6 +1,6 @@
-"""Reports as flat rows, one per device, for histories, comparisons, plots and exports.
+"""Flat rows of reports, one per device, for histories, comparisons, plots and exports.
 
-The rows are also stored in the metadata of the notebook output of a report, in at most 2 kB (see core/FORMAT.md).
+A summary of the rows is also stored in the metadata of the report's notebook output; core/FORMAT.md describes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MIME = "application/vnd.ipygpumem+json"
 LIMIT = 2048
-"""Maximum size of the summary as UTF-8 encoded JSON, in bytes."""
+"""Maximum size of a summary as UTF-8 encoded JSON, in bytes."""
 _SCHEMA = 1
 
 _REPORT_FIELDS = ("cell", "cell_id", "code", "time", "seconds", "success")
@@ -39,17 +39,19 @@ _SUMMARY_FIELDS = (*_SUMMARY_CHANGES, *_USAGE, "ooms", "started")
 class ReportRow:
     """One measurement on one device. Sizes are in bytes; unknown values are None.
 
+    Attributes that are not listed have the same meaning as in `Report` and `DeviceReport`.
+
     Attributes:
         cell: In number; None for code that does not run in a numbered cell.
-        cell_id: Cell id assigned by the front end, which stays the same in every run.
-        time: Start of the measurement, in seconds since the Unix epoch.
+        cell_id: Cell ID assigned by the front end, which stays the same in every run.
+        time: Start of the measurement in seconds since the Unix epoch.
         device: Device name such as ``cuda:0``, or ``host`` for the resident memory of the process.
-        held: Change in allocated memory. The fields up to ``unattributed`` are also changes.
-        peak: Peak of allocated memory, relative to the start.
         peak_trust: ``exact``, ``bound`` (upper bound) or ``unknown``.
         outside_trust: ``exact``, ``device`` (may include other processes) or ``unknown``.
-        allocated: Allocated memory at the end. ``cache`` (with pending blocks), ``outside_level`` and ``others_level``
-            (with unattributed memory) are also values at the end.
+        allocated: Allocated memory at the end.
+        cache: Cached memory at the end, including pending blocks.
+        outside_level: Memory outside PyTorch at the end.
+        others_level: Memory of other processes at the end, including unattributed memory.
         capacity: Memory of the device that is available to programs.
         retries: Number of allocations for which PyTorch first had to release its cache.
         started: Whether this measurement created the process's CUDA context on the device.
@@ -101,7 +103,7 @@ _READER = DataReader({"Trust": Trust})
 
 
 def report_rows(report: Report) -> list[ReportRow]:
-    """Return a row for each device that this process uses, or one for the host if it uses none."""
+    """Return a row for each device that this process uses, or a row for the host if it uses no device."""
     used = [device for device in report.devices.values() if device.before.context or device.after.context]
     common = {name: getattr(report, name) for name in _REPORT_FIELDS}
     host = report.host
@@ -114,7 +116,7 @@ def report_rows(report: Report) -> list[ReportRow]:
 
 
 def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
-    """Return the rows of the devices that changed in each report, or its first row if none changed."""
+    """Return the rows of the devices that changed in each report. If none changed, include the report's first row."""
     rows = []
     for report in reports:
         all_rows = report_rows(report)
@@ -144,7 +146,7 @@ def output_metadata(report: Report) -> dict[str, Any]:
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """Return a report as JSON-compatible data. If not all devices fit, those with the largest changes are included."""
+    """Return a summary as JSON-compatible data. Devices with small changes are omitted if it would exceed `LIMIT`."""
     rows = sorted(report_rows(report), key=_largest_change, reverse=True)
     devices = {row.device: _known_values(row) for row in rows}
     data: dict[str, Any] = {
@@ -169,7 +171,6 @@ def _largest_change(row: ReportRow) -> int:
 
 
 def _known_values(row: ReportRow) -> dict[str, Any]:
-    """Return the known values of a device; default values are omitted to save space."""
     values = {name: value for name in _SUMMARY_FIELDS if (value := getattr(row, name)) != getattr(_UNCHANGED, name)}
     for name, trust in (("peak", "bound"), ("outside", "device")):
         if getattr(row, f"{name}_trust") == trust:
@@ -182,7 +183,7 @@ def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") 
     check_schema(mapping(data, ""), _SCHEMA)
     devices = mapping(data.get("devices"), "devices")
     if not devices:
-        raise ReportError("devices is empty")
+        raise ReportError("devices must not be empty")
     common = {name: data[name] for name in _SUMMARY_REPORT_FIELDS if name in data}
     rows = []
     for name, device in devices.items():

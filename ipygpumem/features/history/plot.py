@@ -1,4 +1,4 @@
-"""Static plot of a session: memory usage after each measurement, peaks and capacity, per device."""
+"""Static plot of a session: memory usage after each measurement, peaks and capacity of each device."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ _USAGE = {
     "allocated": ("#3b82f6", "tensors"),
     "cache": ("#93c5fd", "PyTorch's cache"),
 }
-"""Row fields from bottom to top. In this order, the peak of tensors shows how close the device was to its capacity."""
+"""Colors and labels of row fields, from bottom to top. Tensors are drawn above the memory of other processes and memory
+outside PyTorch, so that their peak shows how close the device was to its capacity."""
 _HOST_USAGE = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
 class _DevicePanel:
-    """The measurements of one device in execution order."""
+    """Data of the plot for one device, with the measurements in execution order."""
 
     def __init__(self, device: str, rows: Sequence[ReportRow]) -> None:
         self.device, self.rows = device, rows
@@ -58,9 +59,12 @@ class _DevicePanel:
 
 
 def history_plot(rows: Sequence[ReportRow], title: str) -> PngImage:
-    """Draw a plot for each device with a bar for each measurement; raise `OptionError` without matplotlib.
+    """Draw a plot for each device, with a bar for each measurement.
 
     If there are more measurements than pixels, each pixel column shows the highest of its measurements.
+
+    Raises:
+        OptionError: matplotlib is not installed.
     """
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]

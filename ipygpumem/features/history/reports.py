@@ -1,4 +1,4 @@
-"""The list of a session's reports, and its conversion to tables and files."""
+"""Lists of reports that can be converted to data frames and written to files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Outcome
 
 MAX_REPORTS = 10_000
-"""Maximum number of reports that a session keeps, about 30 MB. Logs are not limited."""
+"""Maximum number of reports that a session keeps, which require about 30 MB. Logs are not limited."""
 _MAX_DETAILED = 100
 """Maximum number of reports that keep their lines and modules, which can be 1000 times as large as the other data."""
 _MAX_REPORTS_PER_RUN = 50
@@ -36,24 +36,24 @@ _Path = str | os.PathLike[str]
 
 _TYPES = {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(ReportRow)}
 COLUMNS = tuple(_TYPES)
-"""Table columns, which are the fields of `ReportRow`, in bytes and seconds; empty if unknown."""
+"""Table columns, which are the fields of `ReportRow`."""
 _PANDAS_TYPES = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "object", "Trust": "object"}
 
 
 class Reports(Sequence["Report"]):
     """A list of reports with lookup by cell: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
 
-    A session keeps its 10,000 newest reports (``limit``), and the lines and modules of its 100 newest reports.
+    A session keeps its 10,000 newest reports, and the lines and modules of its 100 newest reports.
 
     Attributes:
         dropped: Number of older reports that have been discarded.
-        faults: Messages about skipped lines, if the reports were loaded from a file.
+        faults: Messages about skipped reports if the list was loaded from a file.
     """
 
     def __init__(self, reports: Iterable[Report] = (), *, limit: int | None = MAX_REPORTS) -> None:
         self._reports: deque[Report] = deque()
         self._runs: dict[str, tuple[list[Report], list[Report]]] = {}
-        """Reports of the current and the previous run of each cell, by cell id."""
+        """Reports of the current and of the previous run of each cell, by cell ID."""
         self._log: ReportLog | None = None
         self._limit = limit
         self.dropped = 0
@@ -71,7 +71,7 @@ class Reports(Sequence["Report"]):
                 current.append(report)
         if self._limit is not None:
             if len(reports) > self._limit:
-                self._release(reports.popleft())
+                self._remove_from_runs(reports.popleft())
                 self.dropped += 1
             if len(reports) > _MAX_DETAILED:
                 self._strip_details(len(reports) - _MAX_DETAILED - 1)
@@ -81,20 +81,20 @@ class Reports(Sequence["Report"]):
     def _strip_details(self, index: int) -> None:
         report = self._reports[index]
         if report.lines or report.modules:
-            self._release(report)
+            self._remove_from_runs(report)
             self._reports[index] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
-        """Return ``(current, previous)``: the reports of a report's run of the cell and of the run before."""
+        """Return ``(current, previous)``: the reports of the report's run of its cell and those of the run before."""
         current, previous = self._runs.get(report.cell_id or "", ([], []))
         return ([], current) if current and current[-1].cell != report.cell else (current, previous)
 
-    def _release(self, report: Report) -> None:
+    def _remove_from_runs(self, report: Report) -> None:
         for reports in self._runs.get(report.cell_id or "", ()):
             reports[:] = [stored for stored in reports if stored is not report]
 
     def earlier(self, report: Report) -> Report | None:
-        """Return the report of the same measurement in the previous run of its cell; None if there is none.
+        """Return the report of the same measurement in the previous run of its cell, or None if there is none.
 
         Call this before `append`, because the n-th report of a run corresponds to the n-th of the previous run.
         """
@@ -103,7 +103,7 @@ class Reports(Sequence["Report"]):
 
     @property
     def log(self) -> str | None:
-        """File to which each new report is appended as one line of JSON; None for no file.
+        """Path of the file to which each new report is appended as one line of JSON; None if there is no log.
 
         Raises:
             OptionError: On assignment, if the file cannot be written or contains data other than reports.
@@ -128,7 +128,7 @@ class Reports(Sequence["Report"]):
         return list(self._reports)[index] if isinstance(index, slice) else self._reports[index]
 
     def cell(self, key: int | str) -> Report:
-        """Return the newest report of a cell, by In number or by the front end's cell id.
+        """Return the newest report of a cell, which is identified by its In number or the front end's cell ID.
 
         Raises:
             KeyError: There is no report of the cell.
@@ -136,14 +136,14 @@ class Reports(Sequence["Report"]):
         for report in reversed(self._reports):
             if key is not None and key in (report.cell, report.cell_id):
                 return report
-        raise KeyError(f"no report of cell {key!r}")
+        raise KeyError(f"no report for cell {key!r}")
 
     def rows(self) -> list[ReportRow]:
         """Return one row per report and device."""
         return [row for report in self for row in report_rows(report)]
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with one row per report and device: sizes as Int64, unknown values as NA.
+        """Return a pandas DataFrame with one row per report and device. Sizes are Int64; unknown values are NA.
 
         Raises:
             OptionError: pandas is not installed.
@@ -188,7 +188,7 @@ class Reports(Sequence["Report"]):
 
 
 def data_frame(rows: Iterable[ReportRow]) -> Any:
-    """Return a pandas DataFrame in which ``time`` is a UTC timestamp; raise `OptionError` without pandas."""
+    """Return a pandas DataFrame with ``time`` as a UTC timestamp; raise `OptionError` if pandas is not installed."""
     pandas = import_library("pandas", "data frames")
     columns = {
         name: pandas.Series(values, dtype=_PANDAS_TYPES[_TYPES[name]]) for name, values in _columns(rows).items()
@@ -219,10 +219,12 @@ def _write(path: _Path, example: str, write: Callable[[IO[bytes]], Any]) -> None
 
 
 def load_reports(path: _Path, *, strict: bool = True) -> Reports:
-    """Load a file written by ``GPUMem.log`` or `Reports.to_json`.
+    """Load the reports from a log (``GPUMem.log``) or from a file written by `Reports.to_json`.
 
-    Invalid lines, for example after a crash, raise an error if ``strict`` is true. Otherwise, they are skipped and
-    listed in `Reports.faults`.
+    Args:
+        path: Path of the file.
+        strict: Whether invalid lines, for example after a crash, raise an error. Otherwise, they are skipped and listed
+            in `Reports.faults`.
 
     Raises:
         ReportError: The file cannot be read or a line is not a valid report. The message contains the line number.
@@ -234,9 +236,11 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
 
 
 class SessionHistory(Collector):
-    """Adds each report to the session, with a note about the cell's previous run if it differs or ``always`` is true.
+    """Collector that adds each report to the session and compares it with the report of the cell's previous run.
 
-    ``threshold`` returns the smallest difference to report, in bytes.
+    Args:
+        threshold: Function that returns the smallest difference to note, in bytes.
+        always: Whether to add a note about the previous run even if it does not differ.
     """
 
     section = "history"
@@ -257,5 +261,5 @@ class SessionHistory(Collector):
 
 
 def session_reports() -> Reports:
-    """Return the reports of this process."""
+    """Return the reports of this session."""
     return current().state(Reports)

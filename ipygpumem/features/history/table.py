@@ -1,4 +1,4 @@
-"""Tables of the cells of a session, and of the comparison of two runs."""
+"""Tables of a session's measurements and of the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ _CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """A page of table rows, where ``number`` is the page number and ``size`` the number of rows per page.
+    """Order and range of the rows on one page of a table.
 
-    ``by`` is the column to sort by in descending order; ``in`` keeps the execution order, and page 1 is the newest.
+    Attributes:
+        by: Column to sort by in descending order; ``in`` keeps the execution order, and page 1 has the newest rows.
+        number: Page number, starting at 1.
+        size: Number of rows per page.
     """
 
     by: str = "in"
@@ -50,18 +53,22 @@ class TablePage:
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Return the rows of the named devices (all rows without names); raise `OptionError` if a device has none."""
+    """Return the rows of the named devices, or all rows if there are no names.
+
+    Raises:
+        OptionError: There are no measurements on one of the devices.
+    """
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing = [name for name in names if name not in available]
     if missing and available:
-        raise OptionError(f"no measurements of {', '.join(missing)}; measured devices: {', '.join(available)}")
+        raise OptionError(f"no measurements on {', '.join(missing)}; measured devices: {', '.join(available)}")
     return [row for row in rows if row.device in names] if names else rows
 
 
 def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """Return a table with a row for each cell and device. Unchanged rows are included only if sorted by time."""
+    """Return a table with a row for each measurement and device. Unchanged rows are omitted unless sorted by time."""
     listed = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
     bar_field = page.by if page.by in {"held", "outside"} else "peak"
@@ -80,7 +87,6 @@ def history_tables(
 
 
 def _with_cells(table: Table, rows: Sequence[ReportRow], code_width: int, *, several: bool) -> Table:
-    """Label the rows of a table with their cells and, if there are several devices, with their devices."""
     if not rows:
         return replace(table, header=())
     numbers = ["" if row.cell is None else f"In [{row.cell}]" for row in rows]
@@ -93,7 +99,7 @@ def _with_cells(table: Table, rows: Sequence[ReportRow], code_width: int, *, sev
 
 
 def _is_unchanged(row: ReportRow | None) -> bool:
-    """Return whether all values are known and too small to show, and the code succeeded."""
+    """Return whether the code succeeded and all values are known and too small to display."""
     if row is None:
         return False
     changes = (row.held, row.peak, *(() if row.device == HOST else (row.outside,)))
@@ -103,7 +109,7 @@ def _is_unchanged(row: ReportRow | None) -> bool:
 def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: int) -> list[str]:
     notes = []
     if omitted:
-        notes.append(f"{many(omitted, 'unchanged row')} not shown (--by time shows all)")
+        notes.append(f"not shown: {many(omitted, 'unchanged row')} (--by time shows all rows)")
     if any(row.device == HOST for row in rows):
         notes.append(HOST_NOTE)
     pages = max(-(-len(rows) // page.size), 1)
@@ -118,7 +124,7 @@ def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: in
 
 
 def row_cells(row: ReportRow) -> tuple[str, ...]:
-    """Return held, peak, memory outside PyTorch and time as text."""
+    """Return held and peak memory, memory outside PyTorch and the duration as text."""
     outside = "" if row.device == HOST else change_text(row.outside)
     if row.outside_trust == "device":
         outside = f"~{outside}"
@@ -135,12 +141,15 @@ def row_outcome(row: ReportRow) -> str:
 
 
 def comparison_tables(
-    pairs: Sequence[RowPair], by: str, names: tuple[str, str], earlier: tuple[int, int] = (0, 0)
+    pairs: Sequence[RowPair], by: str, names: tuple[str, str], skipped: tuple[int, int] = (0, 0)
 ) -> list[Table]:
-    """Return a table of the second run, with the change of each value from the first run.
+    """Return a table of the second run with the changes from the first run.
 
-    ``by`` is the key in `COLUMNS` whose change the rows are sorted by in descending order; ``in`` keeps the order.
-    ``earlier`` contains the number of cell runs skipped in each input because the cell ran again.
+    Args:
+        pairs: Rows of the two runs.
+        by: Column in `COLUMNS`. Rows are sorted by the change in it, in descending order; ``in`` keeps their order.
+        names: Names of the two runs.
+        skipped: Number of cell runs in each input that were skipped because the cell ran again.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))
@@ -149,12 +158,12 @@ def comparison_tables(
     differing = sum(is_visible(*(pair.change(name) for name in ("held", "peak", "outside"))) for pair in pairs)
     title = f"{names[1]} compared with {names[0]}: {both:,} rows in both, {differing:,} differ"
     notes = [
-        f"{name}: {many(count, 'earlier run')} of repeated cells not compared, only the last run"
-        for name, count in zip(names, earlier, strict=True)
+        f"{name}: only the last run of each cell is compared (skipped: {many(count, 'earlier run')})"
+        for name, count in zip(names, skipped, strict=True)
         if count
     ]
     if len(listed) < len(pairs):
-        notes.append(f"{many(len(pairs) - len(listed), 'row')} without memory usage in either run not shown")
+        notes.append(f"not shown: {many(len(pairs) - len(listed), 'row')} without memory usage in either run")
     body = tuple(TableRow("", _compared_cells(pair), 1, note=_pair_note(pair, names)) for pair in listed)
     several = len({pair.row.device for pair in pairs}) > 1
     table = Table(title, ("held", "change", "peak", "change", "time", "change"), body, tuple(notes))

@@ -45,14 +45,14 @@ def error_message(path):
             "written by a later version of ipygpumem (schema 2): this version reads up to schema 1",
         ),
         (LINES[1].replace('"seconds": 2.31', '"seconds": "long"'), "seconds is a string, not a number"),
-        (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "invalid JSON: Infinity is not a number"),
+        (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "invalid JSON: Infinity is not allowed"),
         (LINES[1].replace('"seconds": 2.31', '"seconds": 1e999'), "seconds is not a finite number"),
         (
             LINES[1].replace('"seconds": 2.31', f'"seconds": {"9" * 5000}'),
             "invalid JSON: Exceeds the limit (4300 digits)",
         ),
-        ("[" * 100_000, "JSON nested too deeply"),
-        ('{"a":' * 100_000, "JSON nested too deeply"),
+        ("[" * 100_000, "the JSON data is nested too deeply"),
+        ('{"a":' * 100_000, "the JSON data is nested too deeply"),
         ("null\n", "the report is null, not an object"),
         ("import torch\n", "invalid JSON: Expecting value"),
         ('{"event": "loss", "value": 3}\n', "the data has no schema, so it was not written by ipygpumem"),
@@ -124,7 +124,7 @@ def test_size_limits(path, monkeypatch):
     assert error_message(path) == "s.jsonl: more than 2 reports"
     monkeypatch.setattr(load, "_MAX_JSON_BYTES", 100)
     path.write_text(f"[{LINES[0]}]")
-    assert error_message(path).startswith("s.jsonl: larger than 0.0 MiB")
+    assert error_message(path).startswith("s.jsonl: the file is larger than 0.0 MiB")
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

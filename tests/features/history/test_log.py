@@ -75,7 +75,7 @@ def test_full_disk_is_reported_once_and_no_report_is_lost(tmp_path):
     path = tmp_path / "s.jsonl"
     result = script(FULL, path)
     assert result.returncode == 0, result.stderr
-    reason = "File too large. Reports are kept and written when possible"
+    reason = "File too large; reports are kept until the log is writable"
     assert result.stderr == f"ipygpumem: cannot write the log {path}: {reason}\n"
     assert [report.cell for report in load_reports(path)] == [0, 1, 2, 3, 4]
 
@@ -94,7 +94,7 @@ def test_unwritten_reports_are_limited(tmp_path, monkeypatch, capsys):
     log.write(cell(5000))
     assert (
         capsys.readouterr().err
-        == f"ipygpumem: the log {path} lacks 4 reports, because it was not writable for too long\n"
+        == f"ipygpumem: the log {path} lacks 4 reports because it was not writable for too long\n"
     )
     assert [report.cell for report in load_reports(path)] == [*range(4, 1003), 5000]
     assert module._MAX_UNWRITTEN == 1000

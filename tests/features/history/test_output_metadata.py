@@ -96,7 +96,7 @@ def test_mime_type():
         (5, "the report is an integer, not an object"),
         ({}, "the data has no schema, so it was not written by ipygpumem"),
         ({"schema": 1}, "devices is null, not an object"),
-        ({"schema": 1, "devices": {}}, "devices is empty"),
+        ({"schema": 1, "devices": {}}, "devices must not be empty"),
         ({"schema": 1, "devices": {"cuda:0": 5}}, "devices.cuda:0 is an integer, not an object"),
         ({"schema": 1, "devices": {"a\nb": {"held": "x"}}}, "devices.a?b.held is a string, not an integer"),
         ({"schema": 99}, "written by a later version of ipygpumem (schema 99): this version reads up to schema 1"),

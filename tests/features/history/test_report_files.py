@@ -69,12 +69,12 @@ def test_log_and_unrelated_file(tmp_path):
     [
         ("", "invalid JSON: Expecting value"),
         ('{"cells": [', "incomplete JSON"),
-        ("[]", "not a notebook in format 4"),
-        ("5", "not a notebook in format 4"),
-        ('{"nbformat": 3, "worksheets": []}', "not a notebook in format 4"),
-        ('{"nbformat": 4, "cells": {}}', "not a notebook in format 4"),
-        ('{"nbformat": "4", "cells": []}', "not a notebook in format 4"),
-        ("[" * 200_000, "JSON nested too deeply"),
+        ("[]", "not a notebook in nbformat 4"),
+        ("5", "not a notebook in nbformat 4"),
+        ('{"nbformat": 3, "worksheets": []}', "not a notebook in nbformat 4"),
+        ('{"nbformat": 4, "cells": {}}', "not a notebook in nbformat 4"),
+        ('{"nbformat": "4", "cells": []}', "not a notebook in nbformat 4"),
+        ("[" * 200_000, "the JSON data is nested too deeply"),
     ],
 )
 def test_invalid_notebooks(path, text, message):

@@ -106,7 +106,7 @@ def test_notebooks(capsys, notebook, tmp_path):
     status, out, _ = run(capsys, "notebook", tmp_path / "bare.ipynb", path)
     assert status == 0
     assert out.splitlines()[:3] == [
-        "bare.ipynb: no output contains measurements: run the notebook with %load_ext ipygpumem",
+        "bare.ipynb: no output contains measurements; run the notebook with %load_ext ipygpumem",
         "",
         "run.ipynb: 3 measurements",
     ]

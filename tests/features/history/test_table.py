@@ -67,7 +67,7 @@ def test_unknown_figures_are_sorted_last():
 def test_rows_without_a_change_are_shown_only_by_time():
     reports = [cell(1, held=5), cell(2, seconds=9), cell(3, success=False), cell(4, outside=-3)]
     assert column(reports, TablePage()) == ["[1]", "[3]", "[4]"]
-    assert text(reports).endswith("1 unchanged row not shown (--by time shows all)")
+    assert text(reports).endswith("not shown: 1 unchanged row (--by time shows all rows)")
     assert column(reports, TablePage("time"))[0] == "[2]"
 
 
@@ -146,7 +146,7 @@ def test_comparison_of_two_runs():
 def test_rows_without_memory_use_in_either_run_are_left_out():
     lines = compared([cell(1), cell(2, held=5)], [cell(1), cell(2)])
     assert [line.split()[1] for line in lines[2:3]] == ["[2]"]
-    assert lines[3:] == ["1 row without memory usage in either run not shown"]
+    assert lines[3:] == ["not shown: 1 row without memory usage in either run"]
 
 
 def test_sorted_comparison():

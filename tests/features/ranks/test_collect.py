@@ -86,7 +86,7 @@ def test_killed_rank_has_a_start_report(tmp_path):
     assert completed.returncode == -signal.SIGKILL
     ranks = read_ranks(tmp_path)
     assert ranks.lost == ("1",) and ranks.members[1].state == "running"
-    assert "started, but left no report: killed, or still running" in str(ranks)
+    assert "started, but wrote no report: killed or still running" in str(ranks)
     assert ranks.members[0].report is not None
 
 

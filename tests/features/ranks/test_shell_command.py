@@ -76,7 +76,7 @@ def test_invalid_files_are_reported(run, capsys):
     ("arguments", "outcome"),
     [
         (["nowhere"], (1, "ipygpumem: nowhere: No such file or directory")),
-        (["empty"], (1, "ipygpumem: empty: the folder contains no reports or snapshots of ranks")),
+        (["empty"], (1, "ipygpumem: empty: the directory contains no reports or snapshots of ranks")),
         (["run", "--html", "no/x.html"], (2, "does not exist")),
         (["run", "--plot", "no/x.png"], (2, "does not exist")),
         (["bare", "--html", "x.html"], (2, "at least two ranks with snapshots are required")),
