@@ -93,7 +93,7 @@ def test_imports_by_name():
         for path in PACKAGE.rglob("*.py")
         if pattern.search(path.read_text(encoding="utf-8"))
     }
-    assert files == {"__init__.py", "core/report.py", "snapshot/display_methods.py"}
+    assert files == {"__init__.py", "core/report.py", "snapshot/snapshot.py"}
 
 
 def test_no_import_cycles():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.errors import RecordingError
-from ipygpumem.snapshot.model.trace import Action
+from ipygpumem.snapshot.model.columns import Action
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
 from ipygpumem.core.errors import OptionError, SnapshotError, SnapshotLimitError
 from ipygpumem.core.units import MIB, parse_size
-from ipygpumem.snapshot.display_methods import DisplayMethods
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.event_table import events_frame
-from ipygpumem.snapshot.model.trace import Action
+from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries import event_window
 from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis, explain_oom, fragmentation
 from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
@@ -30,9 +28,10 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Curve, Timeline
     from ipygpumem.snapshot.queries.event_window import Churn, DeviceCalls, RegionRepetition
     from ipygpumem.snapshot.queries.groups import Group
+    from ipygpumem.viewer import View
 
 
-class Snapshot(SnapshotData, DisplayMethods):
+class Snapshot(SnapshotData):
     """A memory snapshot, created by `load`.
 
     Events are identified by their index in the trace of a device. -1 stands for the time before the first event. Sizes
@@ -142,9 +141,7 @@ class Snapshot(SnapshotData, DisplayMethods):
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Measure the free memory inside segments after an event, and check whether ``need`` bytes would fit.
-
-        The default is the last event.
+        """Measure the free memory inside segments after an event (default: the last) and whether ``need`` bytes fit.
 
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
@@ -219,13 +216,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         Raises:
             OptionError: The events have no timestamps, or the end is before the start.
         """
-        if start_us > end_us:
-            raise OptionError(f"the time span ends before it starts: {start_us} to {end_us}")
-        trace = self.timeline(device).trace
-        if not trace.timed:
-            raise OptionError(f"the events of {self.name} have no timestamps")
-        first, last = np.searchsorted(trace.time, [start_us, end_us + 1]) - 1
-        return int(first), int(last)
+        return event_window.events_in_span(self.name, self.timeline(device).trace, start_us, end_us)
 
     def encode(self) -> bytes:
         """Return all columns and tables in the format of `ipygpumem.snapshot.export.encode`."""
@@ -243,6 +234,59 @@ class Snapshot(SnapshotData, DisplayMethods):
         """Return a short text with the peak, its event and the lines of code that allocated most of this memory."""
         return summary_text(self, device)
 
+    def view(self, *others: Snapshot, device: int | None = None, source: bool = True, paths: bool = True) -> View:
+        """Return the interactive viewer, which a notebook displays and other front ends print as a summary.
+
+        Args:
+            others: Up to seven snapshots to display next to this one.
+            device: Device index for the static image; by default the device with the highest peak.
+            source: Whether to include the source code of the recorded cells.
+            paths: Whether file names include their directories.
+
+        Raises:
+            DeviceError: The snapshot has no such device.
+            OptionError: There are more than eight snapshots.
+        """
+        view: View = _viewer().View([self, *others], device, source=source, paths=paths)
+        return view
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *others: Snapshot,
+        source: bool = True,
+        paths: bool = True,
+        theme: str = "auto",
+    ) -> Path:
+        """Write the viewer to a self-contained HTML file and return its absolute path.
+
+        Args:
+            path: Path of the file. An existing file is replaced after the new file is complete.
+            others: Up to seven snapshots to display next to this one.
+            source: Whether to include the source code of the recorded cells.
+            paths: Whether file names include their directories.
+            theme: ``"light"``, ``"dark"``, or ``"auto"`` for the system setting of the reader.
+
+        Raises:
+            OptionError: The file cannot be written, the theme does not exist, or there are more than eight snapshots.
+        """
+        written: Path = _viewer().write_page(path, [self, *others], source=source, paths=paths, theme=theme)
+        return written
+
+    def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
+        """Write the static image, 880 CSS pixels wide and at most 60 kB, and return its absolute path.
+
+        Args:
+            path: Path of the file. An existing file is replaced after the new file is complete.
+            device: Device index; by default the device with the highest peak.
+
+        Raises:
+            OptionError: The file cannot be written, or matplotlib is not installed.
+            DeviceError: The snapshot has no such device.
+        """
+        written: Path = _viewer().write_image(path, self, device)
+        return written
+
     def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:
         timeline = self.timeline(device)
         last = len(timeline.trace) - 1 if last is None else last
@@ -250,3 +294,7 @@ class Snapshot(SnapshotData, DisplayMethods):
         if first > last:
             raise OptionError(f"the window ends before it starts: events {first} to {last}")
         return timeline, last
+
+
+def _viewer() -> Any:
+    return importlib.import_module("ipygpumem.viewer")  # on first use, because reading and querying do not require it

@@ -1,6 +1,6 @@
 """Static image of a snapshot, for nbconvert, GitHub, untrusted notebooks and reports.
 
-Like the viewer, it shows every peak (see `level_of_detail`). The background is white in light and dark notebooks.
+Like the viewer, it shows every peak (see `stacked_allocations`). The background is white in light and dark notebooks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.snapshot.export.text import clip
-from ipygpumem.snapshot.model.trace import Action
+from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.viewer.axes import (
     INK,
     POINT,
@@ -27,8 +27,7 @@ from ipygpumem.viewer.axes import (
     render,
     steps,
 )
-from ipygpumem.viewer.level_of_detail import pixel_columns, stacked_pixels
-from ipygpumem.viewer.line_colors import line_colors
+from ipygpumem.viewer.stacked_allocations import line_colors, pixel_columns, stacked_pixels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.axes import LegendItem, PlotLayout
-    from ipygpumem.viewer.level_of_detail import PixelColumns
+    from ipygpumem.viewer.stacked_allocations import PixelColumns
 
 _MANY_LIVE = 50_000
 """Average number of live allocations above which drawing is slow, so the lowest scale is used."""
@@ -185,7 +184,6 @@ class _SnapshotPlot:
             layout.legend(RIGHT, 55, [(_SAMPLED, _sampled_label(curve, limit), curve.style) for curve in self.sampled])
 
     def _draw_legend(self, layout: PlotLayout, unit: float) -> None:
-        """List the lines of code with their memory at the peak."""
         allocations = self.timeline.allocations
         sizes = allocations.size[allocations.live(self.timeline.requested.peak()[0])]
         small = sizes[sizes < unit]

@@ -6,7 +6,7 @@ PRELUDE = """
 import gc, os, tempfile, torch
 from torch import nn
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.model.trace import ACTIONS
+from ipygpumem.snapshot.model.columns import ACTIONS
 
 MIB = 1 << 20
 

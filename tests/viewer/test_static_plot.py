@@ -15,8 +15,7 @@ from PIL import Image
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.viewer.axes import MAX_BYTES, WIDTH, PlotLayout
-from ipygpumem.viewer.level_of_detail import pixel_columns
-from ipygpumem.viewer.line_colors import line_colors
+from ipygpumem.viewer.stacked_allocations import line_colors, pixel_columns
 from ipygpumem.viewer.static_plot import sampled_curves, static_image  # _curves
 from snapshot import files
 

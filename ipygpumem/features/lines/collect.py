@@ -15,7 +15,7 @@ from ipygpumem.features.lines.source import SourceCode, SourceRegion, enclosing_
 from ipygpumem.features.recorded_section import THREAD_FILE, RecordedSection, allocator_bytes, outermost_files
 from ipygpumem.measurement.backward_passes import BackwardPassObserver
 from ipygpumem.measurement.snapshot_events import EventLookup
-from ipygpumem.snapshot.model.trace import Action
+from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 
 if TYPE_CHECKING:

@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.snapshot.model.segments import STATES
+from ipygpumem.snapshot.model.columns import ACTIONS, STATES
 from ipygpumem.snapshot.model.stacks import is_user_file
-from ipygpumem.snapshot.model.trace import ACTIONS
 from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.queries.overview import notes
 

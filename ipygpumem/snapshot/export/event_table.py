@@ -10,8 +10,8 @@ import numpy as np
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import import_library
+from ipygpumem.snapshot.model.columns import ACTIONS
 from ipygpumem.snapshot.model.segment_history import AllocatorState
-from ipygpumem.snapshot.model.trace import ACTIONS
 
 if TYPE_CHECKING:
     import os

@@ -78,7 +78,6 @@ def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
 
 
 def _readings(readings: dict[str, Any]) -> dict[str, Any]:
-    """Return the numeric values of known memory counters."""
     return {
         when: {
             device: {name: value for name, value in _items(counters) if name in _COUNTERS and _is_number(value)}
@@ -91,7 +90,6 @@ def _readings(readings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curves(curves: dict[str, Any]) -> dict[str, Any]:
-    """Return the numeric curves with known names."""
     result = {}
     for name, curve in curves.items():
         columns = dict(_items(curve))

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.segments import BlockState
-from ipygpumem.snapshot.model.trace import Action
+from ipygpumem.snapshot.model.columns import Action, BlockState
 from ipygpumem.snapshot.model.unique_values import is_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.segments import Blocks, Segments
-    from ipygpumem.snapshot.model.trace import Trace
+    from ipygpumem.snapshot.model.columns import Blocks, Segments, Trace
 
     Ints = NDArray[np.int64]
 

@@ -10,12 +10,13 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.snapshot.export.text import clip
-from ipygpumem.snapshot.model.trace import Action
+from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries.groups import label_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ipygpumem.snapshot.model.columns import Trace
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
@@ -103,6 +104,16 @@ class RegionRepetition(PlainData):
     def growth(self) -> int:
         """Difference in requested bytes between the end and the start of the region."""
         return self.after - self.before
+
+
+def events_in_span(name: str, trace: Trace, start_us: int, end_us: int) -> tuple[int, int]:
+    """Return the last event before a time span and the last event in it. ``name`` is the name of the snapshot."""
+    if start_us > end_us:
+        raise OptionError(f"the time span ends before it starts: {start_us} to {end_us}")
+    if not trace.timed:
+        raise OptionError(f"the events of {name} have no timestamps")
+    first, last = np.searchsorted(trace.time, [start_us, end_us + 1]) - 1
+    return int(first), int(last)
 
 
 def _allocated(timeline: Timeline, first: int, last: int) -> Ints:

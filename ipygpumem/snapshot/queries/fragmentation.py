@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
-from ipygpumem.snapshot.model.trace import Action
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -177,11 +175,9 @@ class OomAnalysis(PlainData):
 
 
 def explain_oom(snapshot: Snapshot, state: AllocatorState) -> OomAnalysis:
-    """Explain why an allocation failed; raise `OptionError` if the state does not belong to an oom event."""
+    """Explain why an allocation failed, given the state after its oom event."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
-    if event < 0 or trace.action[event] != Action.OOM:
-        raise OptionError(f"event {event} of device {state.device} is not an out-of-memory event")
     requested = int(trace.size[event])
     memory = fragmentation(snapshot, state, requested, int(trace.stream[event]))
     device_free = trace.device_free.get(event)

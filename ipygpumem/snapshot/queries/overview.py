@@ -8,7 +8,7 @@ import numpy as np
 
 from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.export.text import clip, group_lines, peak_line
-from ipygpumem.snapshot.model.trace import Action
+from ipygpumem.snapshot.model.columns import Action
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline

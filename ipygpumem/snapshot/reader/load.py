@@ -29,7 +29,7 @@ _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _OLD_PICKLE = (b"(", b"]", b"}", b"c")
 _CHUNK = 1 << 20
 _XZ_MEMORY = 1 << 28
-_BYTES_PER_OBJECT = 8
+_BYTES_PER_OBJECT = 8  # real snapshots have one object for every 15 bytes
 _EXTRA_OBJECTS = 1 << 16
 
 
@@ -59,10 +59,7 @@ class ReadLimits:
 
     @staticmethod
     def objects(length: int) -> int:
-        """Return the maximum number of lists, dicts, tuples and strings in a file of ``length`` bytes.
-
-        In real snapshots, there is one for every 15 bytes.
-        """
+        """Return the maximum number of lists, dicts, tuples and strings in a file of ``length`` bytes."""
         return _EXTRA_OBJECTS + length // _BYTES_PER_OBJECT
 
 

@@ -231,8 +231,6 @@ class PickleReader:
     def _refuse(self, code: int, at: int) -> NoReturn:
         if code in op.UNSAFE:
             self._fail(SnapshotUnsafeError, f"opcode {op.UNSAFE[code]} would run code or load a class", at)
-        if at == 0:
-            raise SnapshotFormatError("not a snapshot: neither a pickle nor JSON")
         self._fail(SnapshotFormatError, f"opcode 0x{code:02x} does not occur in snapshots", at)
 
     def _put(self, index: int, value: Any, at: int) -> int:

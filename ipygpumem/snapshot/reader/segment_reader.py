@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import SnapshotFormatError
-from ipygpumem.snapshot.model.segments import STATES, Blocks, BlockState, Segments
+from ipygpumem.snapshot.model.columns import STATES, Blocks, BlockState, Segments
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, integer, mapping, sequence, text, type_name
 
 if TYPE_CHECKING:

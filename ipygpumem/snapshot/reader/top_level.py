@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.model.cells import Annotation, Cell, RecorderMetadata
-from ipygpumem.snapshot.model.trace import HOST, Trace
+from ipygpumem.snapshot.model.columns import HOST, Trace
 from ipygpumem.snapshot.reader.checks import integer, is_plain, mapping, optional, sequence, text, type_name
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError
-from ipygpumem.snapshot.model.trace import ACTIONS, Action, Trace
+from ipygpumem.snapshot.model.columns import ACTIONS, Action, Trace
 from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
 from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError
@@ -72,7 +72,6 @@ class _Columns:
         self._device_free: dict[int, int] = {}
 
     def fill_entries(self, entries: list[Any], rows: NDArray[np.int64]) -> None:
-        """Fill rows with the values in dicts."""
         if set(map(type, entries)) != {dict}:
             for row, entry in zip(rows.tolist(), entries, strict=True):
                 mapping(entry, f"{self._where}[{row}]")
@@ -90,7 +89,6 @@ class _Columns:
                 self._device_free[row] = integer(entry["device_free"], f"{self._where}[{row}]: device_free")
 
     def fill_run(self, run: EntryRun, row: int, runs: _RunColumns) -> None:
-        """Fill rows with the values in entries that were read in a batch."""
         columns: dict[str, NDArray[Any]] = {**self._numbers, **self._table_rows}
         for name, numbers in columns.items():
             values = runs.column(run, name)
@@ -101,7 +99,7 @@ class _Columns:
             self._device_free.update(zip(range(row, row + len(run)), free.tolist(), strict=True))
 
     def trace(self, device: int) -> Trace:
-        """Check the columns and return them sorted by time."""
+        """Check the values and return the events sorted by time."""
         action = self._actions()
         address, size, stream, time = (self._numbers[name] for name in _NUMBER_KEYS)
         for name in ("addr", "size", "time_us"):
@@ -148,11 +146,7 @@ class _Columns:
 
 
 class _RunColumns:
-    """The values in all runs of a file, as columns.
-
-    Raises:
-        NotColumnarError: A value is invalid.
-    """
+    """The values in all runs of a file, as columns. Invalid values raise `NotColumnarError`."""
 
     def __init__(self, reader: PickleReader | None, tables: TableBuilder) -> None:
         self._columns: dict[tuple[int, str], Numbered] = {}

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.model.trace import ACTIONS
+from ipygpumem.snapshot.model.columns import ACTIONS
 from snapshot import files
 from snapshot.replay import live_of, replay
 from snapshot.simulator import Simulator

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.model.trace import ACTIONS
+from ipygpumem.snapshot.model.columns import ACTIONS
 from ipygpumem.snapshot.reader import pickle_reader
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
 from ipygpumem.snapshot.reader.load import ReadLimits

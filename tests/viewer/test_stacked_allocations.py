@@ -1,4 +1,4 @@
-"""Level of detail: all events and allocations are represented."""
+"""The stacked allocations of a plot represent all events and allocations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.viewer.level_of_detail import EMPTY, SMALL, pixel_columns, stacked_pixels
+from ipygpumem.viewer.stacked_allocations import EMPTY, SMALL, pixel_columns, stacked_pixels
 from snapshot import files
 
 
