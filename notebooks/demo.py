@@ -1,7 +1,7 @@
 """Execute notebooks/quickstart.ipynb in a real kernel and print the report of every cell.
 
-``make demo`` runs this script. ``python notebooks/demo.py [NOTEBOOK] [-o FOLDER]`` executes another notebook. The
-executed notebook and an HTML page of it are written to the folder (default: demo).
+``make demo`` runs this script. ``python notebooks/demo.py [NOTEBOOK] [-o DIRECTORY]`` executes another notebook. The
+executed notebook and an HTML page of it are written to the directory (default: demo).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("notebook", nargs="?", type=Path, default=HERE / "quickstart.ipynb")
-    parser.add_argument("-o", "--output", type=Path, default=HERE.parent / "demo", metavar="FOLDER")
+    parser.add_argument("-o", "--output", type=Path, default=HERE.parent / "demo", metavar="DIRECTORY")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     notebook = nbformat.read(arguments.notebook, as_version=4)

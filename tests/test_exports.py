@@ -24,7 +24,7 @@ def test_all_lists_the_public_names(name):
 
 
 def _order(name):
-    """Constants, classes, then other names, as ruff sorts them."""
+    """Return ruff's sort key: constants precede classes, and classes precede other names."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 

@@ -32,7 +32,7 @@ LIBRARIES = {
 
 
 def imports(*, names=False):
-    """(file, module) of each import at run time, lazy ones included, with the imported names if requested."""
+    """Return pairs of file and module for all imports at run time, with the imported names if requested."""
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         typing_only = {
@@ -84,8 +84,8 @@ def test_each_library_is_imported_in_one_place():
 def test_imports_by_name():
     """Imports by name, which the other tests do not detect.
 
-    The package itself loads its public names, `Snapshot.view` loads the viewer, and reading a report loads the facts
-    of the features whose sections it has.
+    The package itself loads its public names, `Snapshot.view` loads the viewer, and reading a report loads the
+    data classes of the features whose sections it contains.
     """
     pattern = re.compile(r"import_module\(f?\"ipygpumem")
     files = {

@@ -1,4 +1,4 @@
-"""``ipygpumem.measure`` on a fake machine: figures, nesting, errors and forks."""
+"""``ipygpumem.measure`` on a fake machine: values, nesting, errors and forks."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def can_build():
-    """Whether the installed setuptools is recent enough for pyproject.toml; otherwise pip would have to download it."""
+    """Return whether setuptools is recent enough for pyproject.toml; otherwise pip would have to download it."""
     try:
         return int(version("setuptools").split(".")[0]) >= 77
     except PackageNotFoundError:

@@ -85,7 +85,7 @@ def build(pickle, html):
     return [result["seconds"] for result in results], results[0]
 
 
-class Run:
+class ViewerPage:
     """A page in its own browser context."""
 
     def __init__(self, browser, address):
@@ -149,9 +149,9 @@ class Run:
         return self.durations("state")
 
     def elements(self):
-        """Return the number of elements with the panel that has the most."""
+        """Return the number of elements of the page, with the panel that has the most elements."""
         maximum = 0
-        for tab in ("Live set", "Allocator state", "Events", "Compare", "File"):
+        for tab in ("Allocations", "Allocator state", "Events", "Compare", "File"):
             self.page.get_by_role("tab", name=tab).click()
             self.page.wait_for_timeout(200)
             maximum = max(maximum, self.page.evaluate(ELEMENTS))
@@ -163,7 +163,7 @@ class Run:
 
 def resident(browser, address):
     """Return the memory of the renderer process of a page after some gestures, in bytes."""
-    run = Run(browser, address)
+    run = ViewerPage(browser, address)
     if address.startswith("file:"):
         run.drawn()
         run.frames()
@@ -185,10 +185,10 @@ def renderer():
     return maximum
 
 
-def peer(browser, pickle, html, ours):
+def measure_memory_viz(browser, pickle, html, ours):
     """Measure memory_viz with one file, compared with our viewer. Return a single row if its code is not available."""
     seconds, size = memory_viz.write(pickle, html)
-    run = Run(browser, "about:blank")
+    run = ViewerPage(browser, "about:blank")
     memory_viz.serve(run.context)
     first = memory_viz.open_page(run.page, html.as_uri())
     if first is None:
@@ -221,7 +221,7 @@ def measure(browser, pickle, html, bracket, targets, *, suffix=""):
     opened, frames, states, gaps = [], [], [], []
     elements = 0
     for number in range(REPEATS):
-        run = Run(browser, address)
+        run = ViewerPage(browser, address)
         opened.append(run.drawn())
         run.page.wait_for_timeout(700)
         frames.append(p95(run.frames()))
@@ -282,10 +282,10 @@ def run():
         )
         targets = ("<= 1.0 s", "<= 600 ms", "<= 200 MB", "<= 1.5 MB", "<= 50 ms")
         measured, values = measure(browser, large, Path(folder, "large.html"), bracketed, targets)
-        rows += measured + peer(browser, large, Path(folder, "theirs.html"), values)
-        no_peer = ("", "", "", "", "", " [1.2 GB, never drawn]")
+        rows += measured + measure_memory_viz(browser, large, Path(folder, "theirs.html"), values)
+        no_memory_viz = ("", "", "", "", "", " [1.2 GB, never drawn]")
         targets = ("with the browser <= 8 s", "see above", "", "<= 8 MB", "")
-        rows += measure(browser, long, Path(folder, "long.html"), no_peer, targets)[0]
+        rows += measure(browser, long, Path(folder, "long.html"), no_memory_viz, targets)[0]
         live_file = Path(folder, "crowd.pickle")
         make = [sys.executable, "-m", "tests.benchmarks.synthetic", str(CROWD), str(live_file), str(LIVE)]
         subprocess.run(make, check=True, cwd=ROOT)

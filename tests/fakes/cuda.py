@@ -12,7 +12,7 @@
     gpu.uninstall()
 
 Only the parts that a machine without a GPU lacks are replaced: the C functions of torch._C that PyTorch's Python code
-calls, the CUDA runtime, and the library that pynvml calls. The fake behaves like CUDA: The first call that needs
+calls, the CUDA runtime, and the library that pynvml calls. The fake behaves like CUDA. The first call that needs
 a context creates it, which takes 612 MiB of this process and 8 MiB that are not attributed to a process. The first
 matmul takes 66 MiB outside PyTorch and a workspace. Calls that are forbidden during graph capture raise an error and
 are added to ``violations``.

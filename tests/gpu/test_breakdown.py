@@ -1,4 +1,4 @@
-"""Held, peak, cached, pending and outside memory, compared with counters of the device and of PyTorch."""
+"""The rows of the memory breakdown, compared with counters of the device and of PyTorch."""
 
 import ctypes
 import subprocess
