@@ -13,7 +13,7 @@ from ipygpumem.core.files import check_path
 from ipygpumem.core.report import MeasurementLabel
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import SessionHistory
-from ipygpumem.features.holders.roots import naming
+from ipygpumem.features.holders.roots import name_providers
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import (
     SourceCode,
@@ -205,7 +205,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
 
     def _label(self) -> str:
         try:
-            return naming().label(*self._position).removesuffix(" <module>")
+            return name_providers().label(*self._position).removesuffix(" <module>")
         except Exception:  # keep the report if its label fails
             return ""
 

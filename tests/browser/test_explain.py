@@ -10,7 +10,7 @@ from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.units import MIB
-from ipygpumem.features.explain.cache import Cache
+from ipygpumem.features.explain.cache import CachedMemory
 from ipygpumem.features.explain.steps import device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
 
@@ -19,7 +19,7 @@ def waterfall():
     reading = dataclasses.replace(before(), others=70 * MIB)
     baseline = Baseline(Reading(1.0, {"cuda:0": reading}, HostReading()), "cuda:0", "H200", 518 * MIB, 158 * MIB)
     hostile = OtherProcess(7, 70 * MIB, "<img src=x onerror='window.broken = 1'>", "other", "ada")
-    cache = Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1)
+    cache = CachedMemory(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1)
     return device_waterfall(reading, label="NVIDIA H200", baseline=baseline, processes=[hostile], cache=cache)
 
 

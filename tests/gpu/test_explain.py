@@ -59,14 +59,14 @@ emit(before=before, after=after, freed=freed, allocated=torch.cuda.memory_alloca
         PYTORCH_CUDA_ALLOC_CONF=settings,
     )
     before, after = values["before"], values["after"]
-    assert values["freed"] == before["cached, can be freed"] > 0
-    assert "cached, can be freed" not in after
-    assert after["unused in private pools of graphs"] == before["unused in private pools of graphs"] > 0
+    assert values["freed"] == before["cached, can be released"] > 0
+    assert "cached, can be released" not in after
+    assert after["cached in private pools"] == before["cached in private pools"] > 0
     assert after["allocated (tensors)"] == values["allocated"]
     drop = before["nvidia-smi shows"] - after["nvidia-smi shows"]
     assert abs(drop - values["freed"]) <= GRANULARITY
     assert {"CUDA context", "first kernels", "this process"} <= set(before)
-    assert "torch.cuda.empty_cache() frees" in values["summary"]
+    assert "torch.cuda.empty_cache() releases" in values["summary"]
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="nvidia-smi is not installed")
@@ -108,7 +108,7 @@ emit(base=base, sizes=sizes, after=sizes_after, trusts=trusts)
     assert values["sizes"]["ctypes"] == 512 * MIB
     assert abs(values["sizes"]["managed memory"] - 128 * MIB) <= GRANULARITY
     assert "ctypes" not in values["after"] and "managed memory" not in values["after"]
-    kernels = "kernel code, stacks, graphs"
+    kernels = "kernel code, stacks, CUDA graphs"
     assert abs(values["sizes"].get(kernels, 0) - values["base"].get(kernels, 0)) <= GRANULARITY
 
 

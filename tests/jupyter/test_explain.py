@@ -40,10 +40,10 @@ def test_all_steps(heap, fake_gpu):
     assert amounts["nvidia-smi shows"] == fake_gpu.nvml_device.used
     assert amounts["allocated (tensors)"] == torch.cuda.memory_allocated()
     assert (amounts["CUDA context"], amounts["first kernels"]) == (CONTEXT, KERNELS)
-    assert amounts["libraries, kernel code, stacks, graphs"] == 256 * MIB
+    assert amounts["libraries, kernel code, stacks, CUDA graphs"] == 256 * MIB
     assert amounts["pid 4194303"] == 500 * MIB
-    assert amounts["unused in private pools of graphs"] == 64 * MIB
-    assert amounts["cached, can be freed"] + amounts["cached, cannot be freed"] + 64 * MIB == (
+    assert amounts["cached in private pools"] == 64 * MIB
+    assert amounts["cached, can be released"] + amounts["cached, cannot be released"] + 64 * MIB == (
         torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     )
     lines = result.text.splitlines()
@@ -60,14 +60,14 @@ def test_all_steps(heap, fake_gpu):
 def test_releasable_memory_is_freed(heap, fake_gpu):
     before = ipygpumem.explain().devices[0]
     amounts = steps(before)
-    assert amounts["cached, can be freed"] == 32 * MIB
+    assert amounts["cached, can be released"] == 32 * MIB
     torch.cuda.empty_cache()
     after = steps(ipygpumem.explain().devices[0])
     freed = amounts["nvidia-smi shows"] - after["nvidia-smi shows"]
     # no graph uses the pool any more, which PyTorch does not report
-    assert freed == amounts["cached, can be freed"] + amounts["unused in private pools of graphs"]
-    assert "cached, can be freed" not in after
-    assert after["cached, cannot be freed"] == amounts["cached, cannot be freed"]
+    assert freed == amounts["cached, can be released"] + amounts["cached in private pools"]
+    assert "cached, can be released" not in after
+    assert after["cached, cannot be released"] == amounts["cached, cannot be released"]
 
 
 def test_nothing_is_changed(heap, fake_gpu):
@@ -129,7 +129,7 @@ def test_names_of_libraries_while_cupti_records(cupti, heap, fake_gpu):
     assert amounts["unattributed"] == 8 * MIB
     assert not any("libraries" in label for label in amounts)
     assert waterfall_imbalance(waterfall) == 0
-    assert "libraries: memory allocated since " in str(explanation)
+    assert "memory of libraries is listed by name if it was allocated after " in str(explanation)
     heap.run("%config GPUMem.outside = 'off'")
     assert "NCCL" not in steps(ipygpumem.explain().devices[0])
 
@@ -143,7 +143,7 @@ def test_records_that_include_the_first_kernels(cupti, make_notebook, fake_gpu):
     notebook.load()
     amounts = steps(ipygpumem.explain().devices[0])
     assert "first kernels" not in amounts, "their libraries would be counted twice"
-    assert amounts["kernel code, stacks, graphs"] == KERNELS
+    assert amounts["kernel code, stacks, CUDA graphs"] == KERNELS
     outside_records().release()
 
 
@@ -153,7 +153,7 @@ def test_error_of_records(cupti, heap, fake_gpu):
     cupti.refuses["cuptiActivityFlushAll"] = 999
     (waterfall,) = ipygpumem.explain().devices
     assert waterfall_imbalance(waterfall) == 0
-    assert steps(waterfall)["libraries, kernel code, stacks, graphs"] == 10 * MIB
+    assert steps(waterfall)["libraries, kernel code, stacks, CUDA graphs"] == 10 * MIB
     assert waterfall.notes == ("libraries cannot be identified: cuptiActivityFlushAll: CUPTI_ERROR_999",)
 
 

@@ -34,14 +34,14 @@ def test_holders_add_up(gpu_notebook):
     gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
     gpu_notebook.run(FAIL)
     assert gpu_notebook.run("%gpumem who").text == (
-        "cuda:0, who holds the memory\n"
-        "                                           bytes  tensors\n"
-        "  a                                     40.0 MiB        1  ███         uint8 [41943040] · also b[0]\n"
-        "  last exception: fail() x              30.0 MiB        1  ██          uint8 [31457280]\n"
-        "  Out[2]                                20.0 MiB        1  ██          uint8 [20971520] · also _, _2, ...\n"
-        "  b[1]                                  10.0 MiB        1  █           uint8 [10485760]\n"
-        "  cuBLAS workspace, since the preload   32.0 MiB\n"
-        "allocated (tensors)                    132.0 MiB        4\n"
+        "cuda:0: who holds the memory\n"
+        "                                         bytes  tensors\n"
+        "  a                                   40.0 MiB        1  ███         uint8 [41943040] · also b[0]\n"
+        "  last exception: fail() x            30.0 MiB        1  ██          uint8 [31457280]\n"
+        "  Out[2]                              20.0 MiB        1  ██          uint8 [20971520] · also _, _2, ...\n"
+        "  b[1]                                10.0 MiB        1  █           uint8 [10485760]\n"
+        "  cuBLAS workspace from the preload   32.0 MiB\n"
+        "allocated (tensors)                  132.0 MiB        4\n"
         "%gpumem free frees 30.0 MiB, held by the last exception or by unreachable cycles\n"
         "%gpumem free --out frees 50.0 MiB, including the output history"
     )
@@ -67,7 +67,7 @@ def test_html_escapes_names(gpu_notebook):
         ("who --new", "there is no earlier search to compare with"),
         ("free missing", "name 'missing' is not defined; nothing was deleted"),
         ("free a.b", "'a.b' is not the name of a variable"),
-        ("free Out", "'Out' belongs to IPython"),
+        ("free Out", "'Out' is reserved by IPython"),
         ("free --oops", "unrecognized arguments: --oops"),
     ],
 )
@@ -82,12 +82,12 @@ def test_invalid_argument_is_one_line_and_frees_nothing(gpu_notebook, line, mess
 def test_holders_added_by_a_cell(gpu_notebook):
     gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
     result = gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}\n%gpumem who --new -v new_holders")
-    assert result.texts[0].startswith("cuda:0, new since this cell began")
+    assert result.texts[0].startswith("cuda:0: new since this cell began")
     assert rows(result.texts[0]) == {"new"}
     assert [holder.name for holder in gpu_notebook.run("new_holders.holders").value] == ["new"]
     gpu_notebook.run(f"newer = torch.ones(4 << 20, {GPU}")
     result = gpu_notebook.run("%gpumem who --new")
-    assert result.text.startswith("cuda:0, new since the last %gpumem who")
+    assert result.text.startswith("cuda:0: new since the last %gpumem who")
     assert rows(result.text) == {"newer"}
 
 
@@ -129,7 +129,7 @@ def test_who_searches_the_heap_once(gpu_notebook, monkeypatch):
 def test_full_report_of_cell_lists_new_holders(gpu_notebook):
     gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
     text = gpu_notebook.run(f"%%gpumem\nnew = torch.ones(3 << 20, {GPU}").text
-    assert re.search(r"cuda:0, new since this cell began\n.*\n  new  3\.0 MiB", text)
+    assert re.search(r"cuda:0: new since this cell began\n.*\n  new  3\.0 MiB", text)
     assert "  old" not in text
     assert "new since" not in gpu_notebook.run("%%gpumem\n1 + 1").text
 
@@ -232,7 +232,7 @@ def test_free_collects_unreachable_cycles(gpu_notebook):
 def test_tensors_in_host_memory_are_listed_without_gpu(cpu_notebook):
     cpu_notebook.run("import torch\nx = torch.ones(3 << 20)")
     text = cpu_notebook.run("%gpumem who x").texts[0]
-    assert text.startswith("cpu, who holds the memory")
+    assert text.startswith("cpu: who holds the memory")
     assert re.search(r"\n  x +12\.0 MiB", text)
     assert "this process (RSS)" in cpu_notebook.run("%gpumem free").texts[0]
 
@@ -246,11 +246,11 @@ def test_stored_result_keeps_no_tensor_alive(gpu_notebook):
 
 
 def test_unload_restores_roots(gpu_notebook):
-    from ipygpumem.features.holders.roots import naming, python_roots
+    from ipygpumem.features.holders.roots import name_providers, python_roots
 
-    assert naming().roots is not python_roots
+    assert name_providers().roots is not python_roots
     gpu_notebook.run("%unload_ext ipygpumem")
-    assert naming().roots is python_roots
+    assert name_providers().roots is python_roots
 
 
 def test_true_and_none_are_not_copies_of_a_variable(gpu_notebook):
@@ -274,7 +274,7 @@ def test_free_keeps_underscore_assigned_by_user(gpu_notebook):
 @pytest.mark.parametrize("name", ["__name__", "__builtins__", "__doc__"])
 def test_free_refuses_names_reserved_by_python(gpu_notebook, name):
     result = gpu_notebook.run(f"%gpumem free {name}")
-    assert f"'{name}' belongs to Python and cannot be deleted" in str(result.error) + result.stderr
+    assert f"'{name}' is reserved by Python and cannot be deleted" in str(result.error) + result.stderr
     assert name in gpu_notebook.shell.user_ns
 
 

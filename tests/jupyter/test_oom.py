@@ -35,11 +35,11 @@ def test_panel(oom_notebook, fake_gpu):
     assert "other processes                50.0 GiB" in head
     assert f"pid {UNUSED_PID}                  50.0 GiB" in head
     assert head.endswith("called by In [2]:3 step()")
-    assert holders.startswith("cuda:0, who holds the memory now\n")
+    assert holders.startswith("cuda:0: who holds the memory now\n")
     names = [line.split("  ")[1] for line in holders.splitlines()[2:4]]
     assert names == ["big", "last exception: step() x"]
     assert holders.splitlines()[-3:] == [
-        "cells that added most since the baseline: In [1] +60.0 GiB, In [3] +10.0 GiB",
+        "cells that added the most memory since the baseline: In [1] +60.0 GiB, In [3] +10.0 GiB",
         f"another process uses 50.0 GiB of this device: pid {UNUSED_PID}",
         "%gpumem free frees 10.0 GiB",
     ]

@@ -1,1 +1,1 @@
-"""Explanation of the difference between memory usage in nvidia-smi and in PyTorch."""
+"""Explain the difference between the memory usage reported by nvidia-smi and by PyTorch."""

@@ -1,26 +1,29 @@
-"""Analysis of how much of PyTorch's cached memory ``torch.cuda.empty_cache()`` can release."""
+"""Calculate how much of PyTorch's cached memory ``torch.cuda.empty_cache()`` would release."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 _INACTIVE = "inactive"
 _DEFAULT_POOL = (0, 0)
 _PAGE_SIZES = {"small": 2 << 20, "large": 20 << 20}
-"""Page sizes for mapping and unmapping the memory of expandable segments."""
+"""Sizes in bytes of the pages in which the memory of expandable segments is mapped and unmapped."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
-    """Cached memory of one device, in bytes.
+class CachedMemory:
+    """Cached memory of one device. Sizes are in bytes.
 
     Attributes:
-        releasable: Memory that ``torch.cuda.empty_cache()`` releases.
+        releasable: Memory that ``torch.cuda.empty_cache()`` would release.
         fragmented: Memory that cannot be released because other blocks in the same segment are in use.
         private: Free memory in private pools of CUDA graphs and of ``torch.cuda.MemPool``.
         free_blocks: Number of free blocks in fragmented segments.
-        segments: Number of fragmented segments, with ``used_blocks`` of ``used`` bytes in use.
+        segments: Number of fragmented segments.
+        used_blocks: Number of blocks in use in fragmented segments.
+        used: Total size of these blocks.
         pools: Number of private pools.
         expandable: Whether there are expandable segments, which are released in pages.
     """
@@ -41,9 +44,9 @@ class Cache:
         return self.releasable + self.fragmented + self.private
 
 
-def device_cache(segments: list[dict[str, Any]], index: int) -> Cache:
-    """Return the cache of the device with this index, from the allocator's list of segments."""
-    releasable = fragmented = private = free_count = segment_count = used_count = used = 0
+def cached_memory(segments: list[dict[str, Any]], index: int) -> CachedMemory:
+    """Return the cached memory of the device with an index, given the allocator's list of segments."""
+    values: Counter[str] = Counter()
     pools, expandable = set(), False
     for segment in segments:
         if segment["device"] != index:
@@ -54,21 +57,21 @@ def device_cache(segments: list[dict[str, Any]], index: int) -> Cache:
         expandable |= bool(segment.get("is_expandable"))
         if pool != _DEFAULT_POOL:
             pools.add(pool)
-            private += free
+            values["private"] += free
             continue
-        segment_releasable = _releasable(segment, free_blocks, free)
-        releasable += segment_releasable
-        if free > segment_releasable:
-            fragmented += free - segment_releasable
-            free_count += len(free_blocks)
-            segment_count += 1
-            used_count += len(segment["blocks"]) - len(free_blocks)
-            used += segment["total_size"] - free
-    return Cache(releasable, fragmented, private, free_count, segment_count, used_count, used, len(pools), expandable)
+        releasable = _releasable(segment, free_blocks, free)
+        values["releasable"] += releasable
+        if free > releasable:
+            values["fragmented"] += free - releasable
+            values["free_blocks"] += len(free_blocks)
+            values["segments"] += 1
+            values["used_blocks"] += len(segment["blocks"]) - len(free_blocks)
+            values["used"] += segment["total_size"] - free
+    return CachedMemory(**values, pools=len(pools), expandable=expandable)
 
 
 def _releasable(segment: dict[str, Any], free_blocks: list[dict[str, Any]], free: int) -> int:
-    """Return the size that ``empty_cache`` releases: all or none of a segment, or free pages of an expandable one."""
+    """Return the releasable size, which is that of the segment, 0, or that of free pages in an expandable segment."""
     if not segment.get("is_expandable"):
         return free if len(free_blocks) == len(segment["blocks"]) else 0
     page = _PAGE_SIZES.get(segment.get("segment_type", ""), _PAGE_SIZES["large"])

@@ -1,4 +1,4 @@
-"""Explanation of the current difference between memory usage in nvidia-smi and in PyTorch."""
+"""Collect the data for waterfalls of the current memory usage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import grade
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE
-from ipygpumem.features.explain.cache import device_cache
+from ipygpumem.features.explain.cache import cached_memory
 from ipygpumem.features.explain.model import Waterfall, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
@@ -25,9 +25,8 @@ from ipygpumem.sources.library_pools import GRAPHS, STREAMS, pool_readings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.reading import DeviceReading, Reading
-    from ipygpumem.features.explain.cache import Cache
+    from ipygpumem.features.explain.cache import CachedMemory
     from ipygpumem.features.outside.allocation_totals import Owner
     from ipygpumem.measurement.runtime import Runtime
 
@@ -38,14 +37,16 @@ _LIBRARY_OF_POOL = {
     "RMM's allocations": "RMM",
 }
 _TRIES = 3
-_NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes that do"
+_NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes that use one"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(PlainData):
-    """Waterfalls of the devices used by this process, or of main memory, displayed as tables with bars.
+    """Explanation of the memory usage, displayed as tables with bars.
 
-    ``note`` is displayed first and explains why no device is listed.
+    Attributes:
+        devices: Waterfall of each device that this process uses or, without a GPU, of main memory.
+        note: Reason why no device is listed; may be empty.
     """
 
     devices: tuple[Waterfall, ...]
@@ -60,29 +61,44 @@ class Explanation(PlainData):
 
 
 def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
-    """Explain the difference between memory usage in nvidia-smi and ``torch.cuda.memory_allocated()``.
+    """Explain the difference between the memory usage in nvidia-smi and ``torch.cuda.memory_allocated()``.
 
-    Each step contains its size, its accuracy with the reason, and advice on reducing it. No memory is freed, and no
-    stream is synchronized. Libraries are listed by name if CUPTI records allocations (``GPUMem.outside = "library"``);
-    otherwise, only libraries with their own counters are listed.
+    Each step of the explanation consists of a size, its accuracy with the reason, and advice on reducing it. No memory
+    is freed, and no stream is synchronized. Libraries are listed by name if CUPTI records allocations (``GPUMem.outside
+    = "library"``). Otherwise, only libraries with their own counters are listed.
 
     Args:
-        device: Names or indices of the devices (``"cuda:0"``, 0), or None for all devices used by this process.
+        device: Names or indices of the devices (``"cuda:0"``, 0). By default, all devices that this process uses.
 
     Raises:
-        DeviceError: If a device does not exist.
+        DeviceError: A device does not exist.
     """
     runtime = current()
     names = None if device is None else runtime.monitor.parse_devices(str(name) for name in device)
     if runtime.monitor.find_devices() is None:
         return _without_cuda(runtime)
-    reading, state = _read_state(runtime)
-    devices = [
-        _device(runtime, state, device)
-        for device in reading.devices.values()
-        if (device.context if names is None else device.name in names)
+    reading, caches, cache_problem = _read_caches(runtime)
+    processes, baseline = other_processes_by_device(reading), runtime.baseline
+    since, owners, note = _read_records()
+    labels = {f"cuda:{index}": device.label for index, device in runtime.monitor.devices.items()}
+    waterfalls = [
+        device_waterfall(
+            counters,
+            label=labels.get(name, ""),
+            baseline=baseline,
+            # if recording started before the first kernels were loaded, the records include their libraries
+            kernels=since is None or baseline is None or since >= baseline.reading.time,
+            recorded=since is not None,
+            processes=processes.get(name, ()),
+            named=_named_memory(counters, owners),
+            cache=caches.get(name),
+            cache_problem=cache_problem,
+            notes=[note if counters.context else f"{name} is not used by this process"],
+        )
+        for name, counters in reading.devices.items()
+        if (counters.context if names is None else name in names)
     ]
-    return Explanation(tuple(devices), "" if devices else _NO_DEVICE)
+    return Explanation(tuple(waterfalls), "" if waterfalls else _NO_DEVICE)
 
 
 def _without_cuda(runtime: Runtime) -> Explanation:
@@ -99,69 +115,41 @@ def _without_cuda(runtime: Runtime) -> Explanation:
     return Explanation((waterfall,), f"no GPU ({problem}); this is main memory")
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """Values read at nearly the same time. ``since`` is the Unix timestamp when CUPTI began recording, or None."""
-
-    processes: dict[str, tuple[OtherProcess, ...]]
-    caches: dict[str, Cache]
-    cache_problem: str
-    owners: dict[Owner, int]
-    since: float | None
-    note: str
-
-
-def _read_state(runtime: Runtime) -> tuple[Reading, _State]:
-    reading, caches, cache_problem = _read_caches(runtime)
-    note = "to identify libraries in later allocations, set %config GPUMem.outside = 'library'"
-    records = None
+def _read_records() -> tuple[float | None, dict[Owner, int], str]:
+    """Return the time at which CUPTI started to record allocations, the memory of each owner, and a note."""
     try:
         records = outside_records().live_by_owner()
     except CuptiError as error:
-        note = f"libraries cannot be identified: {error}"
-    since, owners = records or (None, {})
-    if since is not None:
-        note = f"libraries: memory allocated since {time.strftime('%H:%M:%S', time.localtime(since))}"
-    return reading, _State(other_processes_by_device(reading), caches, cache_problem, owners, since, note)
+        return None, {}, f"libraries cannot be identified: {error}"
+    if records is None:
+        return None, {}, "to identify libraries in later allocations, set %config GPUMem.outside = 'library'"
+    start = time.strftime("%H:%M:%S", time.localtime(records[0]))
+    return *records, f"memory of libraries is listed by name if it was allocated after {start}"
 
 
-def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, Cache], str]:
-    """Return a tuple ``(reading, caches, problem)``; ``problem`` is the reason why the caches are unknown."""
+def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], str]:
+    """Return a reading, the cached memory of each device, and the reason why the latter is unknown, if it is."""
     reading = runtime.reading()
     if allocator.is_recording() and not runtime.active_recording.running:
-        return reading, {}, "not examined, because this would add an event to your recording"
-    caches: dict[str, Cache] = {}
+        return reading, {}, "not examined because this would add an event to your recording"
+    caches: dict[str, CachedMemory] = {}
     for _ in range(_TRIES):
         try:
             segments = allocator.segments()
         except Exception:
             return reading, {}, "this allocator backend does not list segments"
-        caches = {name: device_cache(segments, _index(name)) for name in reading.devices}
+        caches = {name: cached_memory(segments, _index(name)) for name in reading.devices}
         if all(device.cached in {None, caches[name].total} for name, device in reading.devices.items()):
             break
         reading = runtime.reading()  # another thread changed the cache
     return reading, caches, ""
 
 
-def _device(runtime: Runtime, state: _State, reading: DeviceReading) -> Waterfall:
-    baseline, since, index = runtime.baseline, state.since, _index(reading.name)
-    owners = {owner: nbytes for owner, nbytes in state.owners.items() if owner.device == index}
-    named = _recorded(owners)
-    if reading.context:
-        named += _pools(index, owners, shared=bool(reading.torch_why))
-    return device_waterfall(
-        reading,
-        label=runtime.monitor.devices[index].label if index in runtime.monitor.devices else "",
-        baseline=baseline,
-        # if recording began before the first kernels were loaded, the records include their libraries
-        kernels=since is None or baseline is None or since >= baseline.reading.time,
-        recorded=since is not None,
-        processes=state.processes.get(reading.name, ()),
-        named=named,
-        cache=state.caches.get(reading.name),
-        cache_problem=state.cache_problem,
-        notes=[state.note if reading.context else f"{reading.name} is not used by this process"],
-    )
+def _named_memory(reading: DeviceReading, owners: dict[Owner, int]) -> list[NamedMemory]:
+    index = _index(reading.name)
+    owners = {owner: nbytes for owner, nbytes in owners.items() if owner.device == index}
+    pools = _pools(index, owners, shared=bool(reading.torch_why)) if reading.context else []
+    return [*_recorded(owners), *pools]
 
 
 def _recorded(owners: dict[Owner, int]) -> list[NamedMemory]:
@@ -176,7 +164,7 @@ def _recorded(owners: dict[Owner, int]) -> list[NamedMemory]:
 
 
 def _pools(index: int, owners: dict[Owner, int], *, shared: bool) -> list[NamedMemory]:
-    """Return memory in pools that is not included in the records of their libraries."""
+    """Return the memory in pools that is not included in the records of libraries."""
     pools = []
     for pool in pool_readings([index]):
         nbytes = pool.used if pool.held is None else pool.held

@@ -1,7 +1,7 @@
-"""Waterfall model: the steps from memory usage in nvidia-smi to ``torch.cuda.memory_allocated()``.
+"""Data classes for waterfalls, whose steps lead from the usage in nvidia-smi to ``torch.cuda.memory_allocated()``.
 
-The parts between two totals add up exactly to the difference of the totals. Separate parts represent memory that cannot
-be attributed and, as a negative value, memory that is counted twice.
+The parts between two totals add up exactly to the difference between the totals. There are separate parts for memory
+that cannot be attributed and, with a negative size, for memory that is counted twice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.grade import Grade, exact_if_known, grade
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE, size
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import HostReading
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
-"""Kind of memory of a step, which determines the color of its bar. ``total`` denotes a total instead of a part."""
+"""Kind of a step, which is a total or the kind of memory of a part. It determines the color of the bar."""
 
 NVIDIA_SMI = "nvidia-smi shows"
 LISTED_TWICE = "listed twice"
-RELEASABLE = "cached, can be freed"
+RELEASABLE = "cached, can be released"
 _NAMES: dict[Kind, str] = {
     "others": "other processes",
     "unattributed": "unattributed",
@@ -38,7 +38,14 @@ _HOST_NAMES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class WaterfallStep:
-    """Step of a waterfall: its size ``amount`` in bytes, None if unknown, and ``todo``, advice on reducing it."""
+    """A total or a part in a waterfall.
+
+    Attributes:
+        amount: Size in bytes; None if unknown.
+        grade: Accuracy of the size.
+        todo: Advice on reducing the size; empty if there is none.
+        note: Explanation; empty if there is none.
+    """
 
     label: str
     kind: Kind
@@ -50,9 +57,12 @@ class WaterfallStep:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall(PlainData):
-    """Memory usage of one device, or of main memory (``host``); ``label`` is the product name.
+    """Memory usage of one device or of main memory.
 
-    ``steps`` contains totals in decreasing order, with parts between them.
+    Attributes:
+        device: Name of the device; ``host`` for main memory.
+        label: Product name of the device.
+        steps: Totals in descending order, with the parts between them.
     """
 
     device: str
@@ -64,12 +74,12 @@ class Waterfall(PlainData):
 
     @property
     def title(self) -> str:
-        """Device and product name."""
+        """Name of the device and product name."""
         return f"{self.device}, {self.label}" if self.label else self.device
 
     @property
     def totals(self) -> list[WaterfallStep]:
-        """Steps that are totals, from the whole device to the tensors."""
+        """The totals, from that of the whole device to that of the tensors."""
         return [step for step in self.steps if step.kind == "total"]
 
     @property
@@ -80,13 +90,13 @@ class Waterfall(PlainData):
         for step in (start, end):
             if step.amount is None:
                 return f"{self.device}: {step.label}: unknown ({step.grade.reason})"
-        text = f"{self.device}: {start.label} {size(_nbytes(start))}, of which {size(_nbytes(end))} are {end.label}."
+        text = f"{self.device}: {start.label} {size(_nbytes(start))}, of which {size(_nbytes(end))} is {end.label}."
         parts = self.steps[self.steps.index(start) + 1 :]
         sums = {kind: sum(_nbytes(step) for step in parts if step.kind == kind) for kind in _NAMES}
         phrases = [self._part(kind, nbytes) for kind, nbytes in sums.items() if abs(nbytes) >= VISIBLE]
         releasable = next((step for step in parts if step.label == RELEASABLE), None)
         if releasable is not None and phrases:
-            phrases[-1] += f", of which torch.cuda.empty_cache() frees {size(_nbytes(releasable))}"
+            phrases[-1] += f", of which torch.cuda.empty_cache() releases {size(_nbytes(releasable))}"
         return f"{text} The rest: {'; '.join(phrases)}." if phrases else text
 
     def _part(self, kind: Kind, nbytes: int) -> str:
@@ -107,22 +117,21 @@ def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()
     resident = grade("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:
         used = reading.total - reading.available
-        steps.append(
-            WaterfallStep("machine used", "total", used, grade("derived", "memory of the machine not available"))
-        )
+        accuracy = grade("derived", "total minus available memory")
+        steps.append(WaterfallStep("this machine uses", "total", used, accuracy))
         if reading.rss is not None:
-            accuracy = grade("derived", "the difference; shared pages count for each process")
-            steps.append(WaterfallStep("other processes and the system", "others", used - reading.rss, accuracy))
-    accuracy = resident if reading.rss is not None else grade("unknown", "this system does not report it")
+            accuracy = grade("derived", "the remainder; shared pages are counted in each process")
+            steps.append(WaterfallStep(_HOST_NAMES["others"], "others", used - reading.rss, accuracy))
+    accuracy = exact_if_known(reading.rss, resident.reason, "this system does not report it")
     steps.append(WaterfallStep("this process (RSS)", "total", reading.rss, accuracy))
     if reading.rss is not None:
         difference = reading.rss - tensors
-        label = "other memory of this process"
-        reason = "the difference: the interpreter, libraries, NumPy arrays, Python objects"
+        label = _HOST_NAMES["outside"]
+        reason = "the remainder, such as the interpreter, libraries, NumPy arrays and Python objects"
         if difference < 0:
-            label, reason = "not resident", "pages of tensors that have not been written yet are not resident"
+            label, reason = "not resident", "pages of tensors are not resident until data is written to them"
         steps.append(WaterfallStep(label, "outside", difference, grade("derived", reason)))
-    bound = grade("bound", "whole storages of the tensors that were found; unwritten pages use no memory")
-    todo = "%gpumem who --host names the holders"
+    bound = grade("bound", "total size of the storages; pages to which no data was written use no memory")
+    todo = "%gpumem who --host lists the holders"
     steps.append(WaterfallStep("tensors in main memory", "total", tensors, bound if tensors else resident, todo))
     return Waterfall("host", "main memory", tuple(steps), tuple(notes))

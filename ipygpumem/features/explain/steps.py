@@ -1,4 +1,4 @@
-"""Computation of the steps in a device's waterfall, with their size, accuracy and advice."""
+"""Compute the steps of a device's waterfall."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, grade
-from ipygpumem.core.units import size
+from ipygpumem.core.units import many, size
 from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RELEASABLE, Waterfall, WaterfallStep
+from ipygpumem.sources.library_pools import GRAPHS, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,26 +16,31 @@ if TYPE_CHECKING:
     from ipygpumem.core.breakdown import Baseline
     from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.reading import DeviceReading
-    from ipygpumem.features.explain.cache import Cache
+    from ipygpumem.features.explain.cache import CachedMemory
 
 _MAX_PROCESSES = 5
 _PERMANENT = "exists until this process ends"
 _ADVICE = {
     "NCCL": "torch.distributed.destroy_process_group()",
     "CuPy": "cupy.get_default_memory_pool().free_all_blocks()",
-    "JAX": "XLA_PYTHON_CLIENT_PREALLOCATE=false, before JAX is initialized",
-    "TensorFlow": "tf.config.experimental.set_memory_growth(...), before it is initialized",
+    "JAX": "set XLA_PYTHON_CLIENT_PREALLOCATE=false before JAX is initialized",
+    "TensorFlow": "call tf.config.experimental.set_memory_growth(...) before TensorFlow is initialized",
     "cuFFT": "torch.backends.cuda.cufft_plan_cache.clear()",
-    "cuBLAS": "belongs to its handles: one for each thread that uses it",
-    "CUDA's default memory pool": "cudaMemPoolTrimTo frees its unused memory",
-    "memory of CUDA graphs": "delete the graphs, then cudaDeviceGraphMemTrim",
+    "cuBLAS": "workspace of its handles, of which each thread has its own",
+    STREAMS: "cudaMemPoolTrimTo releases the unused memory",
+    GRAPHS: "delete the CUDA graphs, then call cudaDeviceGraphMemTrim",
 }
 _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
-    """Memory outside PyTorch of one library or pool, in bytes. ``managed``: whether it is CUDA managed memory."""
+    """Memory outside PyTorch of one library or pool.
+
+    Attributes:
+        amount: Size in bytes.
+        managed: Whether it is CUDA managed memory.
+    """
 
     name: str
     amount: int
@@ -43,7 +49,7 @@ class NamedMemory:
 
     @property
     def advice(self) -> str:
-        """Advice on releasing the memory, empty if there is none."""
+        """Advice on releasing the memory; empty if there is none."""
         return _ADVICE.get(next((prefix for prefix in _PREFIXES if self.name.startswith(prefix)), self.name), "")
 
 
@@ -56,15 +62,15 @@ def device_waterfall(
     recorded: bool = False,
     processes: Sequence[OtherProcess] = (),
     named: Sequence[NamedMemory] = (),
-    cache: Cache | None = None,
+    cache: CachedMemory | None = None,
     cache_problem: str = "",
     notes: Iterable[str] = (),
 ) -> Waterfall:
     """Return the waterfall of a device.
 
-    ``baseline`` is ignored if it belongs to another device. ``kernels``: whether to list the first kernels as measured
-    for the baseline; otherwise ``named``, the memory of libraries and pools, includes them. ``recorded``: whether CUPTI
-    records library allocations. ``cache_problem`` is the reason why the cache is unknown.
+    The baseline of another device is ignored. The memory of the first kernels at the baseline is listed only if
+    ``kernels`` is True, because CUPTI's records in ``named`` may include it. ``recorded`` is True if CUPTI records
+    allocations. ``cache_problem`` is the reason why ``cache`` is None.
     """
     if baseline is not None and baseline.device != reading.name:
         baseline = None
@@ -115,24 +121,26 @@ def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequen
     on_device = min(managed, max(unattributed, 0))
     if on_device:
         names = ", ".join(dict.fromkeys(memory.name for memory in managed_memory))
-        reason = f"{names} has {size(managed)} of managed memory; how much of it is on the device is unknown"
-        steps.append(
-            WaterfallStep("managed memory", "unattributed", on_device, grade("bound", reason), "freed with its arrays")
-        )
+        reason = f"{size(managed)} of managed memory ({names}), of which an unknown part is on the device"
+        todo = "freed when the library's arrays are deleted"
+        steps.append(WaterfallStep("managed memory", "unattributed", on_device, grade("bound", reason), todo))
     remainder = unattributed - on_device
     if remainder and unattributed > 0:
         driver = "" if reading.driver_reserved is not None else "the driver's own memory, "
-        reason = f"not attributed to a process: {driver}page tables, managed memory, hidden processes"
+        reason = (
+            f"not attributed to any process: {driver}page tables, managed memory, processes that are not visible here"
+            " (for example in other containers)"
+        )
         steps.append(WaterfallStep("unattributed", "unattributed", remainder, grade("exact", reason)))
     elif remainder:
-        reason = "NVML's entries add up to more than the memory in use"
+        reason = "the processes in NVML's list add up to more than the memory in use"
         steps.append(WaterfallStep(LISTED_TWICE, "unattributed", remainder, grade("derived", reason)))
     return steps
 
 
 def _process_advice(process: OtherProcess) -> str:
     if process.role == "kernel":
-        return "shut down this kernel if it is no longer needed"
+        return "shut down this Jupyter kernel if it is no longer needed"
     if process.role == "DataLoader worker":
         return "DataLoader worker that uses CUDA: keep its tensors on the CPU"
     if process.relation == "child":
@@ -145,7 +153,7 @@ def _process_advice(process: OtherProcess) -> str:
 def _outside_steps(
     reading: DeviceReading, baseline: Baseline | None, named: Sequence[NamedMemory], *, kernels: bool, recorded: bool
 ) -> list[WaterfallStep]:
-    """Return the parts between the memory of this process, or of the device if unknown, and PyTorch's memory."""
+    """Return the parts between the memory of this process, or of the device, and PyTorch's reserved memory."""
     if reading.outside is None:
         return []
     steps = []
@@ -154,7 +162,7 @@ def _outside_steps(
         steps.append(WaterfallStep("CUDA context", "outside", baseline.context, accuracy, _PERMANENT))
     if baseline is not None and baseline.kernels and kernels:
         accuracy = grade("derived", "measured when the first kernels were loaded, assumed not to change")
-        note = "code and handles of CUDA's libraries"
+        note = "code and handles of CUDA libraries"
         steps.append(WaterfallStep("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, note))
     memories = sorted((memory for memory in named if not memory.managed and memory.amount), key=lambda m: -m.amount)
     steps += [WaterfallStep(memory.name, "outside", memory.amount, memory.grade, memory.advice) for memory in memories]
@@ -162,7 +170,7 @@ def _outside_steps(
     if not remainder:
         return steps
     if reading.process is None:
-        accuracy = grade("device", f"this process outside PyTorch, or other processes: {reading.why}")
+        accuracy = grade("device", f"memory of this process outside PyTorch or of other processes: {reading.why}")
         return [
             *steps,
             WaterfallStep("this or other processes", "outside", remainder, accuracy, "%gpumem processes lists them"),
@@ -170,17 +178,17 @@ def _outside_steps(
     if remainder < 0:
         accuracy = grade("unknown", "some memory is included in several parts or was freed during the reading")
         return [*steps, WaterfallStep("counted twice", "outside", remainder, accuracy)]
-    names = ["kernel code, stacks, graphs"]
+    names = ["kernel code, stacks, CUDA graphs"]
     if not recorded:
         names.insert(0, "libraries")
     if not any(step.label == "CUDA context" for step in steps):
         names.insert(0, "CUDA context")
-    accuracy = grade("derived", "the difference, which is not attributed to a library")
+    accuracy = grade("derived", "the remainder, which is not attributed to any library")
     todo = "%%gpumem --outside lists a cell's libraries"
     return [*steps, WaterfallStep(", ".join(names), "outside", remainder, accuracy, todo)]
 
 
-def _pytorch_steps(reading: DeviceReading, cache: Cache | None, cache_problem: str) -> list[WaterfallStep]:
+def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_problem: str) -> list[WaterfallStep]:
     counter = grade("exact", reading.torch_why or "allocator counter")
     accuracy = counter if reading.reserved is not None else grade("unknown", reading.torch_why or reading.why)
     steps = [WaterfallStep("PyTorch reserved", "total", reading.reserved, accuracy)]
@@ -190,39 +198,32 @@ def _pytorch_steps(reading: DeviceReading, cache: Cache | None, cache_problem: s
     if reading.cached is not None and cache is not None:
         steps += _cache_steps(reading.cached, cache)
     elif reading.cached:
-        todo = "torch.cuda.empty_cache() frees a part of it"
+        todo = "torch.cuda.empty_cache() releases part of it"
         accuracy = grade("exact", "allocator counter")
         steps.append(WaterfallStep("cached", "cache", reading.cached, accuracy, todo, cache_problem))
-    todo = "%gpumem who names the holders"
+    todo = "%gpumem who lists the holders"
     return [*steps, WaterfallStep("allocated (tensors)", "total", reading.allocated, steps[0].grade, todo)]
 
 
-def _cache_steps(cached: int, cache: Cache) -> list[WaterfallStep]:
+def _cache_steps(cached: int, cache: CachedMemory) -> list[WaterfallStep]:
     steps = []
     listed = grade("exact", "the allocator's list of segments")
-    paged = grade("derived", "from the allocator's list of segments, which are released in whole pages")
+    paged = grade("derived", "the allocator's list of segments; expandable segments are released in whole pages")
     accuracy = paged if cache.expandable else listed
     if cache.releasable:
-        todo = "torch.cuda.empty_cache(), or %gpumem free --cache"
+        todo = "torch.cuda.empty_cache() or %gpumem free --cache"
         steps.append(WaterfallStep(RELEASABLE, "cache", cache.releasable, accuracy, todo))
     if cache.fragmented:
-        verb = "is" if cache.used_blocks == 1 else "are"
-        note = (
-            f"{_plural(cache.free_blocks, 'free block')} in {_plural(cache.segments, 'segment')}, because "
-            f"{_plural(cache.used_blocks, 'block')} of {size(cache.used)} in the same segments {verb} in use"
-        )
-        setting = "" if cache.expandable else ", or expandable_segments:True"
+        free, used = many(cache.free_blocks, "free block"), many(cache.used_blocks, "block")
+        note = f"{free} in {many(cache.segments, 'segment')} with {used} in use ({size(cache.used)} in total)"
+        setting = "" if cache.expandable else " or use expandable_segments:True"
         todo = f"free the tensors in these segments (%gpumem who){setting}"
-        steps.append(WaterfallStep("cached, cannot be freed", "cache", cache.fragmented, accuracy, todo, note))
+        steps.append(WaterfallStep("cached, cannot be released", "cache", cache.fragmented, accuracy, todo, note))
     if cache.private:
-        note = f"{_plural(cache.pools, 'pool')}, kept for the next replay"
-        todo = "delete the graphs (or the MemPool), then empty_cache()"
-        steps.append(WaterfallStep("unused in private pools of graphs", "cache", cache.private, listed, todo, note))
+        note = f"{many(cache.pools, 'pool')}, reused by the next replay of a CUDA graph"
+        todo = "delete the CUDA graphs or the MemPool, then call torch.cuda.empty_cache()"
+        steps.append(WaterfallStep("cached in private pools", "cache", cache.private, listed, todo, note))
     if cached != cache.total:
         changed = grade("derived", "memory changed between two readings")
-        steps.append(WaterfallStep("cached, changed while reading", "cache", cached - cache.total, changed))
+        steps.append(WaterfallStep("cached, changed during the reading", "cache", cached - cache.total, changed))
     return steps
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Text and HTML representation of waterfalls, in which each bar starts at the end of the previous bar.
+"""Text and HTML representations of waterfalls, in which each bar starts where the previous bar ends.
 
 Bars in HTML are colored elements instead of SVG, because Jupyter removes SVG in untrusted notebooks, as does GitHub.
 """
@@ -29,13 +29,11 @@ _COLORS = {
     "cache": "#93c5fd",
     "tensors": "#3b82f6",
 }
-_GRADES = {"bound": "at most", "device": "whole device", "sampled": "at least"}
+_TRUST = {"bound": "at most", "device": "whole device", "sampled": "at least"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Step with the ``start`` and ``end`` of its bar as fractions of the largest total; both are 0 without a bar."""
-
     step: WaterfallStep
     label: str
     text: str
@@ -48,8 +46,12 @@ class _Row:
         return self.step.kind == "total"
 
     @property
+    def trust(self) -> str:
+        return _TRUST.get(self.step.grade.trust, self.step.grade.trust)
+
+    @property
     def grade(self) -> str:
-        return _GRADES.get(self.step.grade.trust, self.step.grade.trust)
+        return f"{self.trust} ({self.step.grade.reason})" if self.step.grade.reason else self.trust
 
     @property
     def percent(self) -> float:
@@ -83,7 +85,7 @@ def _size(kind: str, nbytes: int) -> str:
 
 
 def text_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
-    """Return the waterfalls as text, each with a summary and its steps with bars, accuracy and advice."""
+    """Format waterfalls as text, each with a summary and with the bar, accuracy and advice of each step."""
     return "\n\n".join([*([note] if note else []), *(_text(waterfall) for waterfall in waterfalls)])
 
 
@@ -91,13 +93,13 @@ def _text(waterfall: Waterfall) -> str:
     rows = list(_rows(waterfall))
     labels = [row.label if row.is_total else f"  {row.label}" for row in rows]
     label_width, size_width = max(map(len, labels)), max(len(row.text) for row in rows)
-    grade_width = max(len(row.grade) for row in rows)
+    trust_width = max(len(row.trust) for row in rows)
     lines = [waterfall.title, waterfall.summary, ""]
     for label, row in zip(labels, rows, strict=True):
-        columns = (label.ljust(label_width), row.text.rjust(size_width), _bar(row), row.grade.ljust(grade_width))
+        columns = (label.ljust(label_width), row.text.rjust(size_width), _bar(row), row.trust.ljust(trust_width))
         lines.append("  ".join([*columns, row.step.todo]).rstrip())
     notes = [f"{row.step.label}: {row.step.note}" for row in rows if row.step.note]
-    reasons = [f"{row.step.label}: {row.step.grade}" for row in rows if row.step.grade.trust != "exact"]
+    reasons = [f"{row.step.label}: {row.grade}" for row in rows if row.trust != "exact"]
     return "\n".join([*lines, "", *dict.fromkeys(notes), *dict.fromkeys(reasons), *waterfall.notes]).rstrip()
 
 
@@ -122,7 +124,7 @@ _HTML = """\
 min-width:8em">{{ row.label }}</td>\
 <td style="text-align:right;padding:1px 12px 1px 0;white-space:nowrap">{{ row.text }}</td>\
 <td style="text-align:left;padding:1px 12px 1px 0;white-space:nowrap;opacity:0.65;font-weight:normal" \
-title="{{ row.step.grade }}">{{ row.grade }}</td>\
+title="{{ row.grade }}">{{ row.trust }}</td>\
 <td style="text-align:left;padding:0 12px 0 0;white-space:nowrap;width:20%;min-width:60px">\
 <span style="display:inline-block;height:11px;width:{{ [row.start * 100, 100 - row.percent]|min|round(1) }}%"></span>\
 <span style="display:inline-block;height:11px;width:{{ row.percent|round(1) }}%;background-color:{{ row.color }}" \
@@ -139,7 +141,7 @@ title="{{ row.step.label }} {{ row.text }}"></span></td>\
 
 
 def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
-    """Return the waterfalls as HTML tables, with the reason for the accuracy as a tooltip."""
+    """Format waterfalls as HTML tables, with the reason for the accuracy as a tooltip."""
     values = [
         (waterfall, list(_rows(waterfall)), [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes])
         for waterfall in waterfalls
@@ -149,9 +151,9 @@ def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
 
 
 def _html_notes(waterfall: Waterfall) -> Iterator[str]:
-    """Yield notes and accuracy reasons that must be visible without tooltips."""
-    for step in waterfall.steps:
-        if step.grade.trust in {"unknown", "device"}:
-            yield f"{step.label}: {step.grade}"
-        if step.note:
-            yield f"{step.label}: {step.note}"
+    """Yield notes and reasons for the accuracy that must be visible without tooltips."""
+    for row in _rows(waterfall):
+        if row.step.grade.trust in {"unknown", "device"}:
+            yield f"{row.step.label}: {row.grade}"
+        if row.step.note:
+            yield f"{row.step.label}: {row.step.note}"

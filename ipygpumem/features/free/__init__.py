@@ -1,1 +1,1 @@
-"""Free memory held by exception tracebacks, cell outputs and variables."""
+"""Free the memory held by variables, outputs and the last exception."""

@@ -1,8 +1,7 @@
-"""Delete the last exception, outputs and variables of a notebook, with all references that keep them alive.
+"""Delete variables, outputs and the last exception of a notebook, with all references that IPython keeps to them.
 
-The frames of the last exception and their local variables stay alive after the cell, because they are needed for
-post-mortem debugging. They are referenced by ``sys.last_*``, by IPython's traceback handlers and debugger, and by the
-result of the last cell.
+The frames of the last exception stay alive for post-mortem debugging, together with their local variables. References
+to them are in ``sys.last_*``, in IPython's traceback handlers and debugger, and in the result of the last cell.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SHARED_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
 def forget_outputs(shell: Any) -> list[str]:
-    """Delete the items of ``Out``, ``_``, ``__``, ``___`` and all ``_3``, and return a description of them."""
+    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, and variables such as ``_3``), and describe them."""
     history = _history(shell)
     count = len(history)
     for number in list(history):
@@ -62,7 +61,7 @@ def _forget_output(shell: Any, number: int) -> None:
 
 
 def _forget_latest(shell: Any, name: str) -> None:
-    """Clear ``_``, ``__`` or ``___``, unless the user has assigned a value to it."""
+    """Clear ``_``, ``__`` or ``___`` unless the user has assigned a value to it."""
     output = vars(shell.displayhook)[name]
     for namespace in (shell.user_ns, shell.user_ns_hidden):
         if name in namespace and namespace[name] is output:
@@ -71,20 +70,23 @@ def _forget_latest(shell: Any, name: str) -> None:
 
 
 def check_names(shell: Any, names: Iterable[str]) -> None:
-    """Raise `OptionError` if a variable does not exist or belongs to Python or IPython."""
+    """Raise `OptionError` if a variable does not exist or is reserved by Python or IPython."""
     for name in names:
         if not name.isidentifier():
-            raise OptionError(f"{name!r} is not the name of a variable; use `del` for items and attributes")
+            raise OptionError(f"{name!r} is not the name of a variable: use `del` for items and attributes")
         if name not in shell.user_ns:
             raise OptionError(f"name {name!r} is not defined; nothing was deleted")
         if name.startswith("__") and name.endswith("__") and name.strip("_"):
-            raise OptionError(f"{name!r} belongs to Python and cannot be deleted")
+            raise OptionError(f"{name!r} is reserved by Python and cannot be deleted")
         if is_output(shell, name):
-            raise OptionError(f"{name!r} belongs to IPython; use --out to delete outputs")
+            raise OptionError(f"{name!r} is reserved by IPython: use --out to delete outputs")
 
 
 def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables, outputs with the same value, and the last exception if it refers to the value."""
+    """Delete variables, outputs with the same values, and the last exception if it refers to one of the values.
+
+    Returns a description of each deleted object.
+    """
     copies = [(name, *_find_copies(shell, shell.user_ns[name])) for name in names]  # if this fails, nothing is deleted
     removed = []
     for name, outputs, latest_outputs, is_result, is_in_exception in copies:
@@ -104,7 +106,7 @@ def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
 
 
 def _find_copies(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bool]:
-    """Find outputs with this value by number and by name, and whether the last result and last exception have it."""
+    """Return the references to a value from ``Out``, from ``_`` and so on, the last result and the last exception."""
     if is_exactly(value, _SHARED_TYPES):  # objects such as True and None are shared by unrelated code
         return [], [], False, False
     return (
@@ -116,7 +118,6 @@ def _find_copies(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bo
 
 
 def _last_exceptions(shell: Any) -> list[Any]:
-    """Return the exceptions and tracebacks that Python and IPython keep."""
     handlers = [vars(getattr(shell, name)) for name in _HANDLERS if getattr(shell, name, None) is not None]
     result = getattr(shell, "last_execution_result", None)
     objects = [
@@ -129,7 +130,7 @@ def _last_exceptions(shell: Any) -> list[Any]:
 
 
 def forget_exception(shell: Any) -> list[str]:
-    """Delete all references to the last exception, and return its description if there was one."""
+    """Delete all references to the last exception, and return a description of it if there was one."""
     exceptions = _last_exceptions(shell)
     names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})
     has_exception = bool(exceptions)
@@ -148,7 +149,7 @@ def forget_exception(shell: Any) -> list[str]:
 
 
 def _last_exception_refers_to(shell: Any, obj: Any) -> bool:
-    """Return whether a local variable, an argument or an attribute of the last exception refers to an object."""
+    """Return whether the last exception or a local variable in one of its frames refers to an object."""
     for owner in _exceptions_and_frames(shell):
         if type(owner) is FrameType:
             values = [value for _, value in frame_locals(owner)]
@@ -162,7 +163,7 @@ def _last_exception_refers_to(shell: Any, obj: Any) -> bool:
 
 
 def _exceptions_and_frames(shell: Any) -> Iterator[BaseException | FrameType]:
-    """Yield the last exception, its causes, the members of exception groups, and the frames of all tracebacks."""
+    """Yield the last exception, its causes, the members of exception groups, and the frames of the tracebacks."""
     pending, seen_ids = _last_exceptions(shell), set()
     while pending:
         obj = pending.pop()

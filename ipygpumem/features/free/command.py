@@ -1,11 +1,11 @@
-"""``%gpumem free``: free memory that a notebook keeps without need, and show the usage before and after."""
+"""The command ``%gpumem free``."""
 
 from __future__ import annotations
 
 import gc
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import MIB, difference, many, size
+from ipygpumem.core.units import MIB, many, size
 from ipygpumem.features.commands.command import HELP, Command, Option
 from ipygpumem.sources import allocator
 
@@ -54,16 +54,12 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 
 def _changes(before: Reading, after: Reading, counter: str) -> dict[str, int]:
-    """Return the change of a counter in bytes on each device where the change is known."""
-    changes = {}
-    for name, device in after.devices.items():
-        if name in before.devices:
-            changes[name] = difference(getattr(before.devices[name], counter), getattr(device, counter))
-    return {name: change for name, change in changes.items() if change is not None}
+    names = before.devices.keys() & after.devices.keys()
+    values = {name: (getattr(before.devices[name], counter), getattr(after.devices[name], counter)) for name in names}
+    return {name: last - first for name, (first, last) in values.items() if None not in (first, last)}
 
 
 def _still_held(names: list[str], holders_before: Holders, freed: int) -> list[str]:
-    """Return a note that lists the holders which grew, because they keep memory of the deleted variables alive."""
     from ipygpumem.features.holders.collect import holders
 
     if sum(holders_before.amount(name) for name in names) - freed < MIB:
@@ -74,7 +70,7 @@ def _still_held(names: list[str], holders_before: Holders, freed: int) -> list[s
         increase = holder.amount - size_before.get((holder.name, holder.device), 0)
         if increase >= MIB:
             remaining.append(f"{holder.name} ({size(increase)})")
-    return [f"still held by {', '.join(remaining[:_MAX_HOLDERS])}"] if remaining else []
+    return [f"memory of these variables is still held by {', '.join(remaining[:_MAX_HOLDERS])}"] if remaining else []
 
 
 FREE = Command(
@@ -84,7 +80,7 @@ FREE = Command(
         Option(
             ("names",),
             "NAME",
-            "delete these variables, and references to their values in Out and in the last traceback",
+            "delete these variables, with references to their values in Out and in the last traceback",
             many=True,
             usage="[NAME...]",
         ),

@@ -1,4 +1,4 @@
-"""Tables of ``%gpumem free``: memory usage before and after."""
+"""Tables of the memory usage before and after ``%gpumem free``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _HEADER = ("before", "after", "change")
 
 
 def release_tables(before: Reading, after: Reading, removed: Sequence[str], notes: Sequence[str]) -> list[Table]:
-    """Create a table for each device that this process uses, or one for main memory; ``removed`` are descriptions."""
+    """Create a table of each device that this process uses or, if there is none, of main memory.
+
+    ``removed`` contains descriptions of the deleted objects.
+    """
     tables = [
         _device_table(before.devices[name], device)
         for name, device in after.devices.items()

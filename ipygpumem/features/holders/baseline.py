@@ -1,4 +1,4 @@
-"""Baselines for ``%gpumem who --new``: the storages that exist at one point in time, for later comparison."""
+"""Baselines of ``%gpumem who --new``, which lists only storages that did not exist at an earlier time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _WHO_NEW = re.compile(r"%gpumem\s+who\b.*--new\b")
 
 
 class CellBaselines:
-    """The baselines of one shell: ``cell`` is taken before a cell that needs it, ``reported`` by the last search.
+    """The baselines of one shell.
 
-    The baseline of a cell contains only the allocator's blocks, which can be read in milliseconds. Tensors that reuse
-    memory freed by the same cell are therefore not recognized as new.
+    Attributes:
+        cell: Baseline before the running cell; None unless the cell needs it. It contains only the allocator's blocks,
+            which can be read in milliseconds. Tensors that reuse memory freed by the same cell are therefore not
+            recognized as new.
+        reported: Baseline created by the last ``%gpumem who``; None before the first one.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -28,14 +31,14 @@ class CellBaselines:
         self.reported: StorageBaseline | None = None
 
     def start_cell(self, text: str) -> None:
-        """Take a baseline if the text of the cell contains ``%gpumem who --new`` after other statements."""
+        """Create the baseline of a cell if its text contains ``%gpumem who --new`` and other statements."""
         self.cell = None
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         if len(lines) > 1 and _WHO_NEW.search(text):
             self.record_blocks()
 
     def record_blocks(self) -> None:
-        """Take a baseline of the GPU memory in use before the cell."""
+        """Create the baseline of a cell from the allocated blocks."""
         if pytorch.started() is not None:
             blocks = allocated_blocks()
             self.cell = None if blocks is None else StorageBaseline.of({}, blocks)
@@ -43,7 +46,7 @@ class CellBaselines:
             self.cell = StorageBaseline()
 
     def comparison(self) -> tuple[StorageBaseline | None, str]:
-        """Return the baseline for ``--new`` with its description; None before the first ``%gpumem who``."""
+        """Return the baseline for ``--new``, or None if there is none yet, together with its description."""
         if self.cell is not None:
             return self.cell, "this cell began"
         return self.reported, "the last %gpumem who"

@@ -1,4 +1,4 @@
-"""Find the holders of GPU memory and match their storages with the blocks of PyTorch's allocator."""
+"""Find the holders of GPU memory, and match their storages with the blocks of PyTorch's allocator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import user_frame
 from ipygpumem.core.units import MIB, VISIBLE, many, size
-from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Remainder, Storage, StorageBaseline, Total
-from ipygpumem.features.holders.roots import Root, module_roots, naming
+from ipygpumem.features.holders.model import (
+    KINDS,
+    PLACES,
+    DeviceTotal,
+    Holder,
+    Holders,
+    Remainder,
+    Storage,
+    StorageBaseline,
+)
+from ipygpumem.features.holders.roots import Root, module_roots, name_providers
 from ipygpumem.features.holders.search import search_holders
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
@@ -28,11 +37,11 @@ if TYPE_CHECKING:
 
 _HOST = "cpu"
 _ROUNDING = 512
-"""Granularity of PyTorch's allocator in bytes, used if its blocks cannot be read."""
+"""PyTorch rounds sizes up to a multiple of this number of bytes."""
 _CELL_LIMIT = 5.0
-"""Time limit, in seconds, of the search after a cell."""
+"""Time limit of the search after a cell, in seconds."""
 _MAX_NAMES = 3
-_UNREACHED = "not reachable from Python: autograd graph, C++, in flight"
+_UNREACHED = "not reachable from Python: autograd graphs, C++ objects"
 
 
 def holders(
@@ -44,19 +53,20 @@ def holders(
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
 ) -> Holders:
-    """Find the holders of GPU memory, the largest first. Each storage is counted once, under its first name.
+    """Find the holders of GPU memory, largest first. Each storage is counted once, under its first name.
 
-    The search runs no user code. It triggers no garbage collection, copy or synchronization.
+    The search runs no user code, and it does not collect garbage, copy tensors or synchronize.
 
     Args:
-        roots: Objects at which names begin. By default, the notebook's variables, outputs and tracebacks if the
-            extension is loaded, otherwise the module ``__main__``. Imported modules and running threads are always
-            searched.
-        device: The devices to report, such as ``"cuda:0"``, ``0`` or a list; ``"cpu"`` is main memory; None for all.
-        host: Whether to include tensors in main memory. By default, only if PyTorch has no GPU.
-        since: A baseline; only storages that did not exist at that time are reported.
-        limit: Time limit of the search in seconds. A search that reaches it is reported as incomplete.
-        label: Function that formats a recorded (file name, line, function); None for the notebook's own labels.
+        roots: Objects at which names start. By default, these are the notebook's variables, outputs and tracebacks if
+            the extension is loaded, and otherwise the variables of ``__main__``. Imported modules and running threads
+            are always searched.
+        device: One or several devices, such as ``"cuda:0"`` or ``[0, 1]``. ``"cpu"`` is main memory. By default, all.
+        host: Whether to include tensors in main memory. By default, they are included only if there is no GPU.
+        since: Baseline. If given, only storages that did not exist at that time are reported.
+        limit: Time limit of the search in seconds. If it is reached, the result is incomplete.
+        label: Function that formats a stack frame, given the file name, the line and the name of the function. By
+            default, frames are formatted as in the notebook.
 
     Returns:
         The holders, with sizes in bytes as rounded by PyTorch's allocator. On each device, their sizes and the memory
@@ -66,14 +76,6 @@ def holders(
         OptionError: An argument is invalid.
     """
     return find_holders(current(), roots, device=device, host=host, since=since, limit=limit, label=label)[0]
-
-
-def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
-    """Return the holders of the memory that a cell added; None if it added less than 1 MiB or has no baseline."""
-    grown = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
-    if baseline is None or not grown:
-        return None
-    return replace(holders(device=grown, since=baseline, limit=_CELL_LIMIT), since="this cell began")
 
 
 def find_holders(
@@ -86,7 +88,7 @@ def find_holders(
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
 ) -> tuple[Holders, StorageBaseline]:
-    """Return the result of `holders`, together with a baseline of the storages that the search visited."""
+    """Return the result of `holders`, together with a baseline that contains all storages found by the search."""
     _check(roots, since, limit)
     chosen = None if device is None else _device_names(device, runtime)
     torch, started = pytorch.module(), pytorch.started() is not None
@@ -99,11 +101,11 @@ def find_holders(
         return name in chosen if chosen is not None else name.startswith("cuda") or (host and name == _HOST)
 
     if roots is None:
-        roots = naming().roots()
+        roots = name_providers().roots()
     before = allocated_blocks() if started else None
     search = search_holders([*roots, *module_roots(roots)], torch, is_wanted, limit=limit)
     after = allocated_blocks() if started else None
-    assignment = _BlockAssignment(search, before, after, since, label or naming().label)
+    assignment = _BlockAssignment(search, before, after, since, label or name_providers().label)
     devices = assignment.devices(torch if started else None, is_wanted)
     totals = tuple(assignment.total(name, runtime.baseline) for name in devices)
     notes = tuple(assignment.notes)  # complete once the totals are known
@@ -111,14 +113,22 @@ def find_holders(
     return result, StorageBaseline.of(search.references, after)
 
 
+def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
+    """Return the holders of memory added by a cell, or None if it added less than 1 MiB or has no baseline."""
+    grown = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
+    if baseline is None or not grown:
+        return None
+    return replace(holders(device=grown, since=baseline, limit=_CELL_LIMIT), since="this cell began")
+
+
 def _check(roots: Any, since: Any, limit: Any) -> None:
     # passing a dict of variables is the most likely mistake: it is a sequence of its keys
     if roots is not None and not (isinstance(roots, (list, tuple)) and all(isinstance(root, Root) for root in roots)):
-        raise OptionError(f"roots must be a list of Root, or None, not {type(roots).__name__}")
+        raise OptionError(f"roots must be a list of Root objects or None, not {type(roots).__name__}")
     if since is not None and not isinstance(since, StorageBaseline):
-        raise OptionError(f"since must be a StorageBaseline, not {type(since).__name__}")
+        raise OptionError(f"since must be a StorageBaseline or None, not {type(since).__name__}")
     if not isinstance(limit, (int, float)) or not limit >= 0:
-        raise OptionError(f"limit must be a number of seconds of at least 0, not {limit!r}")
+        raise OptionError(f"limit must be a nonnegative number of seconds, not {limit!r}")
 
 
 def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
@@ -128,7 +138,7 @@ def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
 
 
 class _BlockAssignment:
-    """Assignment of the storages found by a search to the allocator's blocks before and after it."""
+    """Assignment of the storages found by a search to the allocator's blocks before and after the search."""
 
     def __init__(
         self,
@@ -148,34 +158,34 @@ class _BlockAssignment:
         for (device, address), group in self._by_block(search.storages).items():
             storage = self._storage(device, address, group)
             if storage is not None:
-                self._storages.append(replace(group[0], facts=storage))
+                self._storages.append(replace(group[0], info=storage))
             elif not any(blocks is not None and blocks.contains(device, address) for blocks in (before, after)):
-                foreign += max(named.memory.size for named in group)
+                foreign += max(named.location.size for named in group)
         if foreign:
             self.notes.append(
-                f"{size(foreign)} of tensor memory is not counted because PyTorch did not allocate it: it is shared by"
+                f"{size(foreign)} of tensor memory is not counted because PyTorch did not allocate it. It is shared by"
                 " another process or belongs to another library"
             )
         if not search.complete:
             self.notes.append(
-                f"the search reached its time limit after {search.seconds:.1f} s: some names are missing, and their"
+                f"the search reached its time limit after {search.seconds:.1f} s. Some names are missing, and their"
                 " memory is counted as not reachable from Python"
             )
 
     def _by_block(self, named_storages: list[NamedStorage]) -> dict[tuple[str, int], list[NamedStorage]]:
-        """Group storages by block, because several storages may share one; the best names come first."""
+        """Group storages by the block that they share. In each group, the storage with the best name comes first."""
         groups: dict[tuple[str, int], list[NamedStorage]] = defaultdict(list)
-        for named in sorted(named_storages, key=lambda named: (named.facts.graph, PLACES.index(named.place))):
+        for named in sorted(named_storages, key=lambda named: (named.info.graph, PLACES.index(named.place))):
             block = self._block(named)
-            groups[named.memory.device, named.memory.address if block is None else block.address].append(named)
+            groups[named.location.device, named.location.address if block is None else block.address].append(named)
         return groups
 
     def _block(self, named: NamedStorage) -> Block | None:
-        return None if self._after is None else self._after.block(named.memory.device, named.memory.address)
+        return None if self._after is None else self._after.block(named.location.device, named.location.address)
 
     def _storage(self, device: str, address: int, group: list[NamedStorage]) -> Storage | None:
         block = self._block(group[0])
-        nbytes = max(named.memory.size for named in group)
+        nbytes = max(named.location.size for named in group)
         frame = None
         if block is not None:
             nbytes = block.size
@@ -185,22 +195,22 @@ class _BlockAssignment:
                 return None
             nbytes = -(-nbytes // _ROUNDING) * _ROUNDING
         self._assigned.add((device, address))
-        facts = [named.facts for named in group]
-        names = dict.fromkeys(name for storage in facts for name in (storage.name, *storage.also))
-        storage_ids = [named.memory.storage for named in group]
+        storages = [named.info for named in group]
+        names = dict.fromkeys(name for storage in storages for name in (storage.name, *storage.also))
+        storage_ids = [named.location.storage for named in group]
         return replace(
-            facts[0],
+            storages[0],
             amount=nbytes,
-            kind=min((storage.kind for storage in facts), key=KINDS.index),
-            also=tuple(name for name in names if name != facts[0].name),
-            places=tuple(place for place in PLACES if any(place in storage.places for storage in facts)),
+            kind=min((storage.kind for storage in storages), key=KINDS.index),
+            also=tuple(name for name in names if name != storages[0].name),
+            places=tuple(place for place in PLACES if any(place in storage.places for storage in storages)),
             made="" if frame is None else self._label(*frame),
             new=self._since is None or not self._since.contains(device, address, storage_ids),
         )
 
     def devices(self, torch: Any, is_wanted: Callable[[str], bool]) -> list[str]:
         """Return the requested devices on which memory is allocated or a CUDA context exists."""
-        names = {named.memory.device for named in self._storages}
+        names = {named.location.device for named in self._storages}
         if self._after is not None:
             names |= {block.device for block in self._after.blocks if is_wanted(block.device)}
         if torch is not None:
@@ -209,19 +219,18 @@ class _BlockAssignment:
         return sorted(names)
 
     def holders(self) -> tuple[Holder, ...]:
-        """Return the holders of new storages, the largest first."""
+        """Return the holders of new storages, largest first."""
         rows: dict[tuple[str, Any, str], list[NamedStorage]] = defaultdict(list)
         for named in self._storages:
-            if named.facts.new:
-                rows[named.holder, named.place, named.memory.device].append(named)
+            if named.info.new:
+                rows[named.holder, named.place, named.location.device].append(named)
         holders = [_holder(*key, members) for key, members in rows.items()]
         return tuple(sorted(holders, key=lambda holder: (-holder.amount, holder.name, holder.device)))
 
-    def total(self, device: str, baseline: Baseline | None) -> Total:
-        """Return the total of one device, including the memory for which no Python object was found."""
-        held = sum(named.facts.amount for named in self._storages if named.memory.device == device)
+    def total(self, device: str, baseline: Baseline | None) -> DeviceTotal:
+        held = sum(named.info.amount for named in self._storages if named.location.device == device)
         if not device.startswith("cuda"):
-            return Total(device, held)
+            return DeviceTotal(device, held)
         if self._after is None:
             return self._total_without_blocks(device, held)
         blocks = [block for block in self._after.blocks if block.device == device]
@@ -234,49 +243,49 @@ class _BlockAssignment:
         if baseline is not None and baseline.device == device and baseline.workspace:
             workspace = min(baseline.workspace, unreached_size - private)
         sizes = {
-            "cuBLAS workspace, since the preload": workspace,
+            "cuBLAS workspace from the preload": workspace,
             "private pools, such as those of CUDA graphs": private,
             "allocated by other threads during the search": sum(block.size for block in unassigned) - unreached_size,
             _UNREACHED: unreached_size - workspace - private,
         }
         unreached_parts = tuple(Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
-        return Total(device, held, unreached_parts, sum(block.size for block in blocks))
+        return DeviceTotal(device, held, unreached_parts, sum(block.size for block in blocks))
 
-    def _total_without_blocks(self, device: str, held: int) -> Total:
-        """Return the total of a device whose allocator does not list its blocks."""
+    def _total_without_blocks(self, device: str, held: int) -> DeviceTotal:
         try:
             allocated = allocator.state(int(device.rpartition(":")[2])).now.allocated
         except Exception as error:  # such as a pluggable allocator or a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
-            return Total(device, held)
-        return Total(device, held, (Remainder(_UNREACHED, allocated - held),) if allocated != held else (), allocated)
+            return DeviceTotal(device, held)
+        unreached = (Remainder(_UNREACHED, allocated - held),) if allocated != held else ()
+        return DeviceTotal(device, held, unreached, allocated)
 
 
 def _holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> Holder:
-    parts = tuple(sorted((named.facts for named in members), key=lambda storage: (-storage.amount, storage.name)))
+    parts = tuple(sorted((named.info for named in members), key=lambda storage: (-storage.amount, storage.name)))
     sizes = {kind: sum(part.amount for part in parts if part.kind == kind) for kind in KINDS}
     kinds = tuple(sorted(((kind, nbytes) for kind, nbytes in sizes.items() if nbytes), key=lambda item: -item[1]))
     return Holder(name, place, device, sum(sizes.values()), len(parts), kinds, parts, _note(name, members, parts))
 
 
 def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) -> str:
-    """Return a note if an autograd graph, or a small view of a large storage, keeps most of a holder's memory."""
     total = sum(part.amount for part in parts)
-    shared = [named for named in members if named.facts.graph and len(named.graph_holders) > 1]
-    own = [named.facts for named in members if named.facts.graph and len(named.graph_holders) <= 1]
-    shared_size, own_size = sum(named.facts.amount for named in shared), sum(part.amount for part in own)
+    shared = [named for named in members if named.info.graph and len(named.graph_holders) > 1]
+    own = [named.info for named in members if named.info.graph and len(named.graph_holders) <= 1]
+    shared_size, own_size = sum(named.info.amount for named in shared), sum(part.amount for part in own)
     if shared_size > own_size and shared_size >= VISIBLE and 2 * (own_size + shared_size) >= total:
         names = [name, *sorted({holder for named in shared for holder in named.graph_holders} - {name})]
         owners = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= _MAX_NAMES else f"{name} and others"
-        return f"{owners} share {size(shared_size)} of activations kept by their autograd graphs"
+        return f"the autograd graphs of {owners} keep the same {size(shared_size)} of activations alive"
     if own_size >= VISIBLE and 2 * own_size >= total:
         owner_names = {part.name for part in own}
         tensors = [part for part in parts if part.name in owner_names and not part.graph]
         is_scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
-        owners = f"the autograd graph of {name} keeps"
+        graphs = f"the autograd graph of {name} keeps"
         if len(owner_names) > 1:
-            owners = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep"
-        return f"{owners} {size(own_size)} of activations: keep {'.item()' if is_scalar else '.detach()'} instead"
+            graphs = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep"
+        replacement = ".item()" if is_scalar else ".detach()"
+        return f"{graphs} {size(own_size)} of activations alive: store the result of {replacement} instead"
     largest = parts[0]
     if largest.view is not None and 2 * largest.view <= largest.amount >= MIB:
         viewed = size(largest.view) if largest.view >= VISIBLE else many(largest.view, "byte")

@@ -1,4 +1,4 @@
-"""``%gpumem who``: list the variables and objects that keep memory allocated, the largest first."""
+"""The command ``%gpumem who``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
     from ipygpumem.features.holders.roots import notebook_roots
 
     session, baselines = notebook.session, notebook.cells.baselines
-    device = None if not arguments.device else session.monitor.parse_devices(arguments.device)
+    device = session.monitor.parse_devices(arguments.device) if arguments.device else None
     since, moment = baselines.comparison() if arguments.new else (None, "")
     if arguments.new and since is None:
         raise OptionError(
-            "--new: there is no earlier search to compare with. Run %gpumem who first or, on a GPU, use --new in the "
-            "cell that creates the tensors"
+            "--new: there is no earlier search to compare with. Run %gpumem who first or, on a GPU, use --new in the"
+            " cell that creates the tensors"
         )
     result, baselines.reported = find_holders(
         session,

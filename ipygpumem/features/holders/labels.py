@@ -1,6 +1,6 @@
-"""Labels of the references of an object: ``.weight``, ``[3]``, ``["image"]``, `` (closure x)``.
+"""Labels of references between objects, such as ``.weight``, ``[3]``, ``["image"]`` and `` (closure x)``.
 
-Containers, dicts and slots are read with methods of the built-in types, so that no methods of subclasses run.
+Containers and slots are read with methods of the built-in types, so that no code of subclasses runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 Style = Literal["object", "names", "items", "attributes", "module", "members"]
-"""Format of the keys of a dict: bare names, items, attributes, attributes of a module, or members of a module."""
+"""Format of the keys of a dict. With ``object`` and ``items``, a key is formatted as ``["key"]``, and with ``names`` as
+``key``. The other formats are ``.key`` for the ``__dict__`` of an object (``attributes``) or of a module (``module``),
+and for a module's dicts of parameters, buffers and submodules (``members``), in which numeric keys become ``[0]``."""
 
 _MAX_KEY_LENGTH = 40
 _MODULE_DICTS = {"_parameters", "_buffers", "_modules"}
@@ -38,17 +40,17 @@ _PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
 _TRACEBACK_TYPES = (types.TracebackType, types.FrameType)
 _LAZY = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGeneratorType: "ag"}
-"""Prefix of the attributes of generators and coroutines."""
+"""Prefix of the attributes of each type, as in ``gi_frame``."""
 
 
 class ReferenceLabel(NamedTuple):
-    """The label of one reference.
+    """Label of a reference from one object to another.
 
     Attributes:
         style: Format of the keys if the referent is a dict.
-        key_id: The id of the tensor that is the dict key; the name of the tensor is inserted once it is known.
-        indirect: Whether the reference passes through an object without a label, such as a cell.
-        last_resort: Whether any other name is preferable.
+        key_id: The id of the dict key if the key is a tensor, whose name is then used instead of ``text``.
+        indirect: Whether the reference passes through an unlabeled object, such as a closure cell.
+        last_resort: Whether any other name of the referent is preferable.
     """
 
     text: str
@@ -59,7 +61,7 @@ class ReferenceLabel(NamedTuple):
 
 
 def global_namespaces(obj: Any) -> tuple[Any, ...]:
-    """Return the namespaces in which a function or frame was defined. It refers to them without using their values."""
+    """Return the global namespaces to which a function or frame refers, whether or not it uses their values."""
     if type(obj) is types.FunctionType:
         return (obj.__globals__, getattr(obj, "__builtins__", None))
     if type(obj) is types.FrameType:
@@ -70,10 +72,10 @@ def global_namespaces(obj: Any) -> tuple[Any, ...]:
 def reference_labels(
     obj: Any, style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
 ) -> Iterator[tuple[int, ReferenceLabel]]:
-    """Yield the id and label of each object to which ``obj`` refers by a name, an index or a key.
+    """Yield the id of the referent and the label of each reference under a name, an index or a key.
 
-    ``style`` is the format of the keys of a dict, and ``tensor_ids`` are the ids of tensors that may be keys. If
-    ``wanted_ids`` is given, references to other objects may be omitted.
+    ``tensor_ids`` are the ids of tensors that may be dict keys. If ``wanted_ids`` is given, references to objects with
+    other ids may be omitted.
     """
     cls = type(obj)
     base = next((base for base in mro(cls) if id(base) in _BY_BASE or base is dict), object)
@@ -206,7 +208,6 @@ def _frame_labels(frame: Any) -> Iterator[tuple[int, ReferenceLabel]]:
 
 
 def _lazy_labels(lazy: Any) -> Iterator[tuple[int, ReferenceLabel]]:
-    """Label the local variables of a generator or coroutine, and the object that it awaits."""
     prefix = _LAZY[type(lazy)]
     frame = getattr(lazy, f"{prefix}_frame")
     if frame is not None:
@@ -226,8 +227,6 @@ def _referent_labels(obj: Any) -> Iterator[tuple[int, ReferenceLabel]]:
 
 
 def _members(*members: tuple[str, ReferenceLabel]) -> Any:
-    """Return a function that labels the attributes of instances of a built-in type."""
-
     def labels(obj: Any) -> Iterator[tuple[int, ReferenceLabel]]:
         yield from ((id(getattr(obj, name)), label) for name, label in members)
 
@@ -266,7 +265,7 @@ _BY_TYPE: dict[int, Any] = {
 
 
 def is_labelled_indirectly(obj: Any, child: Any) -> bool:
-    """Return whether all objects reachable through this child of a function or frame already have labels."""
+    """Return whether ``obj`` has labeled references to all objects that are reachable through ``child``."""
     if type(obj) is types.FunctionType:
         return child is obj.__closure__ or child is obj.__defaults__
     if type(obj) is types.FrameType and type(child) is dict:
@@ -275,5 +274,5 @@ def is_labelled_indirectly(obj: Any, child: Any) -> bool:
 
 
 def fallback_label(obj: Any) -> str:
-    """Return the label of references without a name: the class of the object that contains them."""
+    """Return a label for references that have no name, index or key: the class of the referrer."""
     return " (lru_cache)" if type(obj) is _LRU_CACHE else f" <{type_name(type(obj))}>"

@@ -1,7 +1,8 @@
-"""Storages, their holders, and the total of each device, which equals PyTorch's counter of allocated memory.
+"""Data classes for storages, their holders, and the totals of devices.
 
-A storage is counted once, even if several tensors share it, and belongs to the holder of its first name. The order of
-names is: variables of the notebook, the user's modules, other modules, outputs, running threads, the last exception.
+A storage is counted once, even if several tensors share it, and belongs to the holder of its first name. Names are
+ordered as follows: variables of the notebook, attributes of the user's modules and of other modules, outputs, local
+variables of running threads, local variables in the frames of the last exception.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ Place = Literal["variable", "module", "output", "thread", "traceback", "elsewher
 
 KINDS: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer state", "activation", "plain")
 PLACES: tuple[Place, ...] = ("variable", "module", "output", "thread", "traceback", "elsewhere", "garbage")
-"""``variable``: a notebook variable; ``module``: an attribute of an imported module; ``output``: ``Out`` or ``_``;
-``thread``: a local variable of running code; ``traceback``: a local variable in a frame of the last exception;
-``elsewhere``: alive, but without a name; ``garbage``: part of an unreachable cycle, which the garbage collector will
-free."""
+"""Places where a name is defined, in order of preference: notebook variables, attributes of imported modules, outputs,
+local variables of running threads, and local variables in the frames of the last exception. Objects without a name are
+either alive (``elsewhere``) or part of an unreachable cycle, which the garbage collector will free (``garbage``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One storage, which occupies one block of PyTorch's allocator.
+    """A storage, which occupies a block of PyTorch's allocator.
 
     Attributes:
         amount: Size in bytes, as rounded by the allocator.
-        kind: Its use in a module or an optimizer; otherwise ``activation`` (part of an autograd graph) or ``plain``.
+        kind: Use of the storage by a module or an optimizer. Other storages are ``activation`` if they belong to an
+            autograd graph, and ``plain`` otherwise.
         name: First name, such as ``model.layers[3].weight``.
-        also: Up to four further names.
+        also: Up to four other names.
         places: Places of all names. The storage is freed once no name refers to it.
-        graph: Whether only an autograd graph keeps the storage alive; ``name`` is then the tensor with the graph.
-        tensor: Data type and shape of the largest tensor that uses it: ``float32 [4096, 4096]``.
-        made: Line of code that allocated it, such as ``In [3]:5 make()``; empty if that was not recorded.
-        view: Size in bytes of the largest tensor that uses the storage, if it is smaller than the storage.
+        graph: Whether only an autograd graph keeps the storage alive. ``name`` is then the tensor with the graph.
+        tensor: Data type and shape of the largest tensor in the storage, such as ``float32 [4096, 4096]``.
+        made: Line of code that allocated the storage, such as ``In [3]:5 make()``; empty if it is unknown.
+        view: Size in bytes of the largest tensor in the storage; None unless it is smaller than the storage.
         new: Whether the storage did not exist at the baseline.
     """
 
@@ -61,16 +62,16 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A variable, an output or another top-level name, and the storages on one device that it keeps alive.
+    """A variable, an output or another top-level name, with the storages on one device that it keeps alive.
 
     Attributes:
-        name: Such as ``model``, ``Out[3]``, or a local variable in a frame of the last exception.
-        place: Origin of the name.
-        amount: Size in bytes, as rounded by the allocator.
+        name: Name of the holder, such as ``model`` or ``Out[3]``.
+        place: Place where the name is defined.
+        amount: Total size of the storages in bytes, as rounded by the allocator.
         count: Number of storages.
-        kinds: Size in bytes per kind, the largest first.
-        parts: The storages, the largest first.
-        note: Reason why this memory is still in use; may be empty.
+        kinds: Total size in bytes of each kind of storage, largest first.
+        parts: The storages, largest first.
+        note: Reason why the memory is in use; empty if there is no obvious reason.
     """
 
     name: str
@@ -83,23 +84,27 @@ class Holder:
     note: str = ""
 
     def __str__(self) -> str:
-        """Return name, size and number of tensors: ``model 1.2 GiB (12 tensors)``."""
+        """Return the name, the size and the number of tensors, such as ``model 1.2 GiB (12 tensors)``."""
         return f"{self.name} {size(self.amount)} ({many(self.count, 'tensor')})"
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Size in bytes of allocated memory for which no Python object was found, with the reason as label."""
+    """Allocated memory in bytes for which no Python object was found. ``label`` is the reason."""
 
     label: str
     amount: int
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
-    """The memory of one device in bytes: ``held`` by all holders plus ``rest`` equals PyTorch's counter ``allocated``.
+class DeviceTotal:
+    """Total allocated memory of one device in bytes.
 
-    ``allocated`` is None for main memory, or if PyTorch's counter cannot be read.
+    Attributes:
+        held: Memory of all holders.
+        rest: Memory for which no Python object was found.
+        allocated: Value of ``torch.cuda.memory_allocated()``, which equals ``held`` plus ``rest``; None for main
+            memory, or if the value cannot be read.
     """
 
     device: str
@@ -109,18 +114,53 @@ class Total:
 
     @property
     def unreached(self) -> int:
-        """Size in bytes of the memory for which no Python object was found."""
+        """Total size in bytes of the memory for which no Python object was found."""
         return sum(part.amount for part in self.rest)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageBaseline:
+    """The storages that exist at one point in time.
+
+    Device addresses are reused, so storages are identified by their ``c10::StorageImpl`` objects where possible.
+
+    Attributes:
+        storages: Addresses of the StorageImpl objects that use each block, or each storage outside a block, by device
+            and address; empty if unknown.
+        references: Weak references to the StorageImpl objects, which prevent the reuse of their addresses.
+    """
+
+    storages: Mapping[tuple[str, int], Collection[int]] = field(default_factory=dict)
+    references: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+
+    @classmethod
+    def of(cls, references: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
+        """Create a baseline from the allocated blocks and from weak references to storages by location."""
+        storages: dict[tuple[str, int], set[int]] = {}
+        if blocks is not None:
+            storages = {position: set() for position in blocks.positions}
+        for location in references:
+            block = None if blocks is None else blocks.block(location.device, location.address)
+            address = location.address if block is None else block.address
+            storage_ids = storages.setdefault((location.device, address), set())
+            if location.storage:
+                storage_ids.add(location.storage)
+        return cls(storages, tuple(references.values()))
+
+    def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
+        """Return whether a block or storage already existed; ``storages`` are addresses of its StorageImpl objects."""
+        earlier = self.storages.get((device, address))
+        return earlier is not None and (not earlier or not set(earlier).isdisjoint(storages))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Holders(PlainData):
-    """All holders on all devices, the largest first.
+    """The holders of memory on all devices.
 
     Attributes:
-        holders: The holders.
-        totals: One total per device.
-        notes: Limitations of the result, such as memory that could not be assigned or a time limit that was reached.
+        holders: The holders, largest first.
+        totals: The total allocated memory of each device.
+        notes: Limitations of the result, such as memory that is not counted.
         complete: Whether the search ended before its time limit.
         objects: Number of Python objects examined.
         seconds: Duration of the search.
@@ -128,7 +168,7 @@ class Holders(PlainData):
     """
 
     holders: tuple[Holder, ...]
-    totals: tuple[Total, ...] = ()
+    totals: tuple[DeviceTotal, ...] = ()
     notes: tuple[str, ...] = ()
     complete: bool = True
     objects: int = 0
@@ -136,67 +176,28 @@ class Holders(PlainData):
     since: str = ""
 
     def largest(self, count: int = 5, device: str | None = None) -> tuple[Holder, ...]:
-        """Return the largest holders on one device, by default on all."""
+        """Return the ``count`` largest holders on a device, by default on all devices."""
         return tuple(holder for holder in self.holders if device in (None, holder.device))[:count]
 
     def amount(self, name: str, device: str | None = None) -> int:
-        """Return the memory held under a name in bytes; 0 if there is no such holder."""
+        """Return the size in bytes of the memory held under a name; 0 if there is no such holder."""
         return sum(holder.amount for holder in self.holders if holder.name == name and device in (None, holder.device))
 
-    def total(self, device: str) -> Total | None:
-        """Return the total of one device; None if it was not searched."""
+    def total(self, device: str) -> DeviceTotal | None:
+        """Return the total of a device, or None if the device was not searched."""
         return next((total for total in self.totals if total.device == device), None)
 
     def freeable(self, device: str, *places: Place) -> int:
-        """Return the size in bytes of storages kept alive only by names in these places or by unreachable cycles."""
+        """Return the total size in bytes of storages kept alive only from these places or by unreachable cycles."""
         removed = {"garbage", *places}
         parts = (part for holder in self.holders if holder.device == device for part in holder.parts)
         return sum(part.amount for part in parts if removed.issuperset(part.places))
 
     def to_text(self, count: int = 10) -> str:
-        """Format the largest holders, one per line, with size, name and device."""
+        """Format the ``count`` largest holders, one per line, with their size, name and device."""
         lines = [f"{size(holder.amount):>11}  {holder.name}  ({holder.device})" for holder in self.largest(count)]
         return "\n".join(lines) or "no tensors"
 
     def __repr__(self) -> str:
         largest = ", ".join(str(holder) for holder in self.largest(3))
         return f"<Holders: {largest or 'none'}>"
-
-
-@dataclass(frozen=True, slots=True)
-class StorageBaseline:
-    """The storages that exist at one point in time.
-
-    Device addresses are reused, so storages are identified by their storage objects where possible.
-
-    Attributes:
-        addresses: Device and address of each block, and of each storage outside a block.
-        identified: The subset of ``addresses`` whose storage object is known.
-        storages: Addresses of the storage objects (``c10::StorageImpl``).
-        references: Weak references to the storage objects, which prevent the reuse of their addresses.
-    """
-
-    addresses: frozenset[tuple[str, int]] = frozenset()
-    identified: frozenset[tuple[str, int]] = frozenset()
-    storages: frozenset[int] = frozenset()
-    references: tuple[Any, ...] = field(default=(), repr=False, compare=False)
-
-    @classmethod
-    def of(cls, references: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
-        """Create a baseline from weak references to storages, by location, and from the allocator's blocks."""
-        addresses = set() if blocks is None else set(blocks.positions)
-        identified, storages = set(), set()
-        for memory in references:
-            block = None if blocks is None else blocks.block(memory.device, memory.address)
-            address = (memory.device, memory.address if block is None else block.address)
-            addresses.add(address)
-            if memory.storage:
-                identified.add(address)
-                storages.add(memory.storage)
-        return cls(frozenset(addresses), frozenset(identified), frozenset(storages), tuple(references.values()))
-
-    def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
-        """Return whether the memory at an address already existed; ``storages`` are the objects that use it now."""
-        if (device, address) not in self.addresses:
-            return False
-        return (device, address) not in self.identified or not self.storages.isdisjoint(storages)

@@ -1,7 +1,7 @@
 """Assign names to objects by following references from the roots to the tensors.
 
-The roots are visited in the order of their places: variables of the notebook first, then modules, outputs and so on.
-Objects that only an autograd graph keeps alive are visited last, and named after the tensor with the graph.
+Roots are visited in the order of `PLACES`, starting with the variables of the notebook. Objects that only an autograd
+graph keeps alive are visited last, and named after the tensor with the graph.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Place
     from ipygpumem.features.holders.referrers import ReferrerGraph
     from ipygpumem.features.holders.roots import Root
-    from ipygpumem.features.holders.targets import Targets
+    from ipygpumem.features.holders.targets import SearchTargets
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
 """Depth added by references from an optimizer, so that parameters are named after their modules."""
 _SHARED_ROOT_DEPTH = 5
-"""Initial depth of a root that may also be referenced by other roots."""
+"""Depth of a root to which other roots may refer."""
 _MAX_NAME_PARTS = 12
 _ELLIPSIS = "..."
 _MAX_OTHER_NAMES = 4
@@ -44,9 +44,13 @@ _Queue = list[tuple[int, int, int]]
 
 @dataclass(slots=True)
 class NamedObject:
-    """The shortest path to an object: the parent, the label of the reference from it, and the holder.
+    """The last reference on a path from a root to an object, whose labels form the object's name.
 
-    ``graph`` is True if the object is reachable only through an autograd graph.
+    Attributes:
+        parent_id: The id of the referrer; None for a root.
+        holder: Name of the holder; empty if the next reference on the path determines it.
+        graph: Whether the path passes through an autograd graph.
+        depth: Length of the path.
     """
 
     parent_id: int | None
@@ -59,7 +63,7 @@ class NamedObject:
     def child(
         self, own_id: int, label: ReferenceLabel, *, holder: str = "", graph: bool = False, last_resort: bool = False
     ) -> NamedObject:
-        """Return the entry of an object referenced by this one; ``graph``: through an autograd graph."""
+        """Return the shortest path to an object to which this object refers."""
         # a module's own dicts and the objects in them have the same depth as the module
         inside_module = label.style in {"module", "members"} or self.label.style == "members"
         steps = _LAST_RESORT_STEPS if last_resort else 0 if inside_module else 1
@@ -68,13 +72,15 @@ class NamedObject:
 
 
 class ObjectNames:
-    """Names of the objects in a referrer graph, as far as they are found within the time limit.
+    """Names of the objects in a referrer graph that are found within the time limit.
 
-    By object id, ``named`` contains the shortest path and ``place_bits`` one bit per place from which the object is
-    reachable. ``root_ids`` are the ids of objects that are never named after their referrers.
+    Attributes:
+        named: Last reference on the shortest path to each object, by its id.
+        place_bits: Bit mask of the places from which each object is reachable, by its id.
+        root_ids: The ids of objects that are never named after their referrers.
     """
 
-    def __init__(self, referrers: ReferrerGraph, targets: Targets) -> None:
+    def __init__(self, referrers: ReferrerGraph, targets: SearchTargets) -> None:
         self._referrers = referrers
         self._targets = targets
         self._node_ids = targets.graph.nodes.keys()
@@ -99,10 +105,10 @@ class ObjectNames:
         self._spread_places()
 
     def name_unreached(self, ids: Collection[int], holder: str, place: Place) -> None:
-        """Name objects that are not reachable from any root, all under one holder."""
+        """Name objects that are not reachable from any root. All of them belong to the same holder."""
         inner = {child_id for key in ids for child_id in self._referrers.children.get(key, ()) if child_id != key}
         objects = self._referrers.objects
-        # objects without referrers come first, then those in cycles
+        # objects without referrers first, then objects in cycles
         for object_id in sorted(ids, key=lambda key: (key in inner, _label_rank(objects[key]))):
             self._mark(object_id, place)
             if object_id not in self.named and object_id not in self._skipped:
@@ -114,7 +120,7 @@ class ObjectNames:
         self._spread_places()
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
-        """Return all places from which at least one of these objects is reachable."""
+        """Return the places from which at least one of these objects is reachable."""
         return tuple(p for p in PLACES if any(self.place_bits.get(key, 0) & _PLACE_BITS[p] for key in ids))
 
     def _add_root(self, root: Root, queue: _Queue) -> None:
@@ -125,7 +131,8 @@ class ObjectNames:
             holder = "" if root.style == "items" else root.label
             depth = 0 if root.terminal and not root.last_resort else _SHARED_ROOT_DEPTH
             label = ReferenceLabel(root.label, root.style)
-            self._name_first(root_id, NamedObject(None, label, holder, root.place, depth=depth), queue)
+            self._mark(root_id, root.place)
+            self._name(root_id, NamedObject(None, label, holder, root.place, depth=depth), queue)
             return
         depth = 2 if root.place == "output" else 1  # Out[3] before _3
         child_ids = set(self._referrers.children.get(root_id, ()))
@@ -133,12 +140,8 @@ class ObjectNames:
             if child_id in child_ids and (root.names is None or root.names(label.text)):
                 text = f"{root.label}{label.text}"
                 named = NamedObject(None, ReferenceLabel(text, label.style), text, root.place, depth=depth)
-                self._name_first(child_id, named, queue)
-
-    def _name_first(self, object_id: int, named: NamedObject, queue: _Queue) -> None:
-        """Name a root object."""
-        self._mark(object_id, named.place)
-        self._name(object_id, named, queue)
+                self._mark(child_id, root.place)
+                self._name(child_id, named, queue)
 
     def _mark(self, object_id: int, place: Place) -> None:
         self.place_bits[object_id] = self.place_bits.get(object_id, 0) | _PLACE_BITS[place]
@@ -180,7 +183,7 @@ class ObjectNames:
                 self._name(child_id, named.child(object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
-        """Return the label of a tensor's gradient, or of the base of a view, which has the same name as the view."""
+        """Return the label of a tensor's gradient, or an empty label for the base of a view."""
         if not any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
             return fallback_label(tensor)
         return ".grad" if child_id in self._targets.gradient_ids else ""
@@ -206,7 +209,6 @@ class ObjectNames:
             heapq.heappush(queue, (new.depth, next(self._order), object_id))
 
     def _spread_places(self) -> None:
-        """Propagate the places of each object to all objects reachable from it."""
         place_bits, children = self.place_bits, self._referrers.children
         pending = list(place_bits)
         while pending:
@@ -219,7 +221,7 @@ class ObjectNames:
                     pending.append(child_id)
 
     def name(self, object_id: int) -> str:
-        """Return the first name of an object. If only a graph keeps it alive, it is the name of the tensor with it."""
+        """Return the first name of an object or, if only an autograd graph keeps it alive, of the graph's tensor."""
         parts: list[str] = []
         current: int | None = object_id
         while current is not None:
@@ -245,7 +247,7 @@ class ObjectNames:
         return f"[{self.name(label.key_id)}]"
 
     def other_names(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """Return further names of a storage, given the ids of its tensors, without the storage's first name."""
+        """Return names of a storage other than the first, given the ids of its tensors."""
         names: dict[str, str] = {}
         graph = self.named[ids[0]].graph
         attempts_left = [_MAX_NAME_ATTEMPTS]
@@ -253,12 +255,12 @@ class ObjectNames:
             if object_id in self.named and self.named[object_id].graph is graph and len(names) <= _MAX_OTHER_NAMES:
                 prefix = f"{self.named[object_id].holder}{_ELLIPSIS}"
                 for name in self._names(object_id, (), attempts_left):
-                    # shortened names with a common beginning count as one name
+                    # shortened names that start with the same holder count as one name
                     names.setdefault(prefix if name.startswith(prefix) else name, name)
         return tuple(names.values())[1 : _MAX_OTHER_NAMES + 1]
 
     def _names(self, object_id: int, path: tuple[int, ...], attempts_left: list[int]) -> list[str]:
-        """Return some names of an object, beginning with the first. No name passes through the objects in ``path``."""
+        """Return some names of an object, starting with its first name. No name passes through objects in ``path``."""
         attempts_left[0] -= 1
         first = self.name(object_id)
         is_frame = type(self._referrers.objects[object_id]) is types.FrameType
@@ -277,7 +279,7 @@ class ObjectNames:
 
 
 def _label_rank(obj: Any) -> int:
-    """Return the sort key of an object: frames, whose labels are the most informative, first, containers last."""
+    """Return a sort key by which frames precede, and containers follow, all other objects."""
     return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1
 
 

@@ -1,8 +1,8 @@
 """Find the referrers of tensors among all objects that Python's garbage collector tracks.
 
-`gc.get_referents` calls an object's ``tp_traverse`` in C, which runs no user code. It is called once per object, in
-chunks. The references are stored in two columns, child and parent, sorted by child: the referrers of an object are then
-found by binary search.
+`gc.get_referents` calls an object's ``tp_traverse`` in C, which runs no user code. It is called once for each object.
+The references are stored as two columns, child and parent, which are sorted by child so that the referrers of an object
+can be found by binary search.
 """
 
 from __future__ import annotations
@@ -30,17 +30,14 @@ if TYPE_CHECKING:
 
 _CHUNK = 8192
 _MAX_SINGLE_LOOKUPS = 32
-"""Number of ids below which single lookups are faster than NumPy."""
+"""Number of ids below which `bisect` is faster than NumPy."""
 _BITS = 24
 _MASK = (1 << _BITS) - 1
 _MAX_OBJECTS = 400_000
 
 
 class SearchLimit:
-    """The time limit of a search; ``start`` and ``end`` are in seconds of `time.perf_counter`.
-
-    ``complete`` is set to False once this limit or a limit on the number of objects is reached.
-    """
+    """Time limit of a search. ``complete`` is set to False once a limit on the time or on the objects is reached."""
 
     def __init__(self, seconds: float) -> None:
         self.start = time.perf_counter()
@@ -48,18 +45,18 @@ class SearchLimit:
         self.complete = True
 
     def reached(self) -> bool:
-        """Return whether the time limit is reached; if so, mark the search as incomplete."""
+        """Return whether the time limit has been reached. If so, mark the search as incomplete."""
         is_reached = time.perf_counter() > self.end
         self.complete &= not is_reached
         return is_reached
 
     def passed(self, share: float) -> bool:
-        """Return whether this share of the time limit has passed."""
+        """Return whether a share of the time limit, from 0 to 1, has passed."""
         return time.perf_counter() > self.start + (self.end - self.start) * share
 
 
 class TrackedObjects:
-    """A copy of the collector's list of tracked objects, kept alive until `release`, with the collector paused."""
+    """A copy of the garbage collector's list of tracked objects, which stay alive until `release` is called."""
 
     def __init__(self, limit: SearchLimit) -> None:
         self._limit = limit
@@ -75,7 +72,7 @@ class TrackedObjects:
         self._children_view = self._children.data
 
     def _find_frozen(self) -> None:
-        """Add reachable objects that ``gc.freeze`` has removed from the collector's list."""
+        """Add the objects that `gc.freeze` removed from the collector's list, as far as they are reachable."""
         objects = self.objects
         seeds = [sys.modules, *(value for _, frame in running_frames() for _, value in frame_locals(frame))]
         seen_ids = {*map(id, objects), id(objects), id(seeds)}  # these lists refer to all objects
@@ -94,11 +91,11 @@ class TrackedObjects:
         self.objects += tracked
 
     def release(self) -> None:
-        """Release the objects. The list contains itself, so it would otherwise live until the next collection."""
+        """Clear the list. It contains itself and would otherwise exist until the next garbage collection."""
         self.objects.clear()
 
     def by_role(self, role: Callable[[type], str | None]) -> dict[str, list[Any]]:
-        """Group the objects whose class has a role by that role."""
+        """Group the objects by the role of their class, without objects whose class has no role."""
         objects = self.objects
         first_of_type = dict(zip(self._type_ids.tolist(), range(len(objects)), strict=True))
         roles = {type_id: role(type(objects[index])) for type_id, index in first_of_type.items()}
@@ -111,7 +108,7 @@ class TrackedObjects:
         return by_role
 
     def connect(self) -> None:
-        """Read the references of all objects. If the time limit is reached, discard them: names would be wrong."""
+        """Read the references of all objects. If the time limit is reached, keep none, because names would be wrong."""
         objects = self.objects
         id_bitmap = _bitmap(np.fromiter(map(id, objects), np.int64, len(objects)))
         children, parents = [self._children], [self._parents]
@@ -131,7 +128,7 @@ class TrackedObjects:
         self._children_view = self._children.data
 
     def parents(self, ids: Collection[int]) -> list[list[Any]]:
-        """Return a list of referrers for each id. An object with several references is listed several times."""
+        """Return a list of referrers for each id. An object that contains several references is repeated."""
         spans: Iterable[tuple[int, int]]
         if len(ids) < _MAX_SINGLE_LOOKUPS:
             column = self._children_view
@@ -147,8 +144,8 @@ class TrackedObjects:
 def _remove_asyncio(objects: list[Any]) -> None:
     """Remove the module ``_asyncio``, whose referents must not be read.
 
-    Up to Python 3.12.5 and 3.13.0rc1 they include freed iterators (CPython #122695). Releasing these again makes its
-    free list circular, so that the next traversal does not terminate.
+    Up to Python 3.12.5 and 3.13.0rc1, they include freed iterators (CPython #122695). If a list of the referents is
+    deleted, the iterators are freed twice, and the next traversal of the module does not terminate.
     """
     type_ids = np.fromiter(map(id, map(type, objects)), np.int64, len(objects))
     modules = np.flatnonzero(type_ids == id(types.ModuleType)).tolist()
@@ -165,21 +162,21 @@ def _bitmap(ids: Ids | list[int]) -> NDArray[np.bool_]:
 
 
 def _maybe_among(ids: Ids, bitmap: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether each id may be in the bitmap, with false positives but no false negatives."""
+    """Return whether each id may be in the bitmap. There are false positives, but no false negatives."""
     result: NDArray[np.bool_] = bitmap[(ids >> 4) & _MASK]
     return result
 
 
 class ReferrerGraph:
-    """Objects from which a target can be reached, and the references between them.
+    """Objects from which a tensor or storage is reachable, and the references between them.
 
     Attributes:
-        objects: The objects by id, beginning with the targets and the nodes of their autograd graphs.
-        children: Ids of the referenced objects by the id of the referrer, one entry per reference.
-        extra: Referrers unknown to the collector, by the id of the referent: tensors keep their gradients and bases,
-            and nodes of autograd graphs their saved tensors, through references in C++.
+        objects: The objects by id.
+        children: The ids of the objects to which each object refers, by its id.
+        extra: Referrers through C++, which the collector does not know, by the id of the referent. For example,
+            tensors refer to their gradients, and autograd nodes to their saved tensors.
 
-    ``terminal_ids`` are the ids of objects whose own referrers are ignored.
+    The referrers of objects in ``terminal_ids`` are ignored.
     """
 
     def __init__(
@@ -198,7 +195,7 @@ class ReferrerGraph:
         self._terminal_ids = terminal_ids
 
     def add_referrers(self, start_ids: list[int] | None = None) -> None:
-        """Add all direct and indirect referrers of some objects, by default of all objects in this graph."""
+        """Add the direct and indirect referrers of some objects, by default of all objects in the graph."""
         objects, children = self.objects, self.children
         frontier = list(objects) if start_ids is None else start_ids
         while frontier and not self.limit.reached():
@@ -225,7 +222,7 @@ class ReferrerGraph:
             frontier = next_frontier
 
     def add_frame(self, frame: types.FrameType) -> bool:
-        """Add a running frame, whose variables the collector does not know; return whether any leads to a target."""
+        """Add a running frame if one of its local variables is in the graph, and return whether it was added."""
         variables = dict.fromkeys(key for key, _ in reference_labels(frame, "object", ()) if key in self.objects)
         if variables:
             self.objects[id(frame)] = frame
@@ -233,11 +230,11 @@ class ReferrerGraph:
         return bool(variables)
 
     def held_from_outside(self, ids: Collection[int], own_references: Mapping[int, int]) -> set[int]:
-        """Return the subset of these objects that other objects keep alive. The remaining ones are unreachable cycles.
+        """Return the ids of the objects that are not part of unreachable cycles.
 
-        This is the algorithm of the garbage collector: an object is held from outside if its reference count exceeds
-        the number of references from these objects and from this package (``own_references``, the heap and this graph).
-        Objects referenced by such an object are also held.
+        This is the algorithm of the garbage collector. An object is kept alive from outside if its reference count
+        exceeds the number of references from these objects and from the search. The search refers to each object in the
+        heap, in this graph and as often as counted in ``own_references``.
         """
         inner_references: dict[int, int] = {}
         for object_id in ids:
@@ -263,7 +260,7 @@ class ReferrerGraph:
 
 
 def _reference_count_of_unheld() -> int:
-    """Return the reference count, in `held_from_outside`, of an object that only the heap and the graph refer to."""
+    """Return the reference count in `held_from_outside` of an object to which only the heap and the graph refer."""
     heap_objects: list[Any] = [object()]
     graph_objects = {0: heap_objects[0]}
     obj = graph_objects[0]

@@ -1,4 +1,4 @@
-"""Objects at which names begin: notebook variables and outputs, the last exception, and imported modules."""
+"""Objects at which names start: notebook variables and outputs, the last exception, and imported modules."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """An object at which names begin.
+    """An object at which names start.
 
     Attributes:
-        label: Name of the object, or prefix of the names in a namespace.
-        value: A namespace (a dict, with the style ``names``) or any object.
-        place: Place of all objects named after this root.
-        style: Format of its keys; with ``items`` each item is a separate holder.
-        names: Predicate that selects names of a namespace; None for all names.
+        label: Name of the object or, for a namespace, prefix of the names.
+        value: Any object or, with the style ``names``, the dict of a namespace.
+        place: Place of all objects that are named after the root.
+        style: Format of the dict's keys. With ``items``, each item is a separate holder.
+        names: Function that selects names of a namespace; None for all names.
         terminal: Whether referrers of the root are ignored.
-        last_resort: Whether the name from any other root is preferable for the same object.
+        last_resort: Whether objects are named after another root if possible.
     """
 
     label: str
@@ -50,10 +50,12 @@ class Root:
     last_resort: bool = False
 
 
-class NamingFunctions:
-    """Functions with which this process names objects and lines of code. A notebook replaces both of them.
+class NameProviders:
+    """Functions that provide the names of objects and of lines of code. A notebook replaces both functions.
 
-    ``roots`` returns the objects at which names begin; ``label`` formats a recorded (file name, line, function).
+    Attributes:
+        roots: Function that returns the objects at which names start.
+        label: Function that formats a stack frame, given the file name, the line and the name of the function.
     """
 
     def __init__(self) -> None:
@@ -61,9 +63,9 @@ class NamingFunctions:
         self.label: Callable[[str, int, str], str] = frame_label
 
 
-def naming() -> NamingFunctions:
-    """Return the naming functions of this process."""
-    return current().state(NamingFunctions)
+def name_providers() -> NameProviders:
+    """Return the name providers of this process."""
+    return current().state(NameProviders)
 
 
 def python_roots() -> list[Root]:
@@ -72,13 +74,13 @@ def python_roots() -> list[Root]:
 
 
 def exception_roots() -> list[Root]:
-    """Return the last exception, which Python keeps for post-mortem debugging."""
+    """Return the last exception and its traceback, which Python keeps for post-mortem debugging."""
     values = (getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback"))
     return [Root("last exception", value, "traceback", terminal=False) for value in values if value is not None]
 
 
 def module_roots(roots: Sequence[Root]) -> list[Root]:
-    """Return the namespaces of imported modules that are not roots yet, the user's modules before libraries."""
+    """Return the namespaces of imported modules that are not roots yet. The user's modules precede libraries."""
     seen_ids = {id(root.value) for root in roots}
     user_modules: list[Root] = []
     libraries: list[Root] = []
@@ -96,7 +98,7 @@ def module_roots(roots: Sequence[Root]) -> list[Root]:
 
 
 def notebook_roots(shell: Any) -> list[Root]:
-    """Return the roots of an IPython shell: variables, outputs, and all references to the last exception."""
+    """Return the roots of an IPython shell: variables, outputs, and references to the last exception."""
     namespace = shell.user_ns
     result = getattr(shell, "last_execution_result", None)
 
@@ -126,7 +128,7 @@ def notebook_roots(shell: Any) -> list[Root]:
 
 
 def is_output(shell: Any, name: str) -> bool:
-    """Return whether a name in the user's namespace, such as ``_3`` or ``Out``, has the value set by IPython."""
+    """Return whether a name in the user's namespace, such as ``_3`` or ``Out``, has the value assigned by IPython."""
     value, hidden = shell.user_ns.get(name), shell.user_ns_hidden
     number = output_number(name)
     if name in LATEST_OUTPUTS:

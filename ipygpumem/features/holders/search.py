@@ -1,8 +1,8 @@
 """Search for the objects that keep tensors alive.
 
-The search first follows references backwards from each tensor to all referrers that Python's collector knows. It then
-follows references forwards from the roots to assign names. It runs no user code, triggers no garbage collection and
-makes no CUDA call.
+The search first follows references backward, from each tensor to all referrers that the garbage collector knows. It
+then follows references forward, from the roots to the tensors, to assign names. It runs no user code, triggers no
+garbage collection and makes no CUDA calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ipygpumem.features.holders.model import PLACES, Storage
 from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.referrers import ReferrerGraph, SearchLimit, TrackedObjects
 from ipygpumem.features.holders.roots import Root
-from ipygpumem.features.holders.targets import Targets
+from ipygpumem.features.holders.targets import SearchTargets
 from ipygpumem.features.holders.untracked import add_array_referrers, add_class_referrers
 from ipygpumem.sources.storages import TorchTypes
 
@@ -30,27 +30,32 @@ if TYPE_CHECKING:
 NO_NAME = "no name in Python"
 """Holder of objects that are alive but not reachable by any name."""
 _MAX_EXTRA_PASSES = 4
-"""An array in a class in an array takes three passes."""
+"""Maximum number of passes that add hidden referrers. An array in a class in an array requires three passes."""
 _MIN_UNNAMED_BYTES = 4096
-"""Size in bytes of unnamed storages from which on an extra pass is made: PyTorch itself keeps some small tensors."""
+"""Total size in bytes of unnamed storages that justifies an extra pass. PyTorch itself keeps some small tensors."""
 _EXTRA_PASS_SHARE = 0.4
-"""Share of the time limit after which no extra pass starts. A pass may take until twice this share."""
+"""Share of the time limit after which no extra pass starts. A pass must end before twice this share."""
 _MAX_GRAPH_HOLDERS = 4
 _UNREADABLE = (
-    "this version of PyTorch does not expose all tensors saved by autograd graphs: the hidden ones are counted as not"
+    "this version of PyTorch does not expose all tensors saved for the backward pass. The others are counted as not"
     " reachable from Python"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStorage:
-    """A storage with its names; ``amount`` in ``facts`` is the size of the storage, not of the allocator's block.
+    """A storage that was found by a search.
 
-    If only autograd graphs keep the storage alive, ``graph_holders`` are the holders of tensors with such a graph.
+    Attributes:
+        location: Device, address and size of the storage.
+        info: Names and kind of the storage. Its size is that of the storage instead of the allocator's block.
+        holder: Name of the holder.
+        place: Place of the first name.
+        graph_holders: If only autograd graphs keep the storage alive, some holders of tensors with these graphs.
     """
 
-    memory: StorageLocation
-    facts: Storage
+    location: StorageLocation
+    info: Storage
     holder: str
     place: Place
     graph_holders: tuple[str, ...] = ()
@@ -58,7 +63,7 @@ class NamedStorage:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The storages found by a search, with weak references for a baseline and the number of examined objects."""
+    """Result of a search, with a weak reference to each storage by its location. See `Holders` for other attributes."""
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]
@@ -78,7 +83,7 @@ def search_holders(
 ) -> SearchResult:
     """Search for the objects that keep storages on the wanted devices alive, for at most ``limit`` seconds.
 
-    Names begin at the roots and, with ``threads``, at the local variables of running code.
+    Names start at the roots and, unless ``threads`` is False, at the local variables of running threads.
     """
     with collector_paused():
         search = _HolderSearch(torch, limit)
@@ -103,7 +108,7 @@ class _HolderSearch:
         by_role = self.heap.by_role(self.types.role)
         if by_role.get("tensor") or by_role.get("storage"):
             self.heap.connect()  # first, because reading an object may create its ``__dict__``
-            self.targets = Targets(self.types, is_wanted, by_role, self.limit)
+            self.targets = SearchTargets(self.types, is_wanted, by_role, self.limit)
             references = self.targets.references
             notes = [_UNREADABLE] if self.targets.graph.unreadable else []
             if self.targets.by_id:
@@ -131,10 +136,10 @@ class _HolderSearch:
         return names
 
     def _add_hidden_referrers(self, names: ObjectNames, roots: list[Root]) -> list[int]:
-        """Add hidden referrers of objects that no root leads to, and return the ids of these referrers."""
+        """Add referrers of unnamed objects that the collector does not track, and return the ids of the referrers."""
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
-        unnamed = sum(memory.size for target in targets for memory in target.memory)
+        unnamed = sum(location.size for target in targets for location in target.locations)
         if unnamed < _MIN_UNNAMED_BYTES or self.limit.passed(_EXTRA_PASS_SHARE):
             return []
         added = add_class_referrers(ids, self.referrers)
@@ -144,7 +149,7 @@ class _HolderSearch:
         return add_array_referrers(ids, self.referrers, 2 * _EXTRA_PASS_SHARE, [root.value for root in roots])
 
     def _unreached_ids(self, names: ObjectNames) -> set[int]:
-        """Return the ids of objects that no root leads to, without storages kept alive only by their tensors."""
+        """Return the ids of objects that no root leads to, except for storages kept alive only by their tensors."""
         targets, by_id = self.targets, self.targets.by_id
         reached = names.place_bits.keys() | names.root_ids | targets.graph.nodes.keys()
         unreached = self.referrers.objects.keys() - reached
@@ -161,7 +166,7 @@ class _HolderSearch:
 
     def _name_unreached(self, names: ObjectNames) -> None:
         ids = self._unreached_ids(names)
-        if not ids or not self.limit.complete:  # the search may have missed their names
+        if not ids or not self.limit.complete:  # an incomplete search may have missed their names
             return
         held = self.referrers.held_from_outside(ids, self.targets.own_references())
         cycles = [object_id for object_id in ids if object_id not in held]
@@ -172,15 +177,15 @@ class _HolderSearch:
     def _named_storages(self, names: ObjectNames) -> list[NamedStorage]:
         groups: dict[StorageLocation, list[int]] = {}
         for object_id, target in self.targets.by_id.items():
-            for memory in target.memory if object_id in names.named else ():
-                groups.setdefault(memory, []).append(object_id)
+            for location in target.locations if object_id in names.named else ():
+                groups.setdefault(location, []).append(object_id)
         holders: dict[int, dict[str, None]] = {}
         if any(names.named[ids[0]].graph for ids in groups.values()):
             holders = self._graph_holders(names)
-        return [self._named_storage(memory, ids, names, holders) for memory, ids in groups.items()]
+        return [self._named_storage(location, ids, names, holders) for location, ids in groups.items()]
 
     def _graph_holders(self, names: ObjectNames) -> dict[int, dict[str, None]]:
-        """Return some holders of tensors with a graph, by the id of each object that only these graphs keep alive."""
+        """Return some holders of the autograd graphs that keep each object alive, by the id of the object."""
         named, children, node_ids = names.named, self.referrers.children, self.targets.graph.nodes.keys()
         holders: dict[int, dict[str, None]] = {}
         pending: list[tuple[int, str]] = []
@@ -199,7 +204,7 @@ class _HolderSearch:
         return holders
 
     def _named_storage(
-        self, memory: StorageLocation, ids: list[int], names: ObjectNames, holders: dict[int, dict[str, None]]
+        self, location: StorageLocation, ids: list[int], names: ObjectNames, holders: dict[int, dict[str, None]]
     ) -> NamedStorage:
         by_id, base_ids = self.targets.by_id, self.targets.base_ids
 
@@ -215,20 +220,20 @@ class _HolderSearch:
         # a base kept alive only by its views does not count, because user code cannot access it
         sizes = [nbytes for key, (_, nbytes) in zip(tensor_ids, described, strict=True) if key not in base_ids]
         visible = max((nbytes or 0 for nbytes in sizes), default=0)
-        kind = self.targets.kinds.get((memory.device, memory.address))
+        kind = self.targets.kinds.get((location.device, location.address))
         if kind is None:
             has_graph = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors)
             kind = "activation" if has_graph else "plain"
-        facts = Storage(
-            device=memory.device,
-            amount=memory.size,
+        info = Storage(
+            device=location.device,
+            amount=location.size,
             kind=kind,
             name=names.name(ids[0]),
             also=names.other_names(ids),
             places=names.places(ids),
             graph=first.graph,
             tensor=max(described, key=lambda description: description[1] or 0)[0] if described else "storage",
-            view=visible if sizes and None not in sizes and visible < memory.size else None,
+            view=visible if sizes and None not in sizes and visible < location.size else None,
         )
         graph_holders = chain(*(holders.get(object_id, ()) for object_id in ids)) if first.graph else ()
-        return NamedStorage(memory, facts, first.holder, first.place, tuple(dict.fromkeys(graph_holders)))
+        return NamedStorage(location, info, first.holder, first.place, tuple(dict.fromkeys(graph_holders)))

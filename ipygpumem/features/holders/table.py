@@ -11,14 +11,14 @@ from ipygpumem.core.units import VISIBLE, many, signed, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipygpumem.features.holders.model import Holder, Holders, Storage, Total
+    from ipygpumem.features.holders.model import DeviceTotal, Holder, Holders, Storage
 
 _NAME_WIDTH = 58
 _OTHER_NAMES = 2
 
 
 def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list[Table]:
-    """Create a table for each device with its ``limit`` largest holders and their ``parts`` largest tensors."""
+    """Create a table of each device with its ``limit`` largest holders and the ``parts`` largest tensors of each."""
     tables = [_table(holders, total, limit, parts) for total in holders.totals]
     if not tables:
         tables = [Table("who holds the memory", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]
@@ -26,7 +26,7 @@ def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list
     return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, *notes))]
 
 
-def _table(holders: Holders, total: Total, limit: int, parts: int) -> Table:
+def _table(holders: Holders, total: DeviceTotal, limit: int, parts: int) -> Table:
     listed = holders.largest(len(holders.holders), total.device)
     shown, smaller = listed[:limit], listed[limit:]
     whole = total.allocated if total.allocated is not None else total.held
@@ -34,10 +34,10 @@ def _table(holders: Holders, total: Total, limit: int, parts: int) -> Table:
     if smaller:
         rows.append(_sum_row(many(len(smaller), "smaller holder"), _bytes(smaller), smaller, 1))
     if holders.since:
-        title = f"{total.device}, new since {holders.since}"
+        title = f"{total.device}: new since {holders.since}"
         rows.append(_sum_row("new", _bytes(listed), listed, 0))
     else:
-        title = f"{total.device}, who holds the memory"
+        title = f"{total.device}: who holds the memory"
         not_listed = total.held - _bytes(listed)
         if not_listed:
             rows.append(TableRow("other names", (_size(not_listed), ""), 1))
@@ -70,7 +70,7 @@ def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
 
 
 def _groups(holder: Holder) -> list[list[Storage]]:
-    """Group the storages of a holder by name, the largest group first, with storages kept by graphs in extra groups."""
+    """Group storages by name, largest group first. Storages kept alive by autograd graphs form separate groups."""
     groups: dict[tuple[str, bool], list[Storage]] = {}
     for storage in holder.parts:
         groups.setdefault((storage.name, storage.graph), []).append(storage)
@@ -88,12 +88,11 @@ def _kinds(holder: Holder) -> str:
 
 
 def _description(storages: Sequence[Storage]) -> str:
-    """Describe storages with the same name: their kind, shape, origin and other names."""
     first = storages[0]
     details = ["" if first.kind == "plain" else first.kind, first.tensor, first.made]
     if first.graph:
-        kind = f"{first.kind}s kept by its autograd graph" if len(storages) > 1 else "kept by its autograd graph"
-        details = [kind, first.made]
+        kind = f"{first.kind}s " if len(storages) > 1 else ""
+        details = [f"{kind}kept alive by its autograd graph", first.made]
     if first.also:
         names = ", ".join(map(_shorten, first.also[:_OTHER_NAMES]))
         details.append(f"also {names}{', ...' if len(first.also) > _OTHER_NAMES else ''}")
@@ -114,7 +113,6 @@ def _size(nbytes: int) -> str:
 
 
 def _freeable(holders: Holders, device: str) -> list[str]:
-    """Return sentences on the memory that `%gpumem free` would free."""
     if holders.since:
         return []
     freeable, with_outputs = holders.freeable(device, "traceback"), holders.freeable(device, "traceback", "output")

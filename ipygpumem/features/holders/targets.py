@@ -1,8 +1,7 @@
-"""The tensors and storages of a search, with their memory, their use in modules, and their autograd graphs.
+"""The tensors and storages to search for, with their locations, their kinds, and their autograd graphs.
 
-Some tensors have no memory because they wrap others (DTensor, torchao's tensors, user-defined subclasses). The wrapped
-tensors inherit their role, so the storage of a wrapped parameter is a parameter.
-The hook that packs a saved tensor may keep it alive: checkpointing keeps arguments in autograd's saved tensors.
+Some tensors have no storage because they wrap other tensors (DTensor, torchao's tensors, user-defined subclasses). The
+wrapped tensors inherit the kind of the wrapper, so the storage of a wrapped parameter is a parameter.
 """
 
 from __future__ import annotations
@@ -25,43 +24,43 @@ if TYPE_CHECKING:
     from ipygpumem.sources.storages import StorageLocation, TorchTypes
 
 _MAX_WRAPPERS = 5
-"""Maximum nesting depth: a distributed parameter may be quantized, and wrapped in a user-defined class."""
+"""Maximum nesting depth. A distributed parameter may be quantized and wrapped in a user-defined class."""
 _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
     ("module", "_parameters", 1, "parameter"),
     ("module", "_buffers", 1, "buffer"),
     ("optimizer", "state", 3, "optimizer state"),
     ("optimizer", "param_groups", 3, "parameter"),
 )
-"""Role of the owner, its attribute, the nesting depth of the containers, and the kind of the tensors in them."""
+"""Role of the owner, name of its attribute, nesting depth of the containers, and kind of the tensors in them."""
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
-"""Attributes in which torchao's classes name wrapped tensors, as their ``__tensor_flatten__`` is generated."""
+"""Attributes in which torchao's classes list the names of wrapped tensors."""
 _MAX_NODES = 300_000
-"""A loop that accumulates a loss with its graph can create millions of nodes."""
+"""Maximum number of nodes. A loop that accumulates a loss with its autograd graph can create millions of nodes."""
 _MAX_HOOK_OBJECTS = 500
-"""Number of objects to search per hook: checkpointing needs about a dozen."""
+"""Maximum number of objects examined for each hook. Checkpointing requires about a dozen."""
 _MAX_HOOK_DEPTH = 7
-"""A path may contain a function, its closure, a cell, an object, its dict, a list, and a saved tensor."""
+"""Maximum length of a path, such as a function, its closure, a cell, an object, its dict, a list, a saved tensor."""
 
 
 @dataclass(slots=True)
 class Target:
-    """A tensor with its memory and the tensors it wraps, or a storage that Python code refers to directly."""
+    """A tensor with the locations of its storages and the tensors that it wraps, or a storage without a tensor."""
 
     obj: Any
-    memory: list[StorageLocation]
+    locations: list[StorageLocation]
     is_tensor: bool
     wrapped: list[Any]
 
 
-class Targets:
-    """The targets of one search.
+class SearchTargets:
+    """The tensors and storages to search for.
 
     Attributes:
         by_id: The targets by the id of the tensor or storage.
-        kinds: The use of each storage of a module or an optimizer, by device and address.
-        extra: Referrers unknown to the collector, by the id of the referent.
-        base_ids: Ids of the bases of views.
-        references: A weak reference to each storage by its location, which prevents reuse of the address.
+        kinds: Kind of each storage of a module or an optimizer, by device and address.
+        extra: Referrers through C++, which the collector does not know, by the id of the referent.
+        base_ids: The ids of the bases of views.
+        references: A weak reference to each storage by location, which prevents the reuse of its address.
     """
 
     def __init__(
@@ -94,23 +93,22 @@ class Targets:
                 self._add(obj)
 
     def _add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
-        """Add a tensor or storage if it uses memory on the wanted devices, and return whether it does."""
         object_id = id(obj)
         if object_id in self.by_id or object_id in self._without_memory or not levels:
             return object_id in self.by_id
         locations = [] if is_tensor else [(obj, location) for location in self._types.storage_locations(obj)]
-        memory = []
+        wanted = []
         for storage, location in self._types.storages(obj) if is_tensor else locations:
             if self._is_wanted(location.device):
-                memory.append(location)
+                wanted.append(location)
                 if location not in self.references:
                     self.references[location] = self._types.weak_reference(storage)
-        wrapped = self._wrapped_tensors(obj) if is_tensor and not memory else []
+        wrapped = self._wrapped_tensors(obj) if is_tensor and not wanted else []
         if wrapped:
             self._without_memory[object_id] = obj  # added first, because it may wrap itself
             wrapped = [tensor for tensor in wrapped if self._add(tensor, levels=levels - 1)]
-        if memory or wrapped:
-            self.by_id[object_id] = Target(obj, memory, is_tensor, wrapped)
+        if wanted or wrapped:
+            self.by_id[object_id] = Target(obj, wanted, is_tensor, wrapped)
             self._without_memory.pop(object_id, None)
         return object_id in self.by_id
 
@@ -124,7 +122,6 @@ class Targets:
                 self.gradient_ids.add(id(gradient))
 
     def _add_bases(self) -> None:
-        """Add the bases of views, which are kept alive through C++ references that the collector does not know."""
         for object_id, target in list(self.by_id.items()):
             base = self._types.base(target.obj) if target.is_tensor else None
             if base is not None and id(base) != object_id:
@@ -142,12 +139,11 @@ class Targets:
                     self._set_role(tensor, kind)
 
     def _set_role(self, obj: Any, kind: Kind) -> None:
-        """Record the kind of a target; if there are several, the first in `KINDS`."""
         if id(obj) in self.by_id:
             self._roles[id(obj)] = min(kind, self._roles.get(id(obj), "plain"), key=KINDS.index)
 
     def _set_kinds(self) -> None:
-        """Assign the kind of each tensor to its storage, and that of a wrapper to wrapped tensors without a kind."""
+        """Set the kind of each storage to that of its tensor. Wrapped tensors inherit the kind of the wrapper."""
         for root_id, kind in self._roles.items():
             pending, seen_ids = [root_id], {root_id}
             while pending:
@@ -156,14 +152,14 @@ class Targets:
                 wrapped_ids -= self._roles.keys() | seen_ids
                 seen_ids |= wrapped_ids
                 pending += wrapped_ids
-                for memory in target.memory:
-                    location = (memory.device, memory.address)
-                    self.kinds[location] = min(kind, self.kinds.get(location, "plain"), key=KINDS.index)
+                for location in target.locations:
+                    address = (location.device, location.address)
+                    self.kinds[address] = min(kind, self.kinds.get(address, "plain"), key=KINDS.index)
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
         """Return the tensors in the attributes of a tensor without storage.
 
-        Classes that support torch.compile list them in ``__tensor_flatten__``. In other classes, use all attributes.
+        If its class supports torch.compile, only the attributes listed in ``__tensor_flatten__`` are used.
         """
         if not self._types.dispatches(tensor):
             return []
@@ -176,7 +172,7 @@ class Targets:
         return named or [value for _, value in tensors]
 
     def own_references(self) -> Counter[int]:
-        """Count the references to each object in the lists of this instance, by id."""
+        """Return the number of references from this instance to each object, by id."""
         targets = self.by_id.values()
         lists = chain(*self._by_role.values(), *self.extra.values(), *(target.wrapped for target in targets))
         single = chain((target.obj for target in targets), self._without_memory.values(), self.graph.saved.values())
@@ -184,7 +180,7 @@ class Targets:
 
 
 def _flattened_names(cls: type) -> set[str]:
-    """Return the possible names of wrapped tensors: the string constants in ``__tensor_flatten__``."""
+    """Return the string constants in ``__tensor_flatten__``, which include the names of wrapped tensors."""
     names: set[str] = set()
     for namespace in map(type_dict, mro(cls)):
         flatten = namespace.get("__tensor_flatten__")
@@ -200,7 +196,6 @@ def _strings(value: Any) -> list[str]:
 
 
 def _contents(container: Any, levels: int) -> list[Any]:
-    """Return the values in nested dicts, lists and tuples."""
     base: Any = next((base for base in (dict, list, tuple) if is_instance(container, base)), None)
     if base is None:
         return [container]
@@ -209,10 +204,12 @@ def _contents(container: Any, levels: int) -> list[Any]:
 
 
 class _AutogradGraph:
-    """The autograd graphs of some tensors. The nodes are kept alive here so that their ids are not reused.
+    """The autograd graphs of some tensors.
 
-    ``saved`` contains the saved tensors, the objects into which hooks packed them, and the hooks, by id. ``unreadable``
-    is True if this version of PyTorch does not expose some of the saved tensors.
+    Attributes:
+        nodes: The nodes by id. References to the nodes prevent the reuse of their ids.
+        saved: Tensors saved for the backward pass or, if hooks packed them, the packed objects and the hooks, by id.
+        unreadable: Whether this version of PyTorch does not expose some of the saved tensors.
     """
 
     def __init__(
@@ -246,7 +243,7 @@ class _AutogradGraph:
                 pending.append(node)
 
     def _read_saved(self, node: Any) -> list[Any]:
-        """Record the objects saved by a node, and return nodes that are reachable only through its hooks."""
+        """Add the objects saved by a node, and return the nodes to which only its hooks refer."""
         saved, unreadable = self._types.saved(node)
         self.unreadable |= unreadable
         hidden_nodes = []
@@ -258,7 +255,7 @@ class _AutogradGraph:
         return hidden_nodes
 
     def _search_hook(self, hook: Any) -> list[Any]:
-        """Record the saved tensors that a hook refers to, hidden from the collector, and return its graph nodes."""
+        """Add the saved tensors to which a hook refers, as in checkpointing, and return the nodes that it refers to."""
         nodes, frontier = [], [hook]
         seen_ids = {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):

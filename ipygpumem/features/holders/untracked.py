@@ -1,8 +1,8 @@
-"""Find additional referrers: objects that the garbage collector does not track, and instances of classes.
+"""Find referrers that the garbage collector does not track, and referrers of classes.
 
-The collector does not track NumPy arrays, nor dicts and tuples that contain only untracked objects, although such
-arrays may contain Python objects or share a tensor's memory. A class is named by the variables that refer to it;
-without one, by an instance, a subclass or a tuple.
+The collector does not track NumPy arrays, which may contain Python objects or share a tensor's memory, nor dicts and
+tuples that contain only untracked objects. If no variable refers to a class, it is named after an instance, a subclass
+or a tuple that contains it.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ if TYPE_CHECKING:
 _CHUNK = 8192
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
 _MAX_CLASS_REFERRERS = 50
-"""Number of instances per class to consider: a class may have millions, and any of them can name it."""
+"""Maximum number of referrers for each class, which may have millions of instances."""
 _MAX_ARRAY_SIZE = 1_000_000
-"""Maximum number of elements in an array of objects: reading it creates a temporary reference to each."""
+"""Maximum number of elements of an array, because reading it creates a list of the elements."""
 _dtype, _size = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size"))
 
 array_base: Any = vars(np.ndarray)["base"].__get__
-"""Get the object whose memory an array uses; None if the array owns its memory."""
+"""Return the object whose memory an array uses, or None if the array owns its memory."""
 
 
 def _is_array(cls: type) -> bool:
-    """Return whether a class is ``numpy.ndarray`` or a subclass."""
     return any(base is np.ndarray for base in mro(cls))
 
 
 def has_objects(obj: Any) -> bool:
-    """Return whether this is an array whose elements are Python objects."""
+    """Return whether an object is an array that contains Python objects."""
     return _is_array(type(obj)) and bool(_dtype(obj).hasobject)
 
 
 def array_items(array: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the index and value of each object in an array: ``[0, 3]``, or ``[0]["name"]`` for a field."""
+    """Yield the index, such as ``[0, 3]`` or ``[0]["field"]``, and the value of each element of an array."""
     if _size(array) > _MAX_ARRAY_SIZE:
         return
     fields = _dtype(array).names
@@ -59,10 +58,9 @@ def array_items(array: Any) -> Iterator[tuple[str, Any]]:
 def add_array_referrers(
     ids: Collection[int], referrers: ReferrerGraph, share: float, roots: Iterable[Any] = ()
 ) -> list[int]:
-    """Add the arrays and untracked containers that lead to some objects, and return the ids of the added objects.
+    """Add arrays and untracked containers that refer to objects with these ids, and return the ids of the added ones.
 
-    Nothing is added if reading takes longer than ``share`` of the time limit. ``roots`` are searched even if the
-    collector does not track them.
+    Nothing is added if the search takes longer than ``share`` of the time limit. Untracked roots are also searched.
     """
     pending = _untracked_referents(referrers, share)
     pending += [(part, root) for root in roots if _is_untracked(root) for part in _referents(root) if _may_refer(part)]
@@ -80,7 +78,7 @@ def add_array_referrers(
         contents[array_id] = [id(part) for part in parts if id(part) in ids]
         pending += [(part, array) for part in parts if _may_refer(part)]
     leading = [array_id for array_id, content in contents.items() if content]
-    for array_id in leading:  # the list grows by the arrays that contain these
+    for array_id in leading:  # the loop appends the arrays that contain these
         for referrer in array_referrers[array_id]:
             if id(referrer) in arrays:
                 contents[id(referrer)].append(array_id)
@@ -96,7 +94,6 @@ def add_array_referrers(
 
 
 def _untracked_referents(referrers: ReferrerGraph, share: float) -> list[tuple[Any, Any]]:
-    """Return pairs of an array or untracked container and the tracked object that refers to it."""
     pairs: list[tuple[Any, Any]] = []
     objects = referrers.heap.objects
     for start in range(0, len(objects), _CHUNK):
@@ -125,7 +122,6 @@ def _referents(obj: Any) -> list[Any]:
 
 
 def _may_refer(obj: Any) -> bool:
-    """Return whether an object that the collector does not track may refer to Python objects."""
     if _is_untracked(obj):
         return any(id(type(part)) not in _PLAIN_TYPE_IDS for part in gc.get_referents(obj))
     return _is_array(type(obj)) and (array_base(obj) is not None or has_objects(obj))
@@ -136,7 +132,7 @@ def _is_untracked(obj: Any) -> bool:
 
 
 def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> list[int]:
-    """Add instances, subclasses and tuples of the classes among some objects, and return the ids of the added ones."""
+    """Add instances of the classes with these ids, subclasses and tuples, and return the ids of the added objects."""
     class_ids = [object_id for object_id in ids if is_instance(referrers.objects[object_id], type)]
     added = []
     for class_id, parents in zip(class_ids, referrers.heap.parents(class_ids), strict=True):

@@ -9,7 +9,7 @@ from ipygpumem.core.introspection import is_library_file
 from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.holders.roots import naming
+from ipygpumem.features.holders.roots import name_providers
 from ipygpumem.features.oom.model import OutOfMemoryReport, advice
 from ipygpumem.measurement.runtime import current
 
@@ -20,10 +20,10 @@ _MAX_CELLS = 3
 
 
 def explain(failures: list[FailedAllocation], count: int, *, caught: bool) -> OutOfMemoryReport | None:
-    """Create the report of a cell in which ``count`` allocations failed; None if no failure was recorded.
+    """Create the report on the allocations that failed in a cell. Return None if no failure was recorded.
 
-    If the code continued (``caught``), the report contains the holders at the first failure. Otherwise, it contains the
-    current holders, including the local variables of the failed code.
+    ``count`` includes failures that were not recorded. If the code caught the error, the report contains the holders at
+    the first failure. Otherwise, it contains the current holders, including local variables of the failed code.
     """
     if not failures:
         return None
@@ -47,19 +47,18 @@ def explain(failures: list[FailedAllocation], count: int, *, caught: bool) -> Ou
 
 
 def _line(failure: FailedAllocation) -> str:
-    """Describe the innermost line of the user's code, with its source and the cell that called it."""
+    """Describe the innermost line of the user's code, with its source code and the cell that called it."""
     frame = next((frame for frame in failure.frames if not is_library_file(frame[0])), None)
     if frame is None:
         return ""
-    label = naming().label(*frame)
-    callers = (naming().label(*frame) for frame in failure.frames)
+    label = name_providers().label(*frame)
+    callers = (name_providers().label(*frame) for frame in failure.frames)
     cell = next((caller for caller in callers if caller.startswith("In [")), label)
     source = linecache.getline(frame[0], frame[1]).strip()
     return f"{label}{f': {source}' if source else ''}{'' if cell == label else f', called by {cell}'}"
 
 
 def _largest_cells(device: str) -> list[tuple[int, int]]:
-    """Return the cells that added the most memory on a device since the baseline."""
     cells = []
     for report in session_reports():
         usage = report.devices.get(device)

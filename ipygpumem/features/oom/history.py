@@ -1,4 +1,4 @@
-"""Continuous recording of the allocation history for ``GPUMem.oom_snapshot``, saved when an allocation fails."""
+"""Record the allocation history continuously, and save it when an allocation fails (``GPUMem.oom_snapshot``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COST = (
 
 
 def oom_path(template: str, number: int) -> Path:
-    """Return the path of the snapshot of a failure; `OptionError` if it is not writable or the template is invalid."""
+    """Return the path of a snapshot. Raise `OptionError` if it is not writable or the template is invalid."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         text = template.format(**names)
@@ -40,10 +40,11 @@ def oom_path(template: str, number: int) -> Path:
 
 
 class OomHistory:
-    """The allocation history of one shell, which is paused during any other recording.
+    """Continuous recording of the allocation history, which is paused during any other recording.
 
-    ``cell`` returns the running cell, and ``numbers`` the execution counts of cells by file name. ``template`` is the
-    template for paths; None disables the recording.
+    Args:
+        cell: Function that returns the running cell.
+        numbers: Function that returns the execution counts of cells by file name.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class OomHistory:
         self._number = 0
 
     def configure(self, template: str | None) -> str:
-        """Record with this template for paths, or stop if it is None; return a message, which may be empty."""
+        """Set the template for paths, start or stop recording, and return a message, which may be empty."""
         was_off = self.template is None
         self.template = template
         if template is None:
@@ -71,7 +72,7 @@ class OomHistory:
         return f"out-of-memory errors are saved to {template}{f'; {_COST}' if was_off else ''}"
 
     def resume(self) -> None:
-        """Start recording if it is configured, CUDA is initialized and no other recording is active."""
+        """Start recording if it is enabled, CUDA is initialized and no other recording is active."""
         is_active = self._recorder is not None and not self._recorder.history.lost
         if self.template is None or pytorch.started() is None or is_active:
             return
@@ -88,7 +89,7 @@ class OomHistory:
             recorder.stop()
 
     def save(self) -> str:
-        """Save the history when an allocation fails, and return a message about the result."""
+        """Save the history after an allocation has failed, and return a message about the result."""
         if self._recorder is None or self.template is None:
             return ""
         self._number += 1

@@ -1,4 +1,4 @@
-"""Data about failed allocations, and advice on how to avoid them."""
+"""Data classes for failed allocations, and advice on avoiding them."""
 
 from __future__ import annotations
 
@@ -13,41 +13,43 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Holders
 
 Frame = tuple[str, int, str]
-"""File name, line, function."""
+"""File name, line number, and name of the function."""
 _NEGLIGIBLE = 64 << 20
-"""Size in bytes below which growth of memory outside PyTorch is not reported as a cause."""
+"""Size in bytes below which growth of the memory outside PyTorch is not reported as a cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeBlocks:
-    """Free blocks in the segments of one device: their count, and the size of the largest and the total in bytes.
+    """Free blocks in PyTorch's segments on one device. Sizes are in bytes.
 
     Attributes:
-        partly_used: Total size in bytes of free blocks in partly used segments, which PyTorch cannot release.
+        largest: Size of the largest free block.
+        count: Number of free blocks.
+        partly_used: Total size of free blocks in partly used segments, which PyTorch cannot release.
         expandable: Whether segments are expandable, which prevents most fragmentation.
     """
 
     largest: int
     count: int
-    total: int
     partly_used: int
     expandable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
-    """A failed allocation and the state of the device at that time. Sizes are in bytes.
+    """A failed allocation, with the state of the device at that time. Sizes are in bytes.
 
     Attributes:
         requested: The requested size, as rounded by the allocator.
-        limit: Memory that PyTorch may use on the device: the entire device unless a limit was set.
+        limit: Maximum memory usage of PyTorch on the device. By default, the total memory of the device.
         free: Free memory on the device.
         thread: Name of the thread; empty for the main thread.
-        frames: Python stack, innermost frame first. For a thread without Python code, the main thread's stack.
+        frames: Python stack, innermost frame first. If the thread runs no Python code, the stack of the main thread.
+        reading: Counters of the device; None if they could not be read.
         free_blocks: Free blocks in PyTorch's segments; None if the allocator does not list them.
-        other_processes: Other processes on the device, the largest first.
+        other_processes: Other processes on the device, in descending order of memory usage.
         holders: Holders of the memory; None if this was not the first failure in the cell.
-        saved: Message with the path of the saved allocation history, or with the error; empty without a recording.
+        saved: Message on the saved allocation history; empty if none was recorded.
     """
 
     device: str
@@ -64,26 +66,27 @@ class FailedAllocation:
 
     @property
     def available(self) -> int:
-        """Size in bytes that PyTorch could still have reserved on the device."""
+        """Number of bytes that PyTorch could still have reserved on the device."""
         reserved = None if self.reading is None else self.reading.reserved
         return self.free if reserved is None else min(self.free, max(self.limit - reserved, 0))
 
     @property
     def missing(self) -> int:
-        """Size in bytes by which the request exceeded the available memory."""
+        """Number of bytes by which the request exceeded the available memory."""
         return max(self.requested - self.available, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemoryReport:
-    """The content of the panel under a cell that ran out of memory.
+    """Report on the allocations that failed in a cell.
 
     Attributes:
-        failure: The last of the ``count`` allocations that failed in this cell.
+        failure: The last failed allocation.
+        count: Number of failed allocations.
         line: Description of the line of code that requested the memory.
-        caught: Whether the code continued after the error.
-        holders: Current holders of the memory or, if the code continued, the holders at the first failure.
-        cells: Cells that added the most memory since the baseline, as (execution count, bytes).
+        caught: Whether the code caught the error.
+        holders: Current holders of the memory or, if the code caught the error, the holders at the first failure.
+        cells: Execution count, and size in bytes, of the cells that added the most memory since the baseline.
         advice: Possible causes and solutions.
     """
 
@@ -97,7 +100,7 @@ class OutOfMemoryReport:
 
 
 def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
-    """Summarize the free blocks of one device from the allocator's list of segments."""
+    """Summarize the free blocks of the device with an index, given the allocator's list of segments."""
     segments = [segment for segment in segments if segment["device"] == index]
     sizes: list[int] = []
     partly_used = 0
@@ -106,16 +109,16 @@ def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
         sizes += free
         partly_used += sum(free) if len(free) < len(segment["blocks"]) else 0
     expandable = any(segment.get("is_expandable") for segment in segments)
-    return FreeBlocks(max(sizes, default=0), len(sizes), sum(sizes), partly_used, expandable)
+    return FreeBlocks(max(sizes, default=0), len(sizes), partly_used, expandable)
 
 
 def advice(
     failure: FailedAllocation, freeable: int = 0, freeable_out: int = 0, outside_at_baseline: int | None = None
 ) -> list[str]:
-    """Return possible causes of a failure and solutions.
+    """Return sentences on possible causes of a failed allocation and on solutions.
 
-    ``freeable`` is the size in bytes that ``%gpumem free`` would free, ``freeable_out`` that of ``%gpumem free --out``,
-    and ``outside_at_baseline`` the memory of this process outside PyTorch at the baseline.
+    ``%gpumem free`` would free ``freeable`` bytes, and ``%gpumem free --out`` would free ``freeable_out`` bytes.
+    ``outside_at_baseline`` is the memory of this process outside PyTorch at the baseline.
     """
     reading, blocks, processes = failure.reading, failure.free_blocks, failure.other_processes
     missing = max(failure.missing, 1)
@@ -133,12 +136,12 @@ def advice(
         sentences.append(
             f"fragmentation: PyTorch has {size(blocks.partly_used)} free, but in {blocks.count:,} blocks of at most"
             f" {size(blocks.largest)}. Set the environment variable PYTORCH_ALLOC_CONF=expandable_segments:True before"
-            " PyTorch starts (up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF)"
+            " PyTorch is imported (up to PyTorch 2.8, it is called PYTORCH_CUDA_ALLOC_CONF)"
         )
     if failure.available < failure.requested <= failure.free:
         sentences.append(
-            f"the device had {size(failure.free)} free, but PyTorch is limited to {size(failure.limit)}"
-            " (torch.cuda.set_per_process_memory_fraction)"
+            f"{size(failure.free)} was free on the device, but PyTorch is limited to {size(failure.limit)} by"
+            " torch.cuda.set_per_process_memory_fraction"
         )
     # if only a limit of this process was reached, other processes are not the cause
     if processes and failure.free < failure.requested and sum(process.amount or 0 for process in processes) >= missing:
@@ -149,5 +152,5 @@ def advice(
     if reading is not None and reading.process is not None and outside_at_baseline is not None:
         growth = (reading.outside or 0) - outside_at_baseline
         if growth >= max(missing, _NEGLIGIBLE):
-            sentences.append(f"memory of this process outside PyTorch has grown by {size(growth)} since the baseline")
+            sentences.append(f"this process's memory outside PyTorch has grown by {size(growth)} since the baseline")
     return sentences

@@ -1,7 +1,7 @@
-"""Observer that records failed allocations. There is one observer per process, and it never raises an exception.
+"""Record failed allocations with an observer that never raises an exception.
 
-PyTorch calls the observer in the thread that requested the memory, before the error is raised, and sometimes several
-times per failure. An exception in the observer would replace the user's error.
+PyTorch calls the observer in the thread that requested the memory before it raises the error. An exception in the
+observer would replace the user's error.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ if TYPE_CHECKING:
     from ipygpumem.features.oom.model import Frame
 
 _MAX_FAILURES = 100
-"""Number of failures to keep: a loop may retry an allocation thousands of times."""
+"""Maximum number of failures to keep. A loop may retry an allocation thousands of times."""
 _MAX_FRAMES = 64
 _SEARCH_LIMIT = 3.0
-"""Time limit in seconds of the search for holders, which blocks the user's code once per cell."""
+"""Time limit of the search for holders in seconds. The search blocks the user's code once per cell."""
 
 
 class FailedAllocationObserver:
-    """The failed allocations since the last `take`; ``count`` includes those that are no longer kept."""
+    """Observer that records failed allocations in this process.
+
+    ``count`` is the number of failures since the last call of `take`, including those that are no longer kept.
+    """
 
     def __init__(self) -> None:
         self._save: Callable[[], str] | None = None
         self._failures: list[dict[str, Any]] = []
         self.count = 0
-        self._has_searched = False
         self._active = threading.local()
         self._pid = 0
 
     def listen(self, save: Callable[[], str] | None = None) -> bool:
-        """Start recording failures; return False if CUDA is not initialized or PyTorch does not report failures.
+        """Start recording failures. Return False if CUDA is not initialized or PyTorch does not report failures.
 
-        ``save`` is called at the first failure in a cell. It saves the allocation history and returns a message.
+        ``save`` is called at the first failure in a cell, and saves the allocation history. It returns a message.
         """
         self._save, self._pid = save, os.getpid()
         return pytorch.listen_for_ooms(self._failed)
@@ -57,10 +59,10 @@ class FailedAllocationObserver:
     close = stop
 
     def take(self) -> list[FailedAllocation]:
-        """Return and clear the failures since the last call, the oldest first, at most a hundred."""
+        """Return up to a hundred failures since the last call, oldest first, and clear them."""
         failures, self._failures = self._failures, []
-        self.count, self._has_searched = 0, False
-        return [FailedAllocation(**facts) for facts in failures]
+        self.count = 0
+        return [FailedAllocation(**fields) for fields in failures]
 
     def _failed(self, index: int, requested: int, limit: int, free: int) -> None:
         if getattr(self._active, "value", False) or os.getpid() != self._pid:
@@ -75,19 +77,18 @@ class FailedAllocationObserver:
         self.count += 1
         monitor = current().monitor
         device = f"cuda:{index}"
-        facts: dict[str, Any] = {"device": device, "requested": requested, "limit": limit, "free": free}
-        self._failures.append(facts)
+        fields: dict[str, Any] = {"device": device, "requested": requested, "limit": limit, "free": free}
+        self._failures.append(fields)
         del self._failures[:-_MAX_FAILURES]
         # each value is stored immediately, because reading the next may fail
-        facts["thread"] = _attempt(_current_thread) or ""
-        facts["frames"] = _attempt(_stack) or ()
-        facts["reading"] = _attempt(lambda: monitor.read(busy=False).devices.get(device))
-        facts["free_blocks"] = _attempt(lambda: free_blocks(allocator.segments(), index))
-        facts["other_processes"] = _attempt(lambda: monitor.other_processes(index)) or ()
-        if not self._has_searched:
-            self._has_searched = True
-            facts["holders"] = _attempt(lambda: holders(limit=_SEARCH_LIMIT))
-            facts["saved"] = "" if self._save is None else _attempt(self._save) or ""
+        fields["thread"] = _attempt(_current_thread) or ""
+        fields["frames"] = _attempt(_stack) or ()
+        fields["reading"] = _attempt(lambda: monitor.read(busy=False).devices.get(device))
+        fields["free_blocks"] = _attempt(lambda: free_blocks(allocator.segments(), index))
+        fields["other_processes"] = _attempt(lambda: monitor.other_processes(index)) or ()
+        if self.count == 1:
+            fields["holders"] = _attempt(lambda: holders(limit=_SEARCH_LIMIT))
+            fields["saved"] = "" if self._save is None else _attempt(self._save) or ""
 
 
 def _attempt(read: Callable[[], Any]) -> Any:
@@ -103,7 +104,7 @@ def _current_thread() -> str:
 
 
 def _stack() -> tuple[Frame, ...]:
-    """Return this thread's Python stack without frames of this package, or the main thread's if it has none."""
+    """Return this thread's Python stack without frames of this package or, if it is empty, the main thread's stack."""
     return _frames(sys._getframe()) or _frames(sys._current_frames().get(threading.main_thread().ident or 0))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.tables import Table, TableRow
-from ipygpumem.core.units import VISIBLE, signed, size
+from ipygpumem.core.units import VISIBLE, many, signed, size
 from ipygpumem.features.holders.table import holders_tables
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _OMITTED_LINES = {"device total", "free"}
 
 
 def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> list[Table]:
-    """Create the tables of the device's memory at the failure and of the largest holders, with the advice."""
+    """Create a table of the device's memory at the failure and a table of the largest holders, with advice."""
     failure = panel.failure
     tables = [_device_table(panel, baseline)]
     if panel.holders is not None:
@@ -65,7 +65,7 @@ def _free_blocks(failure: FailedAllocation) -> str:
     if blocks is None or not blocks.count:
         return ""
     largest = size(blocks.largest) if blocks.largest >= VISIBLE else "<0.1 MiB"
-    return f"{blocks.count:,} free block{'' if blocks.count == 1 else 's'}, the largest {largest}"
+    return f"{many(blocks.count, 'free block')}, the largest {largest}"
 
 
 def _limit(failure: FailedAllocation) -> str:
@@ -88,5 +88,5 @@ def _advice(panel: OutOfMemoryReport) -> list[str]:
     sentences = []
     if panel.cells:
         cells = ", ".join(f"In [{number}] {signed(nbytes)}" for number, nbytes in panel.cells)
-        sentences.append(f"cells that added most since the baseline: {cells}")
+        sentences.append(f"cells that added the most memory since the baseline: {cells}")
     return [*sentences, *panel.advice, *([panel.failure.saved] if panel.failure.saved else [])]

@@ -1,4 +1,4 @@
-"""PyTorch's cache: returnable, pinned and private memory."""
+"""Cached memory is releasable, fragmented or private."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpumem.features.explain.cache import Cache, device_cache
+from ipygpumem.features.explain.cache import CachedMemory, cached_memory
 
 MIB = 1 << 20
 
 
 def segment(*blocks, device=0, pool=(0, 0), kind="large", expandable=False, address=0x7000_0000_0000):
-    """Blocks as (MiB, free) pairs."""
+    """Return a segment of blocks, given as pairs of the size in MiB and whether the block is free."""
     return {
         "device": device,
         "address": address,
@@ -32,36 +32,36 @@ def test_unused_segments_are_releasable():
         segment((7, False)),
         segment((50, True), device=1),
     ]
-    assert device_cache(segments, 0) == Cache(100 * MIB, 32 * MIB, 0, 3, 2, 3, 8 * MIB, 0)
-    assert device_cache(segments, 1) == Cache(50 * MIB)
-    assert device_cache(segments, 2) == Cache()
+    assert cached_memory(segments, 0) == CachedMemory(100 * MIB, 32 * MIB, 0, 3, 2, 3, 8 * MIB, 0)
+    assert cached_memory(segments, 1) == CachedMemory(50 * MIB)
+    assert cached_memory(segments, 2) == CachedMemory()
 
 
 def test_block_waiting_for_stream_prevents_release():
     changed = segment((5, False), (15, True))
     changed["blocks"][0]["state"] = "active_pending_free"
-    assert device_cache([changed], 0).fragmented == 15 * MIB
+    assert cached_memory([changed], 0).fragmented == 15 * MIB
 
 
 def test_private_pools():
     segments = [segment((20, True), pool=(0, 1)), segment((5, False), (15, True), pool=(0, 2)), segment((4, True))]
-    cache = device_cache(segments, 0)
+    cache = cached_memory(segments, 0)
     assert (cache.private, cache.pools, cache.releasable, cache.total) == (35 * MIB, 2, 4 * MIB, 39 * MIB)
 
 
 def test_torch_without_pool_ids():
     changed = segment((20, True))
     del changed["segment_pool_id"], changed["is_expandable"]
-    assert device_cache([changed], 0).releasable == 20 * MIB
+    assert cached_memory([changed], 0).releasable == 20 * MIB
 
 
 def test_whole_pages_of_expandable_segments_are_releasable():
     # pages of 20 MiB from the segment's start: 0-20, 20-40, 40-60, 60-80
     changed = segment((30, True), (5, False), (45, True), expandable=True)
-    cache = device_cache([changed], 0)
+    cache = cached_memory([changed], 0)
     assert (cache.releasable, cache.fragmented, cache.expandable) == (60 * MIB, 15 * MIB, True)
     small = segment((3, True), (1, False), kind="small", expandable=True)
-    assert device_cache([small], 0).releasable == 2 * MIB
+    assert cached_memory([small], 0).releasable == 2 * MIB
 
 
 @given(
@@ -77,7 +77,7 @@ def test_whole_pages_of_expandable_segments_are_releasable():
 def test_every_free_byte_is_counted(descriptions):
     segments = [segment(*blocks, expandable=expandable, pool=pool) for blocks, expandable, pool in descriptions]
     free = sum(size for blocks, _, _ in descriptions for size, is_free in blocks if is_free)
-    cache = device_cache(segments, 0)
+    cache = cached_memory(segments, 0)
     assert cache.total == free * MIB
     assert min(cache.releasable, cache.fragmented, cache.private) >= 0
 
@@ -87,7 +87,7 @@ def test_releasable_memory_matches_empty_cache(fake_gpu):
     for i in (0, 2, 4, 6):
         fake_gpu.free(blocks[i])
     before = torch.cuda.memory_reserved()
-    cache = device_cache(torch.cuda.memory_snapshot(), 0)
+    cache = cached_memory(torch.cuda.memory_snapshot(), 0)
     assert cache.total == before - torch.cuda.memory_allocated()
     assert cache.releasable and cache.fragmented
     torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Records and pools in a waterfall: each byte is counted once."""
+"""Memory in CUPTI's records and in pools is counted once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cupti(monkeypatch):
 
 @pytest.fixture
 def cupy(monkeypatch):
-    """CuPy's memory pool."""
+    """Return a fake of CuPy's memory pool."""
 
     class Device:
         def __init__(self, index):
@@ -62,7 +62,7 @@ def test_pool_counters_replace_records(gpu, cupy):
     (waterfall,) = ipygpumem.explain().devices
     amounts = steps(waterfall)
     assert amounts["CuPy's pool"] == 256 * MIB
-    assert amounts["libraries, kernel code, stacks, graphs"] == 44 * MIB
+    assert amounts["libraries, kernel code, stacks, CUDA graphs"] == 44 * MIB
     (step,) = [step for step in waterfall.steps if step.label == "CuPy's pool"]
     assert (step.grade.trust, step.todo) == ("exact", "cupy.get_default_memory_pool().free_all_blocks()")
     assert waterfall_imbalance(waterfall) == 0
@@ -78,7 +78,7 @@ def test_memory_in_records_and_pool_is_listed_once(gpu, cupti, cupy):
     (waterfall,) = ipygpumem.explain().devices
     amounts = steps(waterfall)
     assert (amounts["CuPy"], amounts["CuPy's pool, before recording"]) == (156 * MIB, 100 * MIB)
-    assert "kernel code, stacks, graphs" not in amounts
+    assert "kernel code, stacks, CUDA graphs" not in amounts
     assert waterfall_imbalance(waterfall) == 0
     outside_records().release()
 
@@ -100,7 +100,7 @@ def test_mig_instance_with_only_the_whole_gpu_visible(make_gpu):
     assert waterfall.totals[-1].amount == 100 * MIB
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="requires os.fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forked_child(gpu, cupti):
     outside_records().acquire()

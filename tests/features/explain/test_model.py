@@ -13,7 +13,7 @@ from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.grade import grade
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
-from ipygpumem.features.explain.cache import Cache
+from ipygpumem.features.explain.cache import CachedMemory
 from ipygpumem.features.explain.model import host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 
@@ -39,7 +39,7 @@ def test_all_steps():
         recorded=True,
         processes=[OtherProcess(7, 60 * MIB, "python a.py", "own"), OtherProcess(8, 6 * MIB), OtherProcess(9, None)],
         named=[NamedMemory("NCCL", 100 * MIB, EXACT), NamedMemory("CuPy", 2 * MIB, EXACT, managed=True)],
-        cache=Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
+        cache=CachedMemory(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
     )
     assert lines(waterfall) == [
         ("device used", 1500, "exact"),
@@ -54,24 +54,24 @@ def test_all_steps():
         ("CUDA context", 400, "derived"),
         ("first kernels", 60, "derived"),
         ("NCCL", 100, "exact"),
-        ("kernel code, stacks, graphs", 126, "derived"),
+        ("kernel code, stacks, CUDA graphs", 126, "derived"),
         ("PyTorch reserved", 120, "exact"),
-        ("cached, can be freed", 12, "exact"),
-        ("cached, cannot be freed", 6, "exact"),
-        ("unused in private pools of graphs", 2, "exact"),
+        ("cached, can be released", 12, "exact"),
+        ("cached, cannot be released", 6, "exact"),
+        ("cached in private pools", 2, "exact"),
         ("allocated (tensors)", 100, "exact"),
     ]
     assert waterfall_imbalance(waterfall) == 0
     assert waterfall.summary == (
-        "cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB are allocated (tensors). The rest: "
+        "cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB is allocated (tensors). The rest: "
         "70.0 MiB other processes; 9.0 MiB unattributed; 686.0 MiB outside PyTorch in this process; "
-        "20.0 MiB PyTorch's cache, of which torch.cuda.empty_cache() frees 12.0 MiB."
+        "20.0 MiB PyTorch's cache, of which torch.cuda.empty_cache() releases 12.0 MiB."
     )
     todo = {step.label: step.todo for step in waterfall.steps}
     assert todo["NCCL"] == "torch.distributed.destroy_process_group()"
     assert todo["pid 7 (python a.py)"] == "your process: run kill 7 if it is no longer needed"
-    pinned = next(step for step in waterfall.steps if step.label == "cached, cannot be freed")
-    assert pinned.note == ("3 free blocks in 2 segments, because 4 blocks of 9.0 MiB in the same segments are in use")
+    pinned = next(step for step in waterfall.steps if step.label == "cached, cannot be released")
+    assert pinned.note == ("3 free blocks in 2 segments with 4 blocks in use (9.0 MiB in total)")
 
 
 def test_without_own_entry_remainder_may_belong_to_other_processes():
@@ -108,7 +108,7 @@ def test_process_list_without_value_for_device():
     assert [label for label, *_ in lines(waterfall)][:3] == [
         "nvidia-smi shows",
         "this process",
-        "CUDA context, libraries, kernel code, stacks, graphs",
+        "CUDA context, libraries, kernel code, stacks, CUDA graphs",
     ]
     assert waterfall_imbalance(waterfall) == 0
 
@@ -149,7 +149,7 @@ def test_baseline_of_another_device_is_not_used():
 @pytest.mark.parametrize(
     ("facts", "todo"),
     [
-        ({"role": "kernel", "relation": "own"}, "shut down this kernel if it is no longer needed"),
+        ({"role": "kernel", "relation": "own"}, "shut down this Jupyter kernel if it is no longer needed"),
         (
             {"relation": "child", "role": "DataLoader worker"},
             "DataLoader worker that uses CUDA: keep its tensors on the CPU",
@@ -218,7 +218,7 @@ def test_steps_add_up_to_the_byte(  # noqa: PLR0917 (one draw each)
         recorded=recorded,
         processes=[OtherProcess(i, nbytes) for i, nbytes in enumerate(others_listed)],
         named=[NamedMemory(f"lib{i}", amount, EXACT, managed) for i, (amount, managed) in enumerate(named)],
-        cache=None if split is None else Cache(*split),
+        cache=None if split is None else CachedMemory(*split),
     )
     assert waterfall_imbalance(waterfall) == 0
     assert waterfall.totals[-1].amount == allocated
@@ -240,7 +240,7 @@ def test_host_memory():
     host = HostReading(rss=300 * MIB, total=1000 * MIB, available=400 * MIB)
     waterfall = host_waterfall(host, 100 * MIB)
     assert lines(waterfall) == [
-        ("machine used", 600, "derived"),
+        ("this machine uses", 600, "derived"),
         ("other processes and the system", 300, "derived"),
         ("this process (RSS)", 300, "exact"),
         ("other memory of this process", 200, "derived"),
@@ -248,7 +248,7 @@ def test_host_memory():
     ]
     assert waterfall_imbalance(waterfall) == 0
     assert waterfall.summary == (
-        "host: machine used 600.0 MiB, of which 100.0 MiB are tensors in main memory. The rest: 300.0 MiB "
+        "host: this machine uses 600.0 MiB, of which 100.0 MiB is tensors in main memory. The rest: 300.0 MiB "
         "other processes and the system; 200.0 MiB other memory of this process."
     )
 

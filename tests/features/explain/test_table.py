@@ -1,4 +1,4 @@
-"""Waterfalls as text and HTML, and their bars."""
+"""Waterfalls are displayed as text and HTML with bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fakes.reports import before
 from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
-from ipygpumem.features.explain.cache import Cache
+from ipygpumem.features.explain.cache import CachedMemory
 from ipygpumem.features.explain.steps import device_waterfall
 from ipygpumem.features.explain.table import _rows, html_waterfalls, text_waterfalls
 
@@ -24,7 +24,7 @@ def waterfall(**changes):
         "label": "NVIDIA H200",
         "baseline": BASE,
         "processes": [OtherProcess(7, 70 * MIB, "python a.py", "own")],
-        "cache": Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
+        "cache": CachedMemory(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
         "notes": ("a note",),
     }
     return device_waterfall(before(), **{**facts, **changes})
@@ -34,40 +34,40 @@ TEXT = """\
 no GPU
 
 cuda:0, NVIDIA H200
-cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB are allocated (tensors). The rest: 70.0 MiB other processes; \
-9.0 MiB unattributed; 686.0 MiB outside PyTorch in this process; 20.0 MiB PyTorch's cache, of which \
-torch.cuda.empty_cache() frees 12.0 MiB.
+cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB is allocated (tensors). The rest: 70.0 MiB other processes; 9.0 \
+MiB unattributed; 686.0 MiB outside PyTorch in this process; 20.0 MiB PyTorch's cache, of which \
+torch.cuda.empty_cache() releases 12.0 MiB.
 
-device used                                   1.5 GiB  ██████████████████████████████  exact
-  driver reserved                         - 615.0 MiB                    ▒▒▒▒▒▒▒▒▒▒▒▒  exact    not included in \
+device used                                        1.5 GiB  ██████████████████████████████  exact
+  driver reserved                              - 615.0 MiB                    ▒▒▒▒▒▒▒▒▒▒▒▒  exact    not included in \
 nvidia-smi's value
-nvidia-smi shows                            885.0 MiB  ██████████████████              exact
-  pid 7 (python a.py)                      - 70.0 MiB                  ▒▒              exact    your process: run kill \
-7 if it is no longer needed
-  unattributed                              - 9.0 MiB                  ▒               exact
-this process                                806.0 MiB  ████████████████                exact
-  CUDA context                            - 518.0 MiB        ▒▒▒▒▒▒▒▒▒▒                derived  exists until this \
+nvidia-smi shows                                 885.0 MiB  ██████████████████              exact
+  pid 7 (python a.py)                           - 70.0 MiB                  ▒▒              exact    your process: run \
+kill 7 if it is no longer needed
+  unattributed                                   - 9.0 MiB                  ▒               exact
+this process                                     806.0 MiB  ████████████████                exact
+  CUDA context                                 - 518.0 MiB        ▒▒▒▒▒▒▒▒▒▒                derived  exists until this \
 process ends
-  first kernels                           - 158.0 MiB     ▒▒▒                          derived  exists until this \
+  first kernels                                - 158.0 MiB     ▒▒▒                          derived  exists until this \
 process ends
-  libraries, kernel code, stacks, graphs   - 10.0 MiB    ▒                             derived  %%gpumem --outside \
-lists a cell's libraries
-PyTorch reserved                            120.0 MiB  ██                              exact
-  cached, can be freed                     - 12.0 MiB    ▒                             exact    \
-torch.cuda.empty_cache(), or %gpumem free --cache
-  cached, cannot be freed                   - 6.0 MiB    ▒                             exact    free the tensors in \
-these segments (%gpumem who), or expandable_segments:True
-  unused in private pools of graphs         - 2.0 MiB    ▒                             exact    delete the graphs \
-(or the MemPool), then empty_cache()
-allocated (tensors)                         100.0 MiB  ██                              exact    %gpumem who names \
+  libraries, kernel code, stacks, CUDA graphs   - 10.0 MiB    ▒                             derived  %%gpumem \
+--outside lists a cell's libraries
+PyTorch reserved                                 120.0 MiB  ██                              exact
+  cached, can be released                       - 12.0 MiB    ▒                             exact    \
+torch.cuda.empty_cache() or %gpumem free --cache
+  cached, cannot be released                     - 6.0 MiB    ▒                             exact    free the tensors \
+in these segments (%gpumem who) or use expandable_segments:True
+  cached in private pools                        - 2.0 MiB    ▒                             exact    delete the CUDA \
+graphs or the MemPool, then call torch.cuda.empty_cache()
+allocated (tensors)                              100.0 MiB  ██                              exact    %gpumem who lists \
 the holders
 
-first kernels: code and handles of CUDA's libraries
-cached, cannot be freed: 3 free blocks in 2 segments, because 4 blocks of 9.0 MiB in the same segments are in use
-unused in private pools of graphs: 1 pool, kept for the next replay
+first kernels: code and handles of CUDA libraries
+cached, cannot be released: 3 free blocks in 2 segments with 4 blocks in use (9.0 MiB in total)
+cached in private pools: 1 pool, reused by the next replay of a CUDA graph
 CUDA context: derived (measured when CUDA was initialized, assumed not to change)
 first kernels: derived (measured when the first kernels were loaded, assumed not to change)
-libraries, kernel code, stacks, graphs: derived (the difference, which is not attributed to a library)
+libraries, kernel code, stacks, CUDA graphs: derived (the remainder, which is not attributed to any library)
 a note"""
 
 

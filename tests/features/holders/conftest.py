@@ -1,4 +1,4 @@
-"""Searches for the holders of tensors in host memory."""
+"""Search for the holders of tensors in host memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TensorSearch:
         """Return the storages of this test's tensors."""
         nbytes = nbytes or (self.elements + extra) * 4
         storages = self.result(variables, *roots, **options).storages
-        return [storage for storage in storages if storage.memory.size == nbytes]
+        return [storage for storage in storages if storage.location.size == nbytes]
 
     def storage(self, variables, *roots, **options):
         """Return the only storage of this test's tensors."""

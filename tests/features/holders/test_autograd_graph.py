@@ -1,4 +1,4 @@
-"""Tensors that an autograd graph keeps alive belong to the tensor that has the graph."""
+"""Tensors that an autograd graph keeps alive are listed under the tensor with the graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_activations_belong_to_tensor_with_graph(search):
     x = search.parameter()
     losses = [x.exp().sum() for _ in range(2)]
     storages = search.storages({"losses": losses, "x": x})
-    assert sorted((storage.facts.name, storage.facts.graph, storage.facts.kind) for storage in storages) == [
+    assert sorted((storage.info.name, storage.info.graph, storage.info.kind) for storage in storages) == [
         ("losses[0]", True, "activation"),
         ("losses[1]", True, "activation"),
         ("x", False, "plain"),
@@ -24,7 +24,7 @@ def test_named_activation(search):
     x = search.parameter()
     y = x.exp()
     storages = search.storages({"loss": y.sum(), "y": y, "x": x})
-    assert {storage.facts.name: storage.facts.graph for storage in storages} == {"x": False, "y": False}
+    assert {storage.info.name: storage.info.graph for storage in storages} == {"x": False, "y": False}
 
 
 def test_no_hook_is_called_and_no_checkpoint_is_recomputed(search):
@@ -44,7 +44,7 @@ def test_no_hook_is_called_and_no_checkpoint_is_recomputed(search):
     checkpointed = checkpoint(block, x, use_reentrant=False).sum()
     before = list(calls)
     storages = search.storages({"loss": loss, "checkpointed": checkpointed, "x": x})
-    assert {storage.facts.name for storage in storages} == {"loss", "x"}
+    assert {storage.info.name for storage in storages} == {"loss", "x"}
     assert calls == before
     loss.backward()
     assert "unpack" in calls, "the hook works without the search"
@@ -86,7 +86,7 @@ def offloaded_by_a_method(x):
 @pytest.mark.parametrize("make", [checkpointed, offloaded, offloaded_by_a_method])
 def test_tensors_saved_by_hooks_belong_to_the_loss(search, make):
     storages = search.storages({"losses": [make(search.parameter()) for _ in range(2)]})
-    assert sorted({(storage.facts.name, storage.place, storage.facts.graph) for storage in storages}) == [
+    assert sorted({(storage.info.name, storage.place, storage.info.graph) for storage in storages}) == [
         ("losses[0]", "variable", True),
         ("losses[1]", "variable", True),
     ]

@@ -1,4 +1,4 @@
-"""Storages that are new since a baseline."""
+"""A search with a baseline lists only new storages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def cpu_tensors_on_fake_gpu(fake_gpu, monkeypatch):
-    """Each tensor in host memory takes a block of the fake GPU."""
+    """Allocate a block on the fake GPU for each tensor in host memory."""
     traffic = Traffic(fake_gpu)
     monkeypatch.setattr(TorchTypes, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
     with traffic:

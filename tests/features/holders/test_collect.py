@@ -1,4 +1,4 @@
-"""The holders of each device add up to what PyTorch's allocator reports."""
+"""The sizes of all holders on a device add up to the memory usage that PyTorch reports."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_memory_without_a_python_object_is_listed_by_cause(fake_gpu):
     variables = {"x": ones(3 * MIB)}
     result = find(variables)
     assert remainders(result) == {
-        "cuBLAS workspace, since the preload": 32 * MIB,
+        "cuBLAS workspace from the preload": 32 * MIB,
         "private pools, such as those of CUDA graphs": 7 * MIB,
-        "not reachable from Python: autograd graph, C++, in flight": 5 * MIB,
+        "not reachable from Python: autograd graphs, C++ objects": 5 * MIB,
     }
     assert_adds_up(result)
 
@@ -79,7 +79,7 @@ def test_sums_per_device(two_gpus):
 
 
 def test_memory_outside_pytorch_allocator_is_reported_separately(fake_gpu):
-    """For example a tensor shared by another process, or a tensor in memory of another library."""
+    """For example, a tensor may be shared by another process or use memory of another library."""
     pytorch_tensor, external_tensor = ones(3 * MIB), ones(4 * MIB)
     storage = external_tensor.untyped_storage()
     _, block = fake_gpu.storages[storage._cdata]
@@ -164,7 +164,7 @@ def test_unprintable_dict_keys(fake_gpu):
 
 
 def test_concurrent_allocations_during_search(fake_gpu, monkeypatch):
-    """Memory freed during the search is not missing, and memory allocated during it is not unreachable."""
+    """Blocks that other threads free or allocate during the search do not affect the total."""
     variables = {"x": ones(3 * MIB), "freed": ones(5 * MIB)}
     allocated = []
 
@@ -181,7 +181,7 @@ def test_concurrent_allocations_during_search(fake_gpu, monkeypatch):
     assert result.notes == ()
     assert [holder.name for holder in result.holders] == ["x"]
     assert remainders(result) == {
-        "not reachable from Python: autograd graph, C++, in flight": 12 * MIB,
+        "not reachable from Python: autograd graphs, C++ objects": 12 * MIB,
         "allocated by other threads during the search": 7 * MIB,
     }
     assert_adds_up(result)
@@ -207,16 +207,17 @@ def test_notes_on_autograd_graphs():
     external_tensor = x.exp().sin()
     variables = {"x": x, "a": external_tensor.sum(), "b": external_tensor.mean()}
     del external_tensor
-    assert notes() == {"a": "a and b share 4.0 MiB of activations kept by their autograd graphs"}
+    assert notes() == {"a": "the autograd graphs of a and b keep the same 4.0 MiB of activations alive"}
     variables["c"] = variables["b"] * 2
-    assert notes() == {"a": "a, b and c share 4.0 MiB of activations kept by their autograd graphs"}
+    assert notes() == {"a": "the autograd graphs of a, b and c keep the same 4.0 MiB of activations alive"}
     variables["d"] = variables["b"] * 3
-    assert notes() == {"a": "a and others share 4.0 MiB of activations kept by their autograd graphs"}
+    assert notes() == {"a": "the autograd graphs of a and others keep the same 4.0 MiB of activations alive"}
     del variables["b"], variables["c"], variables["d"]
-    assert notes() == {"a": "the autograd graph of a keeps 4.0 MiB of activations: keep .item() instead"}
+    advice = "store the result of .item() instead"
+    assert notes() == {"a": f"the autograd graph of a keeps 4.0 MiB of activations alive: {advice}"}
     variables["losses"] = [variables.pop("a"), x.exp().sum()]
     assert notes() == {
-        "losses": "the autograd graphs of 2 tensors in losses keep 8.0 MiB of activations: keep .item() instead"
+        "losses": f"the autograd graphs of 2 tensors in losses keep 8.0 MiB of activations alive: {advice}"
     }
 
 
@@ -227,11 +228,11 @@ def test_notes_on_autograd_graphs():
         ({"device": ["foo"]}, "'foo' is not a device: use cuda:0 or 0"),
         ({"device": []}, "device is empty: use None for all devices"),
         ({"device": 1.5}, "'1.5' is not a device: use cuda:0 or 0"),
-        ({"limit": "x"}, "limit must be a number of seconds of at least 0, not 'x'"),
-        ({"limit": float("nan")}, "limit must be a number of seconds of at least 0, not nan"),
-        ({"since": 5}, "since must be a StorageBaseline, not int"),
-        ({"roots": {"x": 1}}, "roots must be a list of Root, or None, not dict"),
-        ({"roots": ["x"]}, "roots must be a list of Root, or None, not list"),
+        ({"limit": "x"}, "limit must be a nonnegative number of seconds, not 'x'"),
+        ({"limit": float("nan")}, "limit must be a nonnegative number of seconds, not nan"),
+        ({"since": 5}, "since must be a StorageBaseline or None, not int"),
+        ({"roots": {"x": 1}}, "roots must be a list of Root objects or None, not dict"),
+        ({"roots": ["x"]}, "roots must be a list of Root objects or None, not list"),
     ],
 )
 def test_invalid_arguments(fake_gpu, options, message):

@@ -1,4 +1,4 @@
-"""Objects that the garbage collector does not list, unsafe requests to it, and searches that reach their time limit."""
+"""The search copes with objects that the garbage collector does not list, and with its time limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHECKOUT = Path(ipygpumem.__file__).parents[1]
 
 
 def record_requests(monkeypatch, module):
-    """Record for each call of `gc.get_referents` whether it asks for the referents of a module."""
+    """Record whether each call of `gc.get_referents` asks for the referents of a module."""
     requests, get_referents = [], gc.get_referents
 
     def recording(*objects):
@@ -47,7 +47,8 @@ assert gc.get_freeze_count() > 1000
 gc.get_referents = recording
 roots = [Root("", variables, "variable", "names")]
 result = search_holders(roots, torch, lambda _: True, threads=False, limit=300.0)
-assert [storage.facts.name for storage in result.storages if storage.memory.size == 5001 * 4] == ['model["weights"][0]']
+(storage,) = [storage for storage in result.storages if storage.location.size == 5001 * 4]
+assert storage.info.name == 'model["weights"][0]'
 assert result.complete
 assert len(requests) > 1000
 assert not any(requests), "see the next test"
@@ -61,7 +62,7 @@ def test_frozen_objects_are_found():
 
 
 def test_asyncio_referents_are_not_requested(search, monkeypatch):
-    """Up to Python 3.12.3 it corrupts the free list of asyncio, and the next traversal hangs (CPython #122695)."""
+    """Up to Python 3.12.5, requesting them corrupts a free list, and the next traversal hangs (CPython #122695)."""
     asyncio_module, other_module = types.ModuleType("_asyncio"), types.ModuleType("another")
     requests = record_requests(monkeypatch, asyncio_module)
     assert search.storages({"x": search.tensor()})
@@ -103,5 +104,5 @@ def test_search_may_stop_at_any_step(search, monkeypatch, step):
     monkeypatch.setattr(STEPS[step], step, late)
     result = search.result({"chain": chain}, limit=10)
     assert not result.complete
-    assert [storage for storage in result.storages if storage.memory.size == search.elements * 4] == []
-    assert "garbage" not in {place for storage in result.storages for place in storage.facts.places}
+    assert [storage for storage in result.storages if storage.location.size == search.elements * 4] == []
+    assert "garbage" not in {place for storage in result.storages for place in storage.info.places}

@@ -1,4 +1,4 @@
-"""Names of tensors in every kind of Python object."""
+"""Tensors are named after all kinds of Python objects that refer to them."""
 
 from __future__ import annotations
 
@@ -122,35 +122,35 @@ MAKERS = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_reference_names(search, name):
     storage = search.storage({"x": MAKERS[name](search.tensor())})
-    assert storage.facts.name == name
-    assert (storage.holder, storage.place, storage.facts.places) == ("x", "variable", ("variable",))
-    assert storage.facts.also == ()
-    assert storage.facts.tensor == f"float32 [{search.elements}]"
+    assert storage.info.name == name
+    assert (storage.holder, storage.place, storage.info.places) == ("x", "variable", ("variable",))
+    assert storage.info.also == ()
+    assert storage.info.tensor == f"float32 [{search.elements}]"
 
 
 def test_storage_is_listed_once_with_all_names(search):
     x = search.tensor()
     storage = search.storage({"x": x, "views": [x[5:], x.view(1, -1)], "same": x})
-    assert storage.facts.name == "x"
-    assert set(storage.facts.also) == {"same", "views[0]", "views[1]"}
+    assert storage.info.name == "x"
+    assert set(storage.info.also) == {"same", "views[0]", "views[1]"}
 
 
 def test_view_that_keeps_whole_storage_alive(search):
     storage = search.storage({"small": search.tensor()[:2]})
-    assert (storage.facts.name, storage.facts.view) == ("small", 8)
+    assert (storage.info.name, storage.info.view) == ("small", 8)
 
 
 def test_storage_without_tensor(search):
-    assert search.storage({"s": search.tensor().untyped_storage()}).facts.name == "s"
+    assert search.storage({"s": search.tensor().untyped_storage()}).info.name == "s"
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
 def test_few_and_many_tensors_give_equal_results(search, count):
-    """Below a certain number, each id is looked up separately."""
+    """A few ids are looked up with `bisect`, and many with NumPy."""
     tensors = [search.tensor() for _ in range(count)]
     storages = search.storages({"rows": [{"x": tensor} for tensor in tensors], "again": tensors})
-    assert sorted(storage.facts.name for storage in storages) == sorted(f"again[{i}]" for i in range(count))
-    other_names = {name for storage in storages for name in storage.facts.also}
+    assert sorted(storage.info.name for storage in storages) == sorted(f"again[{i}]" for i in range(count))
+    other_names = {name for storage in storages for name in storage.info.also}
     assert other_names == {f'rows[{i}]["x"]' for i in range(count)}
 
 
@@ -163,9 +163,7 @@ def test_kinds_of_tensors_in_modules_and_optimizers(search):
     optimizer.step()
     variables = {"optimizer": optimizer, "parameters": list(model.parameters()), "model": model}
     kinds = {
-        storage.facts.name: storage.facts.kind
-        for extra in (0, 1)
-        for storage in search.storages(variables, extra=extra)
+        storage.info.name: storage.info.kind for extra in (0, 1) for storage in search.storages(variables, extra=extra)
     }
     assert kinds == {
         "model.weight": "parameter",
@@ -179,32 +177,32 @@ def test_kinds_of_tensors_in_modules_and_optimizers(search):
 def test_parameters_held_only_by_optimizer(search):
     optimizer = torch.optim.SGD([torch.nn.Parameter(search.tensor())])
     storage = search.storage({"optimizer": optimizer})
-    assert (storage.facts.name, storage.facts.kind) == ('optimizer.param_groups[0]["params"][0]', "parameter")
+    assert (storage.info.name, storage.info.kind) == ('optimizer.param_groups[0]["params"][0]', "parameter")
 
 
 def test_state_of_parameter_held_only_by_optimizer(search):
     optimizer = torch.optim.Adam([torch.nn.Parameter(search.tensor())])
     optimizer.param_groups[0]["params"][0].grad = search.tensor()
     optimizer.step()
-    names = {storage.facts.name for storage in search.storages({"o": optimizer})}
+    names = {storage.info.name for storage in search.storages({"o": optimizer})}
     assert {'o.param_groups[0]["params"][0]', 'o.state[o.param_groups[0]["params"][0]]["exp_avg"]'} < names
     assert not any(name.startswith("o.state (key)") for name in names)
 
 
 def test_enum_member(search):
-    assert search.storage({"Kind": enum.Enum("Kind", {"A": search.tensor()})}).facts.name == "Kind.A._value_"
+    assert search.storage({"Kind": enum.Enum("Kind", {"A": search.tensor()})}).info.name == "Kind.A._value_"
 
 
 def test_long_and_quoted_keys(search):
     variables = {"x": {'say "hi"\n': search.tensor(), "y" * 200: search.tensor(1)}}
-    assert search.storage(variables).facts.name == "x['say \"hi\"\\n']"
-    assert len(search.storage(variables, extra=1).facts.name) < 50
+    assert search.storage(variables).info.name == "x['say \"hi\"\\n']"
+    assert len(search.storage(variables, extra=1).info.name) < 50
 
 
 def test_self_referencing_list(search):
     x = [search.tensor()]
     x.append(x)
-    assert search.storage({"x": x}).facts.name == "x[0]"
+    assert search.storage({"x": x}).info.name == "x[0]"
 
 
 def test_only_first_of_several_shortened_names_is_shown(search):
@@ -212,7 +210,7 @@ def test_only_first_of_several_shortened_names_is_shown(search):
     for _ in range(100):
         nested = [nested, nested]
     storage = search.storage({"x": nested})
-    assert (storage.facts.name, storage.facts.also) == ("x...[0][0][0][0]", ())
+    assert (storage.info.name, storage.info.also) == ("x...[0][0][0][0]", ())
 
 
 def linked(count, value):
@@ -224,7 +222,7 @@ def linked(count, value):
 
 def test_long_reference_chain_is_followed_to_its_end(search):
     storage = search.storage({"chain": linked(20_000, search.tensor())})
-    assert re.fullmatch(r'chain\.\.\.(\["next"\])+\["value"\]', storage.facts.name)
+    assert re.fullmatch(r'chain\.\.\.(\["next"\])+\["value"\]', storage.info.name)
 
 
 def test_deeply_nested_list(search):
@@ -233,7 +231,7 @@ def test_deeply_nested_list(search):
         x = [x]
     storage = search.storage({"x": x})
     assert storage.holder == "x"
-    assert storage.facts.name.startswith("x...") and len(storage.facts.name) < 100
+    assert storage.info.name.startswith("x...") and len(storage.info.name) < 100
     while type(x) is list:  # deallocated step by step, because the interpreter would recurse
         x = x[0]
 
@@ -258,7 +256,7 @@ class CodeRuns:
 
 
 class OverridingArray(np.ndarray):
-    """Raises if code of this class runs while that is not allowed."""
+    """An array class whose methods raise an error."""
 
     def __array_finalize__(self, other):
         if CodeRuns.enabled:
@@ -286,7 +284,7 @@ class OverridingArray(np.ndarray):
 def test_tensor_in_object_array(search, monkeypatch, make, name):
     variables = {"x": make(types.SimpleNamespace(tensor=search.tensor()))}
     monkeypatch.setattr(CodeRuns, "enabled", True)
-    assert search.storage(variables).facts.name == f"{name}.tensor"
+    assert search.storage(variables).info.name == f"{name}.tensor"
 
 
 SHARING = {
@@ -301,7 +299,7 @@ SHARING = {
 @pytest.mark.parametrize(("make", "name"), SHARING.values(), ids=SHARING)
 def test_array_sharing_memory_with_tensor(search, make, name):
     storage = search.storage({"x": make(search.tensor())})
-    assert (storage.facts.name, storage.place) == (name, "variable")
+    assert (storage.info.name, storage.place) == (name, "variable")
 
 
 def test_array_referenced_only_by_c_object(search):
@@ -334,14 +332,14 @@ def local_class(value):
     ],
 )
 def test_tensor_behind_class_or_wrapper(search, make, name):
-    assert search.storage({"x": make(search.tensor())}).facts.name == name
+    assert search.storage({"x": make(search.tensor())}).info.name == name
 
 
 def test_class_is_named_after_one_of_many_instances(search):
     cls = local_class(search.tensor())
     variables = {"many": [cls() for _ in range(2000)]}
     del cls
-    assert re.fullmatch(r"many\[\d+\]\.__class__\.inner\.value", search.storage(variables).facts.name)
+    assert re.fullmatch(r"many\[\d+\]\.__class__\.inner\.value", search.storage(variables).info.name)
 
 
 def test_default_argument_is_named_by_parameter(search):
@@ -349,4 +347,4 @@ def test_default_argument_is_named_by_parameter(search):
     loss.grad_fn.register_hook(default(search.tensor()))  # the dict of hooks belongs to a C++ object
     storage = search.storage({"loss": loss})
     assert storage.holder == NO_NAME
-    assert re.fullmatch(r"<OrderedDict>\[\d+\] \(default parameter\)", storage.facts.name)
+    assert re.fullmatch(r"<OrderedDict>\[\d+\] \(default parameter\)", storage.info.name)

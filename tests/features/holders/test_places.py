@@ -1,4 +1,4 @@
-"""Locations of names: variables, outputs, tracebacks, threads; objects without a name and unreachable cycles."""
+"""Names are defined in variables, outputs, tracebacks or threads. Some objects have no name."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_variables_precede_outputs_and_outputs_precede_tracebacks(search):
         Root("last exception", error, "traceback", terminal=False),
     )
     storage = search.storage({"x": x}, output, traceback)
-    assert (storage.facts.name, storage.holder, storage.facts.places) == ("x", "x", ("variable", "output", "traceback"))
+    assert (storage.info.name, storage.holder, storage.info.places) == ("x", "x", ("variable", "output", "traceback"))
     storage = search.storage({}, output, traceback)
-    assert (storage.facts.name, storage.holder) == ("Out[3]", "Out[3]")
+    assert (storage.info.name, storage.holder) == ("Out[3]", "Out[3]")
     history.clear()
     del x
     storage = search.storage({}, traceback)
-    assert (storage.holder, storage.facts.places) == ("last exception: error_with_local() value", ("traceback",))
-    assert storage.facts.also == ("last exception: fail() x",)
+    assert (storage.holder, storage.info.places) == ("last exception: error_with_local() value", ("traceback",))
+    assert storage.info.also == ("last exception: fail() x",)
     error.__traceback__ = None
 
 
@@ -68,7 +68,7 @@ def test_frame_of_failed_function_gets_no_dict(search):
         fail()
     except ValueError as problem:
         error = problem
-    assert search.storage({}, Root("e", error, "traceback")).facts.name == "e: fail() x"
+    assert search.storage({}, Root("e", error, "traceback")).info.name == "e: fail() x"
     frame = error.__traceback__.tb_next.tb_frame
     dicts = [referent for referent in gc.get_referents(frame) if type(referent) is dict]
     assert all("x" not in namespace for namespace in dicts if namespace is not frame.f_globals)
@@ -76,7 +76,7 @@ def test_frame_of_failed_function_gets_no_dict(search):
 
 
 class Worker:
-    """A thread with a tensor in a local variable, which it drops when `drop` is called."""
+    """A thread that holds a tensor in a local variable until `drop` is called."""
 
     def __init__(self, tensor, name=None):
         self._ready, self._drop, self._stop = threading.Event(), threading.Event(), threading.Event()
@@ -111,8 +111,8 @@ class Worker:
 def test_local_variable_of_thread(search):
     with Worker(search.tensor(), "loader"):
         storage = search.storage({}, threads=True)
-    assert storage.facts.name == "thread loader: Worker._work() batch[0]".replace("Worker.", _class_prefix())
-    assert storage.holder == storage.facts.name.removesuffix("[0]")
+    assert storage.info.name == "thread loader: Worker._work() batch[0]".replace("Worker.", _class_prefix())
+    assert storage.holder == storage.info.name.removesuffix("[0]")
     assert storage.place == "thread"
 
 
@@ -132,7 +132,7 @@ def test_unreachable_cycle_is_detected_but_not_collected(search, no_collection):
     reference = weakref.ref(node)
     del node
     storage = search.storage({})
-    assert (storage.holder, storage.place, storage.facts.places) == ("unreachable cycles", "garbage", ("garbage",))
+    assert (storage.holder, storage.place, storage.info.places) == ("unreachable cycles", "garbage", ("garbage",))
     assert reference() is not None
     gc.collect()
     assert search.storages({}) == []
@@ -141,7 +141,7 @@ def test_unreachable_cycle_is_detected_but_not_collected(search, no_collection):
 def test_cycle_with_unknown_referrer_is_alive(search):
     iterator = iter([Node(search.tensor())])  # in a local variable of the test, which is not a root
     storage = search.storage({})
-    assert (storage.holder, storage.facts.places) == (NO_NAME, ("elsewhere",))
+    assert (storage.holder, storage.info.places) == (NO_NAME, ("elsewhere",))
     del iterator
 
 

@@ -1,4 +1,4 @@
-"""A search runs no user code and changes nothing, regardless of the objects."""
+"""A search runs no user code and changes no state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RaisingMeta(type):
 
 
 def raising_class(base=object):
-    """A class whose special methods, and those of its metaclass, all raise."""
+    """Return a class whose special methods, like those of its metaclass, raise an error."""
 
     def fail(*arguments):
         raise RuntimeError("user code was called")
@@ -41,7 +41,7 @@ def raising_class(base=object):
 def test_object_with_raising_methods(search):
     obj = object.__new__(raising_class())
     object.__setattr__(obj, "value", search.tensor())
-    assert search.storage({"x": obj}).facts.name == "x.value"
+    assert search.storage({"x": obj}).info.name == "x.value"
 
 
 @pytest.mark.parametrize("base", [list, dict, tuple])
@@ -52,7 +52,7 @@ def test_container_with_raising_methods(search, base):
         list.append(container, search.tensor())
     if base is dict:
         dict.__setitem__(container, "k", search.tensor())
-    assert search.storage({"x": container}).facts.name == ('x["k"]' if base is dict else "x[0]")
+    assert search.storage({"x": container}).info.name == ('x["k"]' if base is dict else "x[0]")
 
 
 def test_class_that_overrides_dict_and_class(search):
@@ -67,7 +67,7 @@ def test_class_that_overrides_dict_and_class(search):
 
 @pytest.fixture
 def busy_thread():
-    """Call a function with increasing numbers in another thread until the test ends."""
+    """Repeatedly call a function with an increasing number in another thread."""
     stop, threads = threading.Event(), []
 
     def start(change):
@@ -98,7 +98,7 @@ def test_variables_that_change_during_search(search, busy_thread):
 
     busy_thread(change)
     for _ in range(3):
-        assert search.storage(variables).facts.name == "x"
+        assert search.storage(variables).info.name == "x"
 
 
 def test_attributes_that_change_during_search(search, busy_thread):
@@ -111,7 +111,7 @@ def test_attributes_that_change_during_search(search, busy_thread):
 
     busy_thread(change)
     for _ in range(3):
-        assert search.storage({"log": log}).facts.name == "log.batch"
+        assert search.storage({"log": log}).info.name == "log.batch"
 
 
 def test_garbage_collector_does_not_run_and_stays_enabled(search):
@@ -157,7 +157,7 @@ def test_subclass_without_storage_and_with_overrides(search):
 
     x = Wrapper(search.tensor())
     calls.clear()
-    assert search.storage({"x": x}).facts.name == "x.inner"
+    assert search.storage({"x": x}).info.name == "x.inner"
     assert calls == []
 
 
@@ -180,7 +180,7 @@ def test_active_modes_are_not_called(search):
         calls.clear()
         storages = search.storages(variables)
         assert calls == []
-    assert {storage.facts.name for storage in storages} == {"x", "loss"}
+    assert {storage.info.name for storage in storages} == {"x", "loss"}
 
 
 def fake_tensor(count):
@@ -222,8 +222,8 @@ def test_tensors_of_other_layouts(search, layout):
 def test_nested_and_quantized_tensors(search):
     count = search.elements
     nested = torch.nested.nested_tensor([torch.ones(count - 1), torch.ones(1)])
-    assert search.storage({"x": nested}).facts.name == "x"
+    assert search.storage({"x": nested}).info.name == "x"
     jagged = torch.nested.nested_tensor([torch.ones(count), torch.ones(1)], layout=torch.jagged)
-    assert search.storage({"x": jagged}, extra=1).facts.name == "x._values"
+    assert search.storage({"x": jagged}, extra=1).info.name == "x._values"
     quantized = torch.quantize_per_tensor(torch.ones(count * 4 + 1), 1.0, 0, torch.qint8)
-    assert search.storage({"x": quantized}, nbytes=count * 4 + 1).facts.name == "x"
+    assert search.storage({"x": quantized}, nbytes=count * 4 + 1).info.name == "x"

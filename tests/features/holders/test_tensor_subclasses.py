@@ -1,4 +1,4 @@
-"""Tensor subclasses that contain other tensors: kind and name of the inner tensors."""
+"""Storages of tensors that are wrapped by tensor subclasses have a kind and a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipygpumem.features.holders.roots import Root
 from ipygpumem.features.holders.search import search_holders
 
 SIZE = 0
-"""Number of elements of the tensors in a test, different for each test."""
+"""Number of elements of the tensors, which is different in each test."""
 _sizes = itertools.count(50_048, 128)
 
 
@@ -44,9 +44,9 @@ def kinds_by_name(space, nbytes=None):
     result = search_holders([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
     assert result.complete
     return {
-        storage.facts.name: storage.facts.kind
+        storage.info.name: storage.info.kind
         for storage in result.storages
-        if storage.memory.size == (nbytes or SIZE * 4)
+        if storage.location.size == (nbytes or SIZE * 4)
     }
 
 

@@ -1,4 +1,4 @@
-"""Advice depends only on the numbers of the failed allocation."""
+"""Advice on failed allocations depends only on their sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CAPACITY = 140 * GIB
 
 
 def failure(**changes):
-    """A request of 40 GiB, with 10 GiB free on a device of 140 GiB."""
+    """Return a failed request for 40 GiB on a device with 10 of 140 GiB free."""
     facts = {"device": "cuda:0", "requested": 40 * GIB, "limit": CAPACITY, "free": 10 * GIB}
     reading = before(
         total=CAPACITY + 615 * MIB, reserved=100 * GIB, process=101 * GIB, allocated=90 * GIB, active=90 * GIB
@@ -22,7 +22,7 @@ def failure(**changes):
 
 
 def test_device_full_of_own_tensors_gives_no_advice():
-    assert advice(failure(free_blocks=FreeBlocks(1 * GIB, 3, 2 * GIB, 2 * GIB))) == []
+    assert advice(failure(free_blocks=FreeBlocks(1 * GIB, 3, 2 * GIB))) == []
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_device_full_of_own_tensors_gives_no_advice():
     [
         ({"requested": 200 * GIB}, 0, "the request of 200.0 GiB exceeds the total memory of the device (140.0 GiB)"),
         (
-            {"free_blocks": FreeBlocks(1 * GIB, 90, 35 * GIB, 35 * GIB)},
+            {"free_blocks": FreeBlocks(1 * GIB, 90, 35 * GIB)},
             0,
             "fragmentation: PyTorch has 35.0 GiB free, but in 90 blocks of at most 1.0 GiB.",
         ),
@@ -42,7 +42,7 @@ def test_device_full_of_own_tensors_gives_no_advice():
         (
             {"free": 60 * GIB, "limit": 110 * GIB, "other_processes": (OtherProcess(7, 33 * GIB, "python"),)},
             0,
-            "the device had 60.0 GiB free, but PyTorch is limited to 110.0 GiB",
+            "60.0 GiB was free on the device, but PyTorch is limited to 110.0 GiB",
         ),
         ({}, 31 * GIB, "%gpumem free frees 31.0 GiB, which is enough to try again"),
     ],
@@ -53,12 +53,12 @@ def test_each_cause_has_one_sentence(changes, freeable, start):
 
 
 def test_insufficient_measures_are_not_advised():
-    small = failure(free_blocks=FreeBlocks(1 * GIB, 9, 5 * GIB, 5 * GIB), other_processes=(OtherProcess(7, 2 * GIB),))
+    small = failure(free_blocks=FreeBlocks(1 * GIB, 9, 5 * GIB), other_processes=(OtherProcess(7, 2 * GIB),))
     assert advice(small, freeable=1 * GIB, freeable_out=2 * GIB) == []
 
 
 def test_expandable_segments_are_not_fragmented():
-    assert advice(failure(free_blocks=FreeBlocks(1 * GIB, 90, 35 * GIB, 35 * GIB, expandable=True))) == []
+    assert advice(failure(free_blocks=FreeBlocks(1 * GIB, 90, 35 * GIB, expandable=True))) == []
 
 
 def test_outputs_are_advised_if_tracebacks_do_not_suffice():
@@ -69,7 +69,7 @@ def test_outputs_are_advised_if_tracebacks_do_not_suffice():
 def test_growth_outside_pytorch_since_the_baseline():
     grown = failure(reading=before(total=CAPACITY, reserved=60 * GIB, process=100 * GIB))
     assert advice(grown, outside_at_baseline=1 * GIB) == [
-        "memory of this process outside PyTorch has grown by 39.0 GiB since the baseline"
+        "this process's memory outside PyTorch has grown by 39.0 GiB since the baseline"
     ]
 
 
@@ -88,5 +88,5 @@ def test_free_blocks_of_one_device():
         segment(0, (free, 100)),
         segment(1, (used, 1), (free, 1000)),
     ]
-    assert free_blocks(segments, 0) == FreeBlocks(largest=100, count=3, total=150, partly_used=50)
-    assert free_blocks(segments, 2) == FreeBlocks(0, 0, 0, 0)
+    assert free_blocks(segments, 0) == FreeBlocks(largest=100, count=3, partly_used=50)
+    assert free_blocks(segments, 2) == FreeBlocks(0, 0, 0)

@@ -29,7 +29,7 @@ def fail_in_thread(gpu, thread_class=threading.Thread, **options):
 
 @pytest.fixture
 def listening(fake_gpu):
-    """The fake GPU with CUDA started, while failures are recorded."""
+    """Initialize CUDA on the fake GPU and record failures."""
     torch.cuda.init()
     assert failed_allocations().listen()
     return fake_gpu
@@ -52,7 +52,7 @@ def test_device_state_at_failure(fake_gpu, monkeypatch):
     assert failure.reading.allocated == 9 * GIB
     assert failure.reading.others == 3 * GIB
     assert [(process.pid, process.amount) for process in failure.other_processes] == [(9000001, 3 * GIB)]
-    assert failure.free_blocks.total == 0
+    assert failure.free_blocks.count == 0
     assert failure.free == fake_gpu.nvml_device.free
     assert [holder.amount for holder in failure.holders.holders] == [9 * GIB]
     assert any(function == "fail" for _, _, function in failure.frames)
