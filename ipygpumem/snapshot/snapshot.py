@@ -14,7 +14,7 @@ from ipygpumem.snapshot.export.event_table import events_frame
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries import event_window
 from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis, explain_oom, fragmentation
-from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
+from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedPeak
 from ipygpumem.snapshot.queries.overview import summary_text
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
@@ -109,11 +109,11 @@ class Snapshot(SnapshotData):
         curve = self.timeline(device).reserved
         return curve if time_us is None or curve is None else curve.at(time_us)
 
-    def peak(self, device: int | None = None) -> Peak:
+    def peak(self, device: int | None = None) -> RequestedPeak:
         """Return the maximum of the requested bytes together with the allocations that are alive at this event."""
-        timeline = self.timeline(device)
-        event, requested = timeline.requested.peak()
-        return Peak(timeline.device, requested, event, timeline.trace.time_of(event), self.live(event, timeline.device))
+        live = self.live(device=device)
+        trace, requested = live.timeline.trace, live.timeline.requested.peak()[1]
+        return RequestedPeak(trace.device, requested, live.event, trace.time_of(live.event), live)
 
     def live(self, event: int | None = None, device: int | None = None) -> LiveSet:
         """Return the allocations alive right after an event; by default at the peak.
@@ -189,7 +189,7 @@ class Snapshot(SnapshotData):
         at_least: int = MIB,
         at_most_us: int = 1000,
     ) -> NDArray[Any]:
-        """Return `SHORT_LIVED` rows for allocations of ``at_least`` bytes that are freed within ``at_most_us``.
+        """Return `SHORT_LIVED` rows for allocations of ``at_least`` bytes or more freed within ``at_most_us``.
 
         Raises:
             OptionError: The events have no timestamps.

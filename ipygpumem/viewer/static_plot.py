@@ -54,7 +54,7 @@ _DASHES: Any = (0, (3, 2))
 
 
 class SampledCurve(NamedTuple):
-    """Sampled memory usage in bytes, and the last event before each sample (-1 if there is none)."""
+    """Sampled memory usage in bytes. ``event`` contains the last event before each sample, or -1 if there is none."""
 
     name: str
     event: NDArray[np.int64]

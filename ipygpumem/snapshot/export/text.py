@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.diff import Diff
     from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis
     from ipygpumem.snapshot.queries.groups import Group
-    from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
+    from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedPeak
     from ipygpumem.snapshot.snapshot import Snapshot
 
 _LABEL = 100
@@ -31,7 +31,7 @@ def share(part: int, whole: int) -> str:
     return f"{_PERCENT * part / whole:3.0f} %" if whole else "     "
 
 
-def peak_line(snapshot: Snapshot, peak: Peak) -> str:
+def peak_line(snapshot: Snapshot, peak: RequestedPeak) -> str:
     """Describe the peak of a device and the event at which it occurred."""
     start = f"GPU {peak.device}: peak {size(peak.requested)} requested, "
     if peak.event < 0:
@@ -81,8 +81,8 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
     if fit is not None and fit.block is not None:
         lines.append(f"{_INDENT}{size(fit.requested)} would fit into a free block of {size(fit.block)}")
     elif fit is not None:
-        request = f"{size(fit.requested)} would not fit into any free block"
-        lines.append(f"{_INDENT}{request}: it needs a new segment of {size(fit.segment)}")
+        need, segment = size(fit.requested), size(fit.segment)
+        lines.append(f"{_INDENT}{need} would not fit into any free block and needs a new segment of {segment}")
     return lines
 
 

@@ -127,7 +127,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Gaps:
+class RecordingGaps:
     """Counts of allocations and frees that are missing from the events of a device or that contradict them.
 
     Attributes:
@@ -190,7 +190,7 @@ class Allocations:
         return f"b{self.address[row]:x}_{self.nth[row]}"
 
 
-def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Allocations, Gaps]:
+def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Allocations, RecordingGaps]:
     """Pair the allocations and frees of a device, and match live allocations with the blocks at the end.
 
     ``blocks`` contains the blocks of all devices. ``segments`` is None if the file does not contain segments.
@@ -247,7 +247,7 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
     allocations, only_in_segments = _match_blocks(in_events, active, blocks, count)
     old = allocations.start == BEFORE
     unmatched = (allocations.end == count) & (allocations.block < 0)
-    return allocations, Gaps(
+    return allocations, RecordingGaps(
         before_recording=int(np.count_nonzero(old)),
         before_recording_bytes=int(allocations.size[old].sum()),
         frees_without_allocation=int(np.count_nonzero(extra_frees)),
@@ -259,7 +259,7 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
 
 
 def _first_in_group(selected: NDArray[np.bool_], group: Ints, groups: int) -> Ints:
-    """Return the first selected row of each group, or the number of rows if none is selected. Groups are ascending."""
+    """Return the first selected row of each group, or the number of rows if none is selected. Groups are in order."""
     first = np.full(groups, len(group), np.int64)
     rows = np.flatnonzero(selected)[::-1]
     first[group[rows]] = rows  # numpy stores the last of several values for the same index

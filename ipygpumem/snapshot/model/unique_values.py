@@ -1,4 +1,4 @@
-"""Functions for distinct values that also take limited time for malicious files.
+"""Distinct values in untrusted files.
 
 `numpy.unique` and `numpy.isin` may use hash tables, and a malicious file can contain values whose hashes collide.
 """

@@ -152,7 +152,7 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
 
 
 def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_most_us: int) -> NDArray[Any]:
-    """Return allocations of ``at_least`` bytes that are freed in the window within ``at_most_us``, largest first."""
+    """Return allocations of ``at_least`` bytes or more that were freed within ``at_most_us``, largest first."""
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
     if len(rows) and not timeline.trace.timed:

@@ -55,7 +55,7 @@ class Fragmentation(PlainData):
         largest: Size of the largest free block.
         pieces: Number of free blocks.
         empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
-        partly: Free memory in partly used segments, which only PyTorch can use.
+        partly: Free memory in partly used segments, which only PyTorch can reuse.
         private: Free memory in private pools, which only the CUDA graphs that own the pools can use.
         derived: Whether the sizes of blocks in use are estimated by rounding requests up to 512 bytes. Free sizes are
             then upper bounds, because a block may include a remainder of up to 1 MiB that was not split off.
@@ -188,17 +188,15 @@ def explain_oom(snapshot: Snapshot, state: AllocatorState) -> OomAnalysis:
 
 def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, expandable: bool) -> tuple[str, ...]:
     segment = segment_size(round_request(requested))
+    blocks, free, largest = many(memory.pieces, "block"), size(memory.free), size(memory.largest)
     sentences = [f"{size(requested)} was requested."]
     if memory.largest < requested:
-        blocks = f"{many(memory.pieces, 'block')}, the largest {size(memory.largest)}"
-        sentences.append(f"PyTorch had {size(memory.free)} free in {blocks}: none was large enough.")
+        sentences.append(f"PyTorch had {free} free in {blocks}, the largest {largest}: none was large enough.")
     elif memory.fit is not None and memory.fit.block is None:
         pool = "large" if memory.fit.small else "small"
-        where = f"but for another stream or in the {pool} pool"
-        sentences.append(f"PyTorch had a free block of {size(memory.largest)}, {where}.")
+        sentences.append(f"PyTorch had a free block of {largest}, but for another stream or in the {pool} pool.")
     else:
-        where = "possibly in the private pool of a CUDA graph"
-        sentences.append(f"PyTorch had a free block of up to {size(memory.largest)}, {where}.")
+        sentences.append(f"PyTorch had a free block of up to {largest}, possibly in the private pool of a CUDA graph.")
     if device_free is not None and device_free < segment:
         sentences.append(
             f"A new segment needs {size(segment)}, but only {size(device_free)} of device memory was free."

@@ -43,7 +43,9 @@ class Group:
 
     Attributes:
         bytes: Requested bytes.
-        file, line, name: Location in the source code when grouping by line, function (no line) or file (no name).
+        file: Source file when grouping by line, function or file.
+        line: Line number when grouping by line.
+        name: Name of the function when grouping by line or function.
         source: Source code of the line when grouping by line, if the snapshot contains it.
         frames: Call stack when grouping by stack, innermost frame first.
     """

@@ -20,7 +20,7 @@ ROUNDING = "(the allocator's rounding)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveSet:
-    """Allocations that are alive right after an event. ``rows`` are indices of ``timeline.allocations``."""
+    """Allocations that are alive right after an event. ``rows`` contains their indices in ``timeline.allocations``."""
 
     snapshot: Snapshot
     timeline: Timeline
@@ -36,7 +36,7 @@ class LiveSet:
         return int(self.timeline.allocations.size[self.rows].sum())
 
     def by(self, key: str, allocated: int | None = None) -> tuple[Group, ...]:
-        """Group the allocations by a key of `ipygpumem.snapshot.KEYS`. The largest group is the first.
+        """Group the allocations by a key of `ipygpumem.snapshot.KEYS`, largest group first.
 
         Args:
             key: Property by which allocations are grouped.
@@ -64,7 +64,7 @@ class LiveSet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Peak(PlainData):
+class RequestedPeak(PlainData):
     """Maximum of the requested bytes of a device.
 
     Attributes:

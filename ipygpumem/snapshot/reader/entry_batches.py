@@ -38,7 +38,7 @@ class NotColumnarError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entries:
+class EntryBatch:
     """All candidate entries with the same keys in a part of the file.
 
     Attributes:
@@ -70,13 +70,13 @@ class EntryRun:
     """Adjacent entries in a list.
 
     Attributes:
-        entries: Entries that contain the run.
-        first: Index of the first entry in the run.
-        stop: Index after the last entry in the run.
-        memo_index: Memo index of the first object in the run.
+        entries: Batch that contains the entries.
+        first: Index of the first entry in the batch.
+        stop: Index after the last entry in the batch.
+        memo_index: Memo index of the first object in the entries.
     """
 
-    entries: Entries
+    entries: EntryBatch
     first: int
     stop: int
     memo_index: int
@@ -91,7 +91,7 @@ class EntryRun:
         return starts
 
 
-def find_entries(data: bytes, start: int, keys: dict[str, int]) -> Iterator[Entries]:
+def find_entries(data: bytes, start: int, keys: dict[str, int]) -> Iterator[EntryBatch]:
     """Yield the candidate entries after position ``start``. ``keys`` maps each key to its memo index."""
     inline = {key: IndexByValue() for key in keys if key in _OBJECTS}
     for first in range(start, len(data) - MARGIN, _CHUNK):
@@ -104,7 +104,7 @@ def find_entries(data: bytes, start: int, keys: dict[str, int]) -> Iterator[Entr
                 reader.read_object(key, reference, inline.get(key))
         reader.close()
         memo_before = np.append(0, np.cumsum(reader.memo_count, dtype=np.int64))
-        yield Entries(reader.start, reader.position, memo_before, reader.values, reader.memo_offsets, inline)
+        yield EntryBatch(reader.start, reader.position, memo_before, reader.values, reader.memo_offsets, inline)
 
 
 def _openings(data: bytes, chunk: int) -> Ints:

@@ -54,8 +54,8 @@ class FieldReader:
         start: Start position of each entry.
         position: Position of the next field.
         memo_count: Number of objects that each entry has added to the memo so far.
-        values: Values read so far, as columns by key in the format of `Entries.values`.
-        memo_offsets: Columns by key in the format of `Entries.memo_offsets`.
+        values: Values read so far, as columns by key in the format of `EntryBatch.values`.
+        memo_offsets: Columns by key in the format of `EntryBatch.memo_offsets`.
     """
 
     def __init__(self, data: bytes, start: Ints, max_references: int) -> None:

@@ -25,7 +25,7 @@ from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError, 
 from ipygpumem.snapshot.reader.field_reader import MARGIN
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.reader.entry_batches import Entries
+    from ipygpumem.snapshot.reader.entry_batches import EntryBatch
     from ipygpumem.snapshot.reader.load import ReadLimits
 
 _CONSTANTS = {op.NONE: None, op.NEWTRUE: True, op.NEWFALSE: False, op.EMPTY_TUPLE: ()}
@@ -64,7 +64,7 @@ class PickleReader:
         self._limits = limits
         self._columnar = columnar
         self._templates: set[tuple[str, ...]] = set()
-        self._batches: dict[int, tuple[Entries, int, int]] = {}
+        self._batches: dict[int, tuple[EntryBatch, int, int]] = {}
         self._lists_with_runs: set[int] = set()
         # ids of the lists and dicts in decoded entries, which must not change because the columns would become outdated
         self._frozen: set[int] = set()

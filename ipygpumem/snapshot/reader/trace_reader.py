@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.reader.entry_batches import Entries
+    from ipygpumem.snapshot.reader.entry_batches import EntryBatch
     from ipygpumem.snapshot.reader.pickle_reader import PickleReader
     from ipygpumem.snapshot.reader.table_builder import TableBuilder
 
@@ -176,7 +176,7 @@ class _RunColumns:
         values = self._columns.get((id(run.entries), key), run.entries.values.get(key))
         return None if values is None else values[run.first : run.stop]
 
-    def _fill_inline(self, key: str, entries: Entries, memo_start: Ints) -> None:
+    def _fill_inline(self, key: str, entries: EntryBatch, memo_start: Ints) -> None:
         """Fill in the table indices of values that are written inside entries."""
         value = entries.values[key]
         column = self._columns[id(entries), key] = np.full(len(value), _MISSING, np.int32)
@@ -192,7 +192,7 @@ class _RunColumns:
         column[rows] = numbers[inline]
         self._numbers[_KINDS.get(key, "text")][memo_index[offset >= 0]] = column[rows][offset >= 0]
 
-    def _fill_references(self, key: str, entries: Entries, memo_start: Ints) -> None:
+    def _fill_references(self, key: str, entries: EntryBatch, memo_start: Ints) -> None:
         """Fill in the table indices of values that are references."""
         rows = _selected((entries.values[key] >= 0) & (memo_start >= 0))
         index = entries.values[key][rows]
