@@ -50,7 +50,8 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         history: Additional arguments for ``torch.cuda.memory._record_memory_history``.
         devices: Names (``"cuda:0"``) or indices of the devices to report on; None selects all devices.
         peaks: ``exact`` resets PyTorch's peak counters. With ``untouched``, peaks may be upper bounds.
-        host_peak: ``bound``, or ``reset`` for an exact peak of host memory. ``reset`` lowers ``ru_maxrss``.
+        host_peak: ``bound`` reports an upper bound on the peak of host memory if necessary. ``reset`` reports the exact
+            peak but lowers the program's ``ru_maxrss``.
         synchronize: Whether to wait for the current stream of each device before and after the block.
         lines: If True, report memory by source line for the block and the notebook functions that it calls. Instead of
             True, pass functions or methods to list only these and the block. Requires a recording.
@@ -61,7 +62,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         timeline: File for an HTML page that shows memory by category over time.
         outside: Whether to report memory outside PyTorch by library (requires ``ipygpumem[outside]``).
         limit: Highest peak allowed on any GPU, such as ``"2 GiB"`` or a number of bytes.
-        limit_held: Highest amount of memory allowed to be held at the end.
+        limit_held: Largest amount of memory that may be held at the end.
         limit_outside: Highest growth allowed for memory outside PyTorch.
         limit_host: Highest peak allowed for this process's resident memory (implies ``host_peak="reset"``).
         rank_reports: Directory for a report and a snapshot of this process, which is one of several that run the same
@@ -120,8 +121,11 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             synchronize=synchronize,
         )
         path = None if snapshot is None or snapshot is False else check_path(snapshot)
-        self._ranks = None if rank_reports is None else _rank_files(rank_reports, rank, snapshot)
-        if self._ranks is not None:
+        self._ranks = None
+        if rank_reports is not None:
+            if path is not None:
+                raise OptionError("rank_reports sets the path of the snapshot: omit snapshot, or set it to False")
+            self._ranks = RankFiles(rank_reports, rank, record=snapshot is None)
             path = self._ranks.snapshot
         elif rank is not None:
             raise OptionError("rank requires rank_reports=DIRECTORY")
@@ -208,14 +212,6 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             return name_providers().label(*self._position).removesuffix(" <module>")
         except Exception:  # keep the report if its label fails
             return ""
-
-
-def _rank_files(folder: str | os.PathLike[str], rank: int | None, snapshot: Any) -> RankFiles:
-    if snapshot is not None and snapshot is not False:
-        raise OptionError(
-            "rank_reports sets the path of the snapshot: omit snapshot, or disable it with snapshot=False"
-        )
-    return RankFiles(folder, rank, record=snapshot is None)
 
 
 def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[SourceRegion]:

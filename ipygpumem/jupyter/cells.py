@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ipygpumem.jupyter.magics import GPUMem
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import FinishedMeasurement, Plan
-    from ipygpumem.measurement.recording_keys import CellInfo
+    from ipygpumem.measurement.recorder import CellInfo
 
 
 class CellMeasurements:

@@ -54,14 +54,15 @@ class HistoryOptions:
                 raise OptionError(
                     f"torch {torch.__version__} does not accept the recording option {name!r}; it accepts {available}"
                 )
-        arguments: dict[str, Any] = {
+        arguments = {
             "enabled": "all",
             "context": None if self.stacks == "none" else "all",
             "stacks": "all" if self.stacks == "all" else "python",
             "max_entries": self.max_entries,
             "clear_history": True,  # discard the events of earlier recordings
+            **self.extra,
         }
-        return {name: value for name, value in {**arguments, **self.extra}.items() if name in parameters}
+        return {name: value for name, value in arguments.items() if name in parameters}
 
 
 def recording_problem() -> str | None:
@@ -105,11 +106,10 @@ class ActiveRecording:
 
     @property
     def running(self) -> bool:
-        """Whether a recording started by this package is running."""
+        """Whether this package has started a recording that is still running."""
         return self._history is not None
 
     def _program_records(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Mark this package's recording as interrupted if the program itself starts or stops a recording."""
         with self._lock:
             if self._history is not None:
                 self._history.lost = "the code started or stopped PyTorch's recording"
@@ -129,7 +129,7 @@ class AllocationHistory:
 
     Attributes:
         own: Whether this package started the recording.
-        started_us: Time of the call of `start` in microseconds since the Unix epoch.
+        started_us: Time at which `start` was called, in microseconds since the Unix epoch.
         lost: Reason why events are missing; empty if no events are known to be missing.
     """
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.pytorch import CallObservers
 
-if TYPE_CHECKING:
-    from types import FrameType
-
 
 class BackwardObservers(CallObservers):
-    """Observers of backward passes. ``current().state(BackwardObservers)`` returns the instance of the runtime.
+    """Observers of backward passes. ``current().state(BackwardObservers)`` returns the instance of this process.
 
     Exceptions raised by observers are ignored so that they do not affect the user's backward pass.
     """
@@ -38,13 +35,11 @@ class BackwardPass:
         begin: Position before the pass.
         end: Position after the pass.
         stack: Python stack of the caller as ``(file, line)`` tuples, innermost frame first.
-        root: File of the outermost frame, which identifies the calling thread in a recording.
     """
 
     begin: EventPosition
     end: EventPosition
     stack: tuple[tuple[str, int], ...]
-    root: str
 
 
 class BackwardPassObserver:
@@ -65,17 +60,9 @@ class BackwardPassObserver:
         current().state(BackwardObservers).remove(self._begin_pass)
 
     def _begin_pass(self) -> None:
-        vars(self._running).setdefault("passes", []).append((event_position(), *_caller_stack()))
+        stack = tuple((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe()))
+        vars(self._running).setdefault("passes", []).append((event_position(), stack))
 
     def _end_pass(self) -> None:
-        begin, stack, root = self._running.passes.pop()
-        self.passes.append(BackwardPass(begin, event_position(), stack, root))
-
-
-def _caller_stack() -> tuple[tuple[tuple[str, int], ...], str]:
-    frame: FrameType | None = sys._getframe(1)
-    stack: list[tuple[str, int]] = []
-    while frame is not None:
-        stack.append((frame.f_code.co_filename, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(stack), stack[-1][0]
+        begin, stack = self._running.passes.pop()
+        self.passes.append(BackwardPass(begin, event_position(), stack))

@@ -36,7 +36,7 @@ def add_reserved_usage(
 def sampled_curves(
     windows: Sequence[SampleWindow], before: Mapping[str, DeviceReading], after: Mapping[str, DeviceReading]
 ) -> dict[str, dict[str, Any]]:
-    """Return the curves that are described in `ipygpumem.measurement.recording_keys`, by name."""
+    """Return the curves that snapshot/FORMAT.md describes, by name."""
     curves: dict[str, dict[str, Any]] = {}
     several = len({index for window in windows for index in window.tracks}) > 1
     for window in windows:

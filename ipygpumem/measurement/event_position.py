@@ -12,11 +12,11 @@ from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 EventPosition: TypeAlias = dict[int, int]
-"""Number of allocations and frees so far, by device index. Devices without a CUDA context are missing."""
+"""Number of allocations and frees so far, by device index. Devices without a CUDA context or counters are missing."""
 
 
 def event_position() -> EventPosition:
-    """Return the current position. Devices whose allocator has no counters are missing."""
+    """Return the current position among the allocation events of each device."""
     position = {}
     stats = current().peaks.stats
     for index in pytorch.devices_in_use():

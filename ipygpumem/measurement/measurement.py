@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from ipygpumem.core.report import MeasurementLabel, build_report
-from ipygpumem.measurement.recording_keys import CellInfo
+from ipygpumem.measurement.recorder import CellInfo
 from ipygpumem.sources import host, pytorch
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class MeasurementOptions:
     """Options for a measurement.
 
     Attributes:
-        reset_peaks: Whether to reset PyTorch's peak counters so that all peaks are exact; otherwise some may be bounds.
-        reset_host_peak: Whether to reset the peak resident memory in the Linux kernel, which lowers ``ru_maxrss``.
+        reset_peaks: Whether to reset PyTorch's peak counters. Otherwise, some peaks may be upper bounds.
+        reset_host_peak: Whether to reset the peak of resident memory, which lowers the program's ``ru_maxrss``.
         synchronize: Whether to wait for the current stream of each device before and after the measured code.
     """
 
@@ -135,20 +135,13 @@ class Measurement:
         self._recorder, self._path = recorder, path
 
     def begin(self) -> None:
-        """Take the first reading and start the timer. If an exception is raised, abandon the measurement."""
-        try:
-            self._begin()
-        except BaseException:
-            self.abandon()
-            raise
-
-    def _begin(self) -> None:
+        """Take the first reading and start the timer. After an exception, `abandon` must be called."""
         runtime, options = self.runtime, self.options
         monitor, peaks = runtime.monitor, runtime.peaks
         self._pid = os.getpid()
         self._interval = MeasurementInterval(runtime.open_intervals)
         if options.reset_host_peak and not host.reset_peak():
-            self._notes.append("this system cannot reset the peak resident memory")
+            self._notes.append("this system cannot reset the peak of resident memory")
         if options.synchronize:
             pytorch.synchronize()
         self._scope = scope = peaks.scope()
@@ -190,9 +183,12 @@ class Measurement:
             if self.options.synchronize:
                 pytorch.synchronize()
             self.after = after = self.runtime.monitor.read(read_allocator=lambda index: peaks.leave(scope, index))
-            recording = (
-                None if self._recorder is None else self._save(self._recorder, cell, after, code or MeasuredCode())
-            )
+            if self._recorder is not None:
+                code = code or MeasuredCode()
+                self._recorder.windows = [] if self.samples is None else [self.samples]
+                self.recorded = self._recorder.save(
+                    self._path, sources=code.sources, numbers=code.numbers, cell=cell, after=after
+                )
         finally:
             self.abandon()
         # devices that were added to the monitored devices during the measurement have no first reading
@@ -213,14 +209,8 @@ class Measurement:
             sampled=None if self.samples is None else self.samples.outside_peaks(before, after, peak_by_name),
             sampling_problems=None if self.samples is None else self.samples.problems(),
             notes=(*self._notes, *(self._unused(before, after) if self.devices else ())),
-            recording=recording,
+            recording=None if self._path is None else self.recorded,
         )
-
-    def _save(self, recorder: Recorder, cell: CellInfo, after: Reading, code: MeasuredCode) -> RecordingInfo | None:
-        if self.samples is not None:
-            recorder.windows = [self.samples]
-        self.recorded = recorder.save(self._path, sources=code.sources, numbers=code.numbers, cell=cell, after=after)
-        return None if self._path is None else self.recorded
 
     def _unused(self, before: Reading, after: Reading) -> list[str]:
         notes = []

@@ -26,11 +26,9 @@ class Outcome:
     """Data from a completed measurement, from which collectors build their sections of the report.
 
     Attributes:
-        measurement: The measurement.
         recorder: The recorder; None if no allocation history was recorded.
         snapshot: The recorded snapshot; None if there is none or it cannot be read.
         problem: Reason why the recorded snapshot cannot be read; empty if it can or if there is none.
-        code: Information about the measured code.
         error: Error to raise after the measured code, which a collector can set.
     """
 
@@ -94,9 +92,13 @@ class Plan:
         if self.recorder is not None:
             self.recorder.keep_snapshot = any(collector.reads_recording for collector in self.collectors)
             measurement.record(self.recorder, self.path)
-        for collector in self.collectors:
-            collector.attach(measurement)
-        measurement.begin()
+        try:
+            for collector in self.collectors:
+                collector.attach(measurement)
+            measurement.begin()
+        except BaseException:
+            measurement.abandon()
+            raise
         return measurement
 
     def finish(

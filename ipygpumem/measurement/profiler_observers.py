@@ -21,7 +21,7 @@ def profiling() -> bool:
 
 
 class ProfilerObservers(CallObservers):
-    """Observers of torch.profiler. ``current().state(ProfilerObservers)`` returns the instance of the runtime.
+    """Observers of torch.profiler. ``current().state(ProfilerObservers)`` returns the instance of this process.
 
     Observers are notified before a profiler is prepared or started, and after it has stopped. An exception raised by
     an observer before the start prevents the profiler from starting.

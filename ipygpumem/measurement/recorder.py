@@ -1,11 +1,16 @@
-"""Recorder that saves allocation history with the cells, readings and samples of the same time as a snapshot file."""
+"""Recorder that saves allocation history in a snapshot file, together with cells, readings and samples.
+
+snapshot/FORMAT.md describes the keys that such a file contains in addition to PyTorch's keys.
+"""
 
 from __future__ import annotations
 
 import pickle
 import platform
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
@@ -16,7 +21,6 @@ from ipygpumem.core.version import __version__
 from ipygpumem.measurement.allocation_history import AllocationHistory, HistoryOptions
 from ipygpumem.measurement.curves import add_reserved_usage, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
-from ipygpumem.measurement.recording_keys import SCHEMA, CellInfo, recorded_file_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +30,20 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
 
+_SCHEMA = 1
 _PICKLE_PROTOCOL = 4
 """pytorch.org/memory_viz cannot read protocol 5, the default since Python 3.14 (pytorch#183842)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellInfo:
+    """A cell that ran during a recording. Times are in microseconds since the Unix epoch."""
+
+    number: int | None
+    filename: str | None
+    start_us: int
+    end_us: int
+    success: bool | None
 
 
 class Recorder:
@@ -36,7 +52,6 @@ class Recorder:
     The constructor raises the same errors as that of `AllocationHistory`.
 
     Attributes:
-        history: The allocation history.
         cells: Cells that have finished since the start.
         keep_snapshot: Whether `save` stores the snapshot in ``snapshot``, for collectors that read it.
         snapshot: The last snapshot with this package's keys. The reader sets it to None to free its memory.
@@ -107,9 +122,9 @@ class Recorder:
         dropped = history.dropped(snapshot)
         if self.windows:
             add_reserved_usage(snapshot, self.windows, history.started_us, dropped)
-        names = recorded_file_names(snapshot)
+        names = _recorded_file_names(snapshot)
         snapshot["ipygpumem"] = {
-            "schema": SCHEMA,
+            "schema": _SCHEMA,
             "version": __version__,
             "torch": str(history.torch.__version__),
             "host": platform.node(),
@@ -151,3 +166,12 @@ def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
             return temporary.stat().st_size
     except OSError as error:
         raise RecordingError(f"the snapshot {path} was not written: {error.strerror or error}") from error
+
+
+def _recorded_file_names(snapshot: Mapping[str, Any]) -> set[str]:
+    # iterators instead of nested loops, because there may be millions of frames
+    events = chain.from_iterable(snapshot.get("device_traces", ()))
+    allocated = (event["frames"] for event in events if event["action"] == "alloc" and "frames" in event)
+    blocks = chain.from_iterable(map(itemgetter("blocks"), snapshot.get("segments", ())))
+    live = (block["frames"] for block in blocks if block.get("frames"))
+    return set(map(itemgetter("filename"), chain.from_iterable(chain(allocated, live))))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CLOCK_TOLERANCE = 0.001
-"""Tolerance in seconds. PyTorch's timestamps are from the CPU's time-stamp counter, those of samples from the clock."""
+"""Tolerance in seconds. PyTorch derives timestamps from the CPU's time-stamp counter, not from the system clock."""
 _MAX_DURATION = 0.1
 _MAX_DURATION_PER_BYTE = 0.01 / (1 << 30)
 """Longest assumed duration of cudaMalloc: 0.1 s plus 10 ms per GiB, about fifty times its usual duration."""
@@ -110,17 +110,14 @@ class ReservedHistory:
 
 
 def reserved_bound(
-    peak: int | None,
-    readings: Sequence[CounterReading] = (),
-    history: ReservedHistory | None = None,
-    epoch: float = 0.0,
+    peak: int | None, readings: Sequence[CounterReading] = (), usage: ReservedHistory | None = None, epoch: float = 0.0
 ) -> Callable[[float, float], int | None]:
     """Return a function ``(begin, end)`` that computes an upper bound on reserved memory, or None if it is unknown.
 
     Args:
         peak: Peak reserved memory of the measurement in bytes; None if unknown.
         readings: Readings of PyTorch's counters.
-        history: Reserved memory according to a recording; None if there is none.
+        usage: Reserved memory over time according to a recording; None if there is none.
         epoch: Start of the measurement in seconds since the Unix epoch. ``begin`` and ``end`` are relative to it.
     """
     readings = sorted(readings, key=lambda reading: reading.begin)
@@ -139,7 +136,7 @@ def reserved_bound(
         return max((before.reserved + after.allocated - before.allocated for before, after in pairs), default=None)
 
     def bound(begin: float, end: float) -> int | None:
-        recorded = None if history is None else history.upper_bound(epoch + begin, epoch + end)
+        recorded = None if usage is None else usage.upper_bound(epoch + begin, epoch + end)
         bounds = (peak, recorded, between_readings(begin, end))
         return min((upper for upper in bounds if upper is not None), default=None)
 

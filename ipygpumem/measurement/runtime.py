@@ -27,7 +27,7 @@ _State = TypeVar("_State")
 
 
 class Runtime:
-    """Process-wide state, created by `current` on first use and released by `close`.
+    """Process-wide state, created on the first call of `current`.
 
     Attributes:
         monitor: The devices of this process and their readings.
@@ -92,8 +92,7 @@ class Runtime:
     def preload(self, mode: Preload = "kernels", *, reset_peaks: bool = True) -> Baseline:
         """Initialize CUDA on the current device, run the first kernels there and take the baseline.
 
-        Other devices are not used. If there is no GPU, the baseline contains only host memory and a note with the
-        reason.
+        Other devices are not used. If no GPU can be used, the baseline contains only host memory and the reason.
         """
         if mode == "off":
             return self.take_baseline(note=PRELOAD_OFF)

@@ -98,7 +98,7 @@ class DeviceSamples:
         self._spacing *= 2
 
     def end(self, seconds: float) -> None:
-        """Set ``samples`` to the stored samples whose query had returned at the time ``seconds``."""
+        """Set ``samples`` to the stored samples that were complete after ``seconds``."""
         samples = [sample for sample in tuple(self._stored) if sample.end <= seconds]
         last = self._last
         if samples and last is not None and last.end <= seconds:
@@ -131,7 +131,7 @@ class SampleWindow:
             track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
 
     def outside_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Peak]) -> dict[str, OutsidePeak]:
-        """Return lower bounds on peaks of memory outside PyTorch, by name of the devices on which samples prove one."""
+        """Return lower bounds on peaks of memory outside PyTorch that exceed both readings, by device name."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in self.tracks.items():
             name = f"cuda:{index}"

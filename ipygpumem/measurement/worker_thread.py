@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 5.0
 """Idle time after which the thread ends, because some programs join all threads before they exit."""
 _POLL = 0.05
-"""Polling interval of a paused thread in seconds. Polling does not delay `start`, unlike waking the thread."""
+"""Interval in seconds at which a paused thread checks for a `start`, which then need not wake the thread."""
 _JOIN_TIMEOUT = 2.0
 
 

@@ -18,8 +18,7 @@ import torch
 import ipygpumem
 from ipygpumem import OptionError, measure
 from ipygpumem.measurement.allocation_history import HistoryOptions
-from ipygpumem.measurement.recorder import Recorder
-from ipygpumem.measurement.recording_keys import CellInfo
+from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20

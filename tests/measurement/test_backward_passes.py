@@ -115,7 +115,7 @@ def test_nested_passes_and_passes_in_threads(original):
     thread.join()
     passes.stop()
     assert len(passes.passes) == 3
-    assert [backward.root.endswith("threading.py") for backward in passes.passes] == [False, False, True]
+    assert [backward.stack[-1][0].endswith("threading.py") for backward in passes.passes] == [False, False, True]
 
 
 def test_no_position_before_cuda_starts_and_without_counters(make_gpu):

@@ -155,7 +155,8 @@ class _LineEvents:
             positions = [places.event(backward.begin), places.event(backward.end)]
             during = np.arange(*np.searchsorted(self._events, positions, side="right"))
             root = roots[self._timeline.trace.stack[self._events[during]]]
-            own = [name is None or (name != backward.root and not name.endswith(THREAD_FILE)) for name in root]
+            own_root = backward.stack[-1][0]
+            own = [name is None or (name != own_root and not name.endswith(THREAD_FILE)) for name in root]
             during = during[own]
             before = self._event_set[during]
             line_sets = list(self._sets)

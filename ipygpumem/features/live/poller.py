@@ -28,7 +28,7 @@ _ATTEMPTS = 2
 
 
 class Poller:
-    """Reader of memory usage that never raises an exception. Its only CUDA call checks for a context."""
+    """Reader of memory usage that never raises an exception. Its only CUDA call checks whether a context exists."""
 
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor

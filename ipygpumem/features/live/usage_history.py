@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     """Execution count and start time of the running cell."""
 
 _VALUES = {name: name for name in ("allocated", "cached", "outside", "others", "capacity")} | {"used": "in_use"}
-"""Attributes of `DeviceReading` by their names in the page's data."""
+"""Attributes of `DeviceReading` by their keys in the JSON data."""
 _MAX_CELLS = 1_000
 
 

@@ -28,7 +28,7 @@ class MonitorWidget(anywidget.AnyWidget):
 
     Args:
         history: Function that returns the previous readings as JSON data.
-        on_view: Function called with a view and whether it is visible.
+        on_view: Function called with the identifier of a view and whether the view is visible.
     """
 
     _esm = script("loader.js")

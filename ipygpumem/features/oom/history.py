@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from ipygpumem.measurement.recording_keys import CellInfo
+    from ipygpumem.measurement.recorder import CellInfo
     from ipygpumem.measurement.runtime import Runtime
 
 _MAX_EVENTS = 100_000

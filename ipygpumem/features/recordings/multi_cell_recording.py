@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import RecordingInfo, Report
     from ipygpumem.measurement.allocation_history import HistoryOptions
     from ipygpumem.measurement.plan import Outcome
-    from ipygpumem.measurement.recording_keys import CellInfo
+    from ipygpumem.measurement.recorder import CellInfo
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
 

@@ -201,5 +201,5 @@ def _baseline_size(baseline: Baseline) -> str:
         # both parts are rounded so that they add up to the total
         return f"baseline {total} MiB (context {total - round(kernels / MIB)}, first kernels {round(kernels / MIB)})"
     if outside is None:
-        return "baseline outside PyTorch unknown"
+        return "the baseline of memory outside PyTorch is unknown"
     return f"baseline {round(outside / MIB)} MiB outside PyTorch (CUDA was already initialized)"

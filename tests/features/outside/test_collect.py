@@ -198,6 +198,7 @@ def test_collector_that_was_not_started(gpu, cupti):
     measurement.observers.append(types.SimpleNamespace(cost=0.0, start=lambda: 1 / 0, stop=lambda: None))
     with pytest.raises(ZeroDivisionError):
         measurement.begin()
+    measurement.abandon()
     assert not cupti.enabled
 
 
