@@ -1,4 +1,4 @@
-# Needs python3, make and a package index; everything else is installed into virtual environments in this folder.
+# Needs python3, make and a package index; everything else is installed into virtual environments in this directory.
 
 PYTHON ?= python3
 VENV := .venv

@@ -224,7 +224,7 @@ def test_exports(opened):
 @both_schemes
 def test_accessibility(opened):
     if not AXE.exists():
-        pytest.skip("npm ci brings axe-core")
+        pytest.skip("axe-core is not installed: npm ci in ipygpumem/viewer")
     opened.evaluate(AXE.read_text(encoding="utf-8"))
     result = opened.evaluate("axe.run(document, {resultTypes: ['violations']})")
     assert [

@@ -540,7 +540,7 @@ def test_finding_moves_the_cursor(viewing, snapshots):
 def test_accessibility(viewing, snapshots, tab, scheme):
     if not AXE.is_file():
         if os.environ.get("CI") == "true":
-            pytest.fail("axe-core is not installed, and CI skips nothing that can be installed")
+            pytest.fail("axe-core is not installed, and tests are not skipped in CI")
         pytest.skip("axe-core is not installed: npm ci in ipygpumem/viewer")
     view = viewing(snapshots["oom_fragmented"], scheme=scheme)
     view.call("select(5998)")

@@ -49,7 +49,7 @@ def test_invalid_arguments_exit_with_status_two(arguments, capsys):
     assert capsys.readouterr().err
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full does not exist")
 def test_error_of_full_or_closed_output():
     command = f"'{sys.executable}' -m ipygpumem summary '{OOM}'"
     assert shell(f"{command} > /dev/full") == (1, "", "ipygpumem: the output: No space left on device\n")

@@ -157,7 +157,10 @@ def test_recording_within_user_recording(torch, tmp_path):
 
 
 def test_user_takes_over_recording(torch, tmp_path):
-    with pytest.warns(RuntimeWarning, match="started or stopped"), ipygpumem.measure(snapshot=tmp_path / "x.pickle") as m:
+    with (
+        pytest.warns(RuntimeWarning, match="started or stopped"),
+        ipygpumem.measure(snapshot=tmp_path / "x.pickle") as m,
+    ):
         torch.cuda.memory._record_memory_history(max_entries=777)
     assert torch._C._cuda_isHistoryEnabled() is True
     assert "started or stopped" in m.report.recording.error

@@ -114,7 +114,7 @@ def completions(shell, text):
         return [text[: part.start] + part.text + text[part.end :] for part in completions]
 
 
-@pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
+@pytest.mark.skipif(version_info < (8, 6), reason="this version of IPython has no matchers")
 def test_completion_by_ipython(cpu_notebook, tmp_path, monkeypatch):
     assert set(completions(cpu_notebook.shell, "%%gpumem --s")) >= {"%%gpumem --snapshot", "%%gpumem --stacks"}
     assert "%gpumem on" in completions(cpu_notebook.shell, "%gpumem o")
@@ -127,7 +127,7 @@ def test_completion_by_ipython(cpu_notebook, tmp_path, monkeypatch):
     assert "%%gpumem --snapshot" not in completions(cpu_notebook.shell, "%%gpumem --s")
 
 
-@pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
+@pytest.mark.skipif(version_info < (8, 6), reason="this version of IPython has no matchers")
 def test_python_is_completed_in_a_statement(cpu_notebook):
     cpu_notebook.run("some_long_name = 1")
     own_completions, ipython_completions = (
@@ -137,7 +137,7 @@ def test_python_is_completed_in_a_statement(cpu_notebook):
     assert "x = some_long_name" in completions(cpu_notebook.shell, "x = some_lo")
 
 
-@pytest.mark.skipif(version_info >= (8, 6), reason="this IPython has matchers")
+@pytest.mark.skipif(version_info >= (8, 6), reason="this version of IPython has matchers")
 def test_ipython_without_matchers(cpu_notebook):
     assert matcher() is None
     assert completions(cpu_notebook.shell, "impo")

@@ -284,7 +284,7 @@ def test_failed_reading(gpu_notebook, monkeypatch):
 # fork
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
 def test_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
     """The child finishes the same cell and runs more cells and magics, without using CUDA or NVML."""
     output, shell = tmp_path / "output", gpu_notebook.shell

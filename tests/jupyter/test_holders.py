@@ -360,7 +360,7 @@ def test_free_object_whose_metaclass_raises(gpu_notebook):
 )
 def test_free_variable_while_last_exception_raises_when_read(gpu_notebook, body):
     if IPython.version_info < (8,) and "__getattribute__" in body:
-        pytest.skip("this IPython's own traceback fails on such an exception")
+        pytest.skip("this version of IPython cannot show the traceback of such an exception")
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\ny = torch.ones(5 << 20, {GPU}")
     gpu_notebook.run(f"class Odd(Exception):\n    {body}")
     gpu_notebook.run("def fails(mine):\n    raise Odd\nfails(x)")

@@ -77,7 +77,7 @@ RAISING = {
 @pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
 def test_exception_that_raises_when_read_keeps_panel_and_report(oom_notebook, body):
     if IPython.version_info < (8,) and "__getattribute__" in body:
-        pytest.skip("this IPython's own traceback fails on such an exception")
+        pytest.skip("this version of IPython cannot show the traceback of such an exception")
     oom_notebook.run(f"class Raising(Exception):\n    {body}")
     result = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise Raising() from error")
     (panel,) = panels(result)

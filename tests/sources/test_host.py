@@ -37,7 +37,7 @@ after = read_host()
 assert after.peak - after.rss < 5 << 20, after
 """
     if not os.access("/proc/self/clear_refs", os.W_OK):
-        pytest.skip("this kernel has no clear_refs")
+        pytest.skip("the Linux kernel does not support clear_refs")
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 

@@ -69,7 +69,7 @@ reports.append(cell(4))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits of this kind are Unix's")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="resource limits exist only on Unix")
 def test_full_disk_is_reported_once_and_no_report_is_lost(tmp_path):
     """A limit on the file size simulates a disk that becomes full in the middle of a line."""
     path = tmp_path / "s.jsonl"

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo  # binds names of torch._C, which must happen before a fake GPU replaces them
 
-from fakes.traffic import Traffic
+from fakes.allocation_mode import AllocationMode
 from ipygpumem.features.holders.baseline import CellBaselines
 from ipygpumem.features.holders.collect import find_holders, holders
 from ipygpumem.features.holders.roots import Root
@@ -21,7 +21,7 @@ MIB = 1 << 20
 @pytest.fixture
 def cpu_tensors_on_fake_gpu(fake_gpu, monkeypatch):
     """Allocate a block on the fake GPU for each tensor in host memory."""
-    traffic = Traffic(fake_gpu)
+    traffic = AllocationMode(fake_gpu)
     monkeypatch.setattr(TorchTypes, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
     with traffic:
         yield

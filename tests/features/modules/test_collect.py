@@ -18,7 +18,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
 import ipygpumem
-from fakes.traffic import Traffic
+from fakes.allocation_mode import AllocationMode
 from ipygpumem.core.errors import OptionError
 from ipygpumem.sources.storages import TorchTypes
 
@@ -40,7 +40,7 @@ class Block(nn.Module):
 def traffic(fake_gpu, monkeypatch):
     torch.cuda.init()
     fake_gpu.free(fake_gpu.alloc(512))
-    traffic = Traffic(fake_gpu)
+    traffic = AllocationMode(fake_gpu)
     monkeypatch.setattr(TorchTypes, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
     with traffic:
         yield traffic
@@ -220,7 +220,7 @@ def test_compiled_modules_are_reported_as_a_whole(traffic):
     model[2].compile(backend="eager")
     original = model[2]._compiled_call_impl
     x = torch.randn(16, 32)
-    with Traffic.paused():
+    with AllocationMode.paused():
         model(x)
     with ipygpumem.measure(modules=model) as m:
         model(x).square().mean().backward()
@@ -587,7 +587,7 @@ def process_group():
     """A process group with one process."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_gloo_available():
-        pytest.skip("this torch has no gloo")
+        pytest.skip("this build of PyTorch has no Gloo backend")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

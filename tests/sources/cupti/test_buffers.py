@@ -106,7 +106,7 @@ def test_eight_threads(pool):
     assert len(read_addresses) >= 256, "each was used at least once"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_messages_in_forked_child_are_dropped(pool):
     address, _ = request(pool)

@@ -2,7 +2,7 @@
 
 ::
 
-    with Traffic(gpu):              # every storage that an operator creates from here on takes a block of cuda:0
+    with AllocationMode(gpu):              # every storage that an operator creates from here on takes a block of cuda:0
         model = torch.nn.Linear(4, 4)
 
 A block is freed when its storage is deleted.
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 
-class Traffic(TorchDispatchMode):
+class AllocationMode(TorchDispatchMode):
     def __init__(self, gpu, device=0):
         super().__init__()
         self.gpu, self.device = gpu, device
