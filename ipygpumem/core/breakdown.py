@@ -99,10 +99,10 @@ def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[
 
 def _outside_parts(reading: DeviceReading, baseline: Baseline | None) -> list[tuple[str, int, int]]:
     before = None if baseline is None else baseline.reading.devices.get(reading.name)
-    if baseline is None or before is None or not _comparable(before, reading):
-        return []
+    if baseline is None or before is None or (before.process is None) != (reading.process is None):
+        return []  # one of the values includes other processes
     at_baseline, now = before.outside, reading.outside
-    if at_baseline is None or now is None:
+    if at_baseline is None or now is None or (reading.process is None and before.source != reading.source):
         return []
     parts = []
     if baseline.device == reading.name:
@@ -112,10 +112,3 @@ def _outside_parts(reading: DeviceReading, baseline: Baseline | None) -> list[tu
     if remainder or not lines:
         lines.append(("other, at the baseline" if lines else "at the baseline", remainder, 3))
     return [*lines, ("since the baseline", now - at_baseline, 3)]
-
-
-def _comparable(before: DeviceReading, now: DeviceReading) -> bool:
-    """Return whether both readings contain the memory of this process, or neither does and their sources are equal."""
-    if before.process is None and now.process is None:
-        return before.source == now.source
-    return before.process is not None and now.process is not None

@@ -28,31 +28,11 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     if not text.strip():
         raise OptionError(f"the path of the {kind} is empty")
     try:
-        return _checked(text, example)
-    except OptionError:
-        raise
+        target = Path(os.path.realpath(Path(text).expanduser()))
+        is_directory = target.is_dir() or text.endswith(("/", os.sep))
     except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user after ~, or a null character
         raise OptionError(f"{text!r} is not a valid path: {getattr(error, 'strerror', None) or error}") from error
-
-
-def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
-    """Raise `OptionError` if a file name has none of these extensions."""
-    name = Path(os.fsdecode(path)).name
-    if not name.lower().endswith(endings):
-        raise OptionError(f"the file name of the {kind} must end in {' or '.join(endings[:2])}, not {name!r}")
-
-
-def import_library(module: str, purpose: str) -> Any:
-    """Import an optional library. Raises `OptionError` with the install command if it is missing."""
-    try:
-        return import_module(module)
-    except ImportError:
-        raise OptionError(f"{purpose} require {module}: pip install {module}") from None
-
-
-def _checked(text: str, example: str) -> Path:
-    target = Path(os.path.realpath(Path(text).expanduser()))
-    if target.is_dir() or text.endswith(("/", os.sep)):
+    if is_directory:
         raise OptionError(f"{text} is a directory: add a file name, such as {Path(text) / example}")
     # renaming a file to /dev/null or to a named pipe would replace that device or pipe
     if target.exists() and not stat.S_ISREG(target.stat().st_mode):
@@ -68,6 +48,21 @@ def _checked(text: str, example: str) -> Path:
     except OSError as error:
         raise OptionError(f"cannot write to {target.parent}: {error.strerror or error}") from error
     return target
+
+
+def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
+    """Raise `OptionError` if a file name has none of these extensions."""
+    name = Path(os.fsdecode(path)).name
+    if not name.lower().endswith(endings):
+        raise OptionError(f"the file name of the {kind} must end in {' or '.join(endings[:2])}, not {name!r}")
+
+
+def import_library(module: str, purpose: str) -> Any:
+    """Import an optional library. Raises `OptionError` with the install command if it is missing."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise OptionError(f"{purpose} require {module}: pip install {module}") from None
 
 
 def _temporary(path: Path) -> Path:

@@ -85,8 +85,3 @@ class OtherProcessChange:
     def change(self) -> int:
         """Change in bytes."""
         return self.after - self.before
-
-    @property
-    def moved(self) -> bool:
-        """Whether the process's memory changed, or it started or stopped using the device."""
-        return bool(self.change or self.event)

@@ -40,15 +40,8 @@ __all__ = [
     "code_label",
 ]
 
-_SECTIONS = {
-    "DeviceLines": "lines",
-    "PeakLines": "lines",
-    "ExceededLimit": "limits",
-    "ModuleTree": "modules",
-    "OutsideMemory": "outside",
-    "ProfileSummary": "profile",
-}
-"""Features by the name of the section class that they define. They are imported when a report is read from a file."""
+_FEATURES = ("limits", "lines", "modules", "outside", "profile")
+"""Features that define sections of a report. They are imported when a report is read from a file."""
 CODE_WIDTH = 80
 """Maximum length of a code label in characters."""
 _SEARCHED = 2_000
@@ -257,6 +250,6 @@ def _held_and_peak(part: DeviceReport | HostReport) -> str:
 def _reader(*, lenient: bool) -> DataReader:
     kinds: tuple[Any, ...] = (DeviceReading, Grade, HostReading, OtherProcessChange, OutsidePeak)
     names = {kind.__name__: kind for kind in kinds}
-    for name, module in _SECTIONS.items():
-        names[name] = getattr(importlib.import_module(f"ipygpumem.features.{module}.model"), name)
+    for feature in _FEATURES:
+        names |= vars(importlib.import_module(f"ipygpumem.features.{feature}.model"))
     return DataReader(names, lenient=lenient)

@@ -31,17 +31,14 @@ class Device:
     """Device of this process.
 
     Attributes:
-        index: Device index in PyTorch.
         label: Product name.
         total: Total memory in bytes according to PyTorch.
         nvml: NVML library; None if it cannot query this device.
-        handle: NVML's handle of the device.
         own_pid: Pid of this process in NVML's process list; None if unknown.
         mode: How memory usage is attributed (see `DeviceReading`).
         reason: Reason for the mode.
         graphics: Whether graphics processes use the device.
         accounting: Whether the driver's accounting mode is enabled.
-        verified: Whether `verify` has been called.
         segments: Number of segment allocations and frees at the last reading.
         listed: Pid and memory usage of each other process at the last reading.
         others: Total memory usage of the other processes in bytes.

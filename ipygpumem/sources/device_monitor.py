@@ -81,17 +81,9 @@ class DeviceMonitor:
         """
         return tuple(dict.fromkeys(_existing_device(str(name)) for name in names))
 
-    def other_processes(self, index: int) -> tuple[OtherProcess, ...]:
-        """Return the other processes on a device; empty if this process's own entry in NVML's list is unknown."""
-        device = self.devices.get(index)
-        if device is None or device.own_pid is None:
-            return ()
-        try:
-            entries = device.entries()
-        except NvmlError:
-            return ()
-        entries.pop(device.own_pid, None)
-        return self.identify(device, entries.items())
+    def other_processes(self, reading: DeviceReading) -> tuple[OtherProcess, ...]:
+        """Return the other processes in a reading, in descending order of memory usage."""
+        return self.identify(self.devices[int(reading.name.removeprefix("cuda:"))], reading.listed)
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
         """Return the processes in ``entries``, (pid, memory usage) pairs from NVML, in descending order of usage."""

@@ -77,12 +77,12 @@ class Nvml:
 
     def driver(self) -> str:
         """Return the driver version."""
-        return _text(self._call("nvmlSystemGetDriverVersion"))
+        return str(self._call("nvmlSystemGetDriverVersion"))
 
     def handles(self) -> tuple[tuple[str, Any], ...]:
         """Return the product name and handle of every device visible in this container, in NVML's order."""
         handles = [self._call("nvmlDeviceGetHandleByIndex", i) for i in range(self._call("nvmlDeviceGetCount"))]
-        return tuple((_text(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
+        return tuple((str(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
 
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
         """Return a tuple ``(handle, is_mig_parent)`` for the device or MIG instance with a UUID or PCI bus ID.
@@ -177,7 +177,3 @@ class Nvml:
         if code:
             error = self._pynvml.NVMLError(code)
             raise NvmlError(self._reason(error)) from error
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)  # bytes before nvidia-ml-py 12

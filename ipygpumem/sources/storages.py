@@ -67,12 +67,8 @@ class TorchTypes:
             warnings.simplefilter("ignore")
             yield
 
-    def locations(self, tensor: Any) -> list[StorageLocation]:
-        """Return the locations of a tensor's storages. A sparse tensor has several storages."""
-        return [location for _, location in self.storages(tensor)]
-
     def storages(self, tensor: Any) -> list[tuple[Any, StorageLocation]]:
-        """Return (storage, location) pairs for a tensor."""
+        """Return a (storage, location) pair for each storage of a tensor. A sparse tensor has several storages."""
         try:
             if str(self._base.layout.__get__(tensor)).startswith("torch.sparse"):
                 return [pair for part in self._sparse_parts(tensor) for pair in self.storages(part)]

@@ -283,7 +283,7 @@ def test_other_processes_on_device(make_gpu, start, outermost):
     monitor = DeviceMonitor()
     reading = monitor.read().devices["cuda:0"]
     assert reading.listed == ((child.pid, 300 * MIB),)
-    (process,) = monitor.other_processes(0)
+    (process,) = monitor.other_processes(reading)
     assert (process.name, process.relation, process.amount) == ("sleep", "child", 300 * MIB)
 
 
@@ -293,8 +293,7 @@ def test_host_pids_are_not_looked_up(make_gpu, start, outermost):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="A", others={child.pid - 3_000_000: 300 * MIB})])
     gpu.alloc(MIB)
     monitor = DeviceMonitor()
-    monitor.read()
-    (process,) = monitor.other_processes(0)
+    (process,) = monitor.other_processes(monitor.read().devices["cuda:0"])
     assert (process.pid, process.name, process.relation, process.amount) == (child.pid, "", "unknown", 300 * MIB)
     assert process.why
 
@@ -305,8 +304,8 @@ def test_no_other_processes_without_own_entry(make_gpu, start, outermost, regime
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={child.pid: 300 * MIB})])
     gpu.alloc(MIB)
     monitor = DeviceMonitor()
-    assert monitor.read().devices["cuda:0"].listed == ()
-    assert monitor.other_processes(0) == ()
+    reading = monitor.read().devices["cuda:0"]
+    assert reading.listed == monitor.other_processes(reading) == ()
 
 
 def test_pids_are_not_local_if_devices_disagree(make_gpu, start, outermost):
@@ -318,8 +317,7 @@ def test_pids_are_not_local_if_devices_disagree(make_gpu, start, outermost):
     gpu = make_gpu(nvml_devices=nvml_devices)
     gpu.alloc(MIB)
     monitor = DeviceMonitor()
-    monitor.read()
-    assert monitor.other_processes(0)[0].relation == "child"
+    assert monitor.other_processes(monitor.read().devices["cuda:0"])[0].relation == "child"
     gpu.alloc(MIB, 1)
     monitor.read()
     assert not monitor.has_local_pids(monitor.devices[0])

@@ -167,7 +167,7 @@ class ModelStorages:
 
     def _addresses_of(self, kind: str, value: Any, index: int) -> Iterator[StorageAddress]:
         for tensor in self._tensors_in(value, _MAX_DEPTH):
-            for location in self.types.locations(tensor):
+            for _, location in self.types.storages(tensor):
                 if location.device.startswith("cuda"):
                     yield StorageAddress(kind, location.device, location.address, index)
 

@@ -85,7 +85,7 @@ class FailedAllocationObserver:
         fields["frames"] = _attempt(_stack) or ()
         fields["reading"] = _attempt(lambda: monitor.read(busy=False).devices.get(device))
         fields["free_blocks"] = _attempt(lambda: free_blocks(allocator.segments(), index))
-        fields["other_processes"] = _attempt(lambda: monitor.other_processes(index)) or ()
+        fields["other_processes"] = _attempt(lambda: monitor.other_processes(fields["reading"])) or ()
         if self.count == 1:
             fields["holders"] = _attempt(lambda: holders(limit=_SEARCH_LIMIT))
             fields["saved"] = "" if self._save is None else _attempt(self._save) or ""

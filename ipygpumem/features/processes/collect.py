@@ -120,11 +120,7 @@ def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Itera
 def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess, ...]]:
     """Return the other processes in a reading by device."""
     monitor = current().monitor
-    return {
-        device.name: monitor.identify(device, reading.devices[device.name].listed)
-        for device in monitor.devices.values()
-        if device.name in reading.devices and reading.devices[device.name].listed
-    }
+    return {name: monitor.other_processes(device) for name, device in reading.devices.items() if device.listed}
 
 
 class ProcessesCollector(Collector):

@@ -87,8 +87,8 @@ class ActivityBuffers:
 
     def __init__(self) -> None:
         compile_code = _compiler()
-        free_out, free_in = _pipe()
-        full_out, full_in = _pipe()
+        free_out, free_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        full_out, full_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._pipes = (free_out, free_in, full_out, full_in)
         self.ready, self._free = full_out, free_in
         self._memory = mmap.mmap(-1, _SIZE * _COUNT)
@@ -153,13 +153,6 @@ class ActivityBuffers:
     def lost(self) -> int:
         """Number of failed buffer requests and completions. Each failure causes missing records."""
         return self._lost.value
-
-
-def _pipe() -> tuple[int, int]:
-    ends = os.pipe()
-    for end in ends:
-        os.set_blocking(end, False)
-    return ends
 
 
 def _address(function: Any) -> int:

@@ -57,7 +57,7 @@ def test_events_and_changes():
     ]
     assert {change.neighbour.command for change in changes} == {""}, "reports are stored and shared"
     unchanged = other_process_changes(device(((3, 30),), ((3, 30),)), identify, unchanged=True)
-    assert [(change.neighbour.pid, change.change, change.moved) for change in unchanged] == [(3, 0, False)]
+    assert [(change.neighbour.pid, change.change, change.event) for change in unchanged] == [(3, 0, "")]
 
 
 LISTS = st.dictionaries(st.integers(1, 9), st.none() | st.integers(0, 1 << 40), max_size=6).map(
