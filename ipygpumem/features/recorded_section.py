@@ -1,4 +1,4 @@
-"""Shared base of the report sections that are computed from a recording (by line and by module)."""
+"""Base class of collectors of report sections that are computed from a recording (by line and by module)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
 
 THREAD_FILE = "threading.py"
-"""End of the outermost file name in the stacks of threads started from Python."""
+"""Suffix of the outermost file name in the stacks of threads started from Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class DeviceRecording:
     code: MeasuredCode
 
 
-class RecordedSection(Collector):
-    """Collects a report section that is computed from the recording and has a part for each device."""
+class RecordedSectionCollector(Collector):
+    """Base class of collectors of report sections that have a part for each recorded device."""
 
     reads_recording = True
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
-        """Return the report with the parts of all busy devices; with the first part if no device was busy."""
+        """Return the report with the parts of all devices that were in use, or one part if no device was in use."""
         snapshot, recorder = outcome.snapshot, outcome.recorder
         if snapshot is None or recorder is None:
             return with_notes(report, f"no {self.section}: {outcome.problem}") if outcome.problem else report
@@ -58,7 +58,7 @@ class RecordedSection(Collector):
 
 
 def device_timeline(snapshot: Snapshot, report: DeviceReport) -> Timeline | None:
-    """Return the recorded events of a device; None if nothing was recorded there."""
+    """Return the recorded events of a device, or None if no events were recorded."""
     index = int(report.name.rpartition(":")[2])
     return snapshot.timelines[index] if index < len(snapshot.timelines) else None
 
@@ -66,10 +66,11 @@ def device_timeline(snapshot: Snapshot, report: DeviceReport) -> Timeline | None
 def allocator_bytes(
     report: DeviceReport, timeline: Timeline
 ) -> tuple[tuple[int, int | None, int | None, int | None], tuple[int, int, int, int]]:
-    """Return ``(requested, rounding, pending, allocated)`` in bytes, at the peak and at the end.
+    """Return tuples ``(requested, rounding, pending, allocated)`` in bytes at the peak and at the end.
 
-    The first three add up to the allocator's counter, ``allocated``. ``pending`` is the negative size of freed blocks
-    that wait for a stream. All but ``requested`` are None at the peak if only an upper bound of the peak is known.
+    The allocator's counter ``allocated`` is the total of the other values. ``pending`` is the size of freed blocks that
+    are waiting for a stream, as a negative number. If only an upper bound of the peak is known, all values at the peak
+    except ``requested`` are None.
     """
     peak, end = timeline.requested.peak()[1], int(timeline.requested.bytes[-1])
     active, allocated = report.after.active or 0, report.after.allocated or 0
@@ -81,9 +82,9 @@ def allocator_bytes(
 
 
 def outermost_files(snapshot: Snapshot) -> NDArray[Any]:
-    """Return the outermost file of each stack, which identifies the thread; None if the stack is empty.
+    """Return the outermost file of each stack, which identifies the thread, or None for an empty stack.
 
-    The last element is None, for events without a stack (index -1).
+    The last element is None and represents events without a stack, whose index is -1.
     """
     stacks = snapshot.stacks
     roots: list[str | None] = []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
     from ipygpumem.core.report import MeasurementLabel, Report
-    from ipygpumem.measurement.measurement import MeasurementOptions
+    from ipygpumem.measurement.measurement import MeasurementObserver, MeasurementOptions
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.snapshot import Snapshot
@@ -53,16 +53,20 @@ class Collector:
 
     Attributes:
         section: Name of the section in notes.
+        observer: Observer to add to the measurement, if any.
         reads_recording: Whether the collector requires the recorded snapshot.
         needs_devices: Whether to skip the collector if the report contains no device.
     """
 
     section = ""
+    observer: MeasurementObserver | None = None
     reads_recording = False
     needs_devices = False
 
     def attach(self, measurement: Measurement) -> None:
-        """Add observers to a measurement before it begins."""
+        """Add the observer to a measurement before it begins."""
+        if self.observer is not None:
+            measurement.observers.append(self.observer)
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
         """Return the report with this collector's section."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
-from ipygpumem.features.lines.peak import code_lines, lines_at_peak, lines_reaching_peak
+from ipygpumem.features.lines.peak import allocation_sites, lines_at_peak, lines_reaching_peak
 from ipygpumem.measurement.plan import Collector, with_notes
 from ipygpumem.sources import pytorch
 
@@ -64,7 +64,7 @@ def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
     if not 0 <= index < len(snapshot.timelines) or not len(snapshot.timelines[index].trace):
         return ""
     if excess.kind == "held":
-        reached_by, largest = "", _first_known(code_lines(snapshot.leaks(device=index)))
+        reached_by, largest = "", _first_known(allocation_sites(snapshot.leaks(device=index)))
     elif excess.kind == "peak":
         reached_by = _first_known(lines_reaching_peak(snapshot, index))
         largest = _first_known(lines_at_peak(snapshot, index))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.source import SourceCode, SourceRegion, enclosing_functions
-from ipygpumem.features.recorded_section import THREAD_FILE, RecordedSection, allocator_bytes, outermost_files
+from ipygpumem.features.recorded_section import THREAD_FILE, RecordedSectionCollector, allocator_bytes, outermost_files
 from ipygpumem.measurement.backward_passes import BackwardPassObserver
 from ipygpumem.measurement.snapshot_events import EventLookup
 from ipygpumem.snapshot.model.columns import Action
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.recorded_section import DeviceRecording
     from ipygpumem.measurement.backward_passes import BackwardPass
-    from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
 
@@ -35,22 +34,27 @@ if TYPE_CHECKING:
 _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
-class LinesCollector(RecordedSection):
-    """Collects listings of the code, ``functions`` and, with ``all_functions``, every notebook function that ran."""
+class LinesCollector(RecordedSectionCollector):
+    """Collector of memory usage by line of code.
+
+    Args:
+        functions: Functions to list in addition to the measured code.
+        all_functions: Whether to also list every notebook function that ran.
+    """
 
     section = "lines"
 
     def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
         self._functions = tuple(functions)
         self._all_functions = all_functions
-        self._backward = BackwardPassObserver()
-
-    def attach(self, measurement: Measurement) -> None:
-        """Observe the backward passes of the measurement."""
-        measurement.observers.append(self._backward)
+        self.observer = self._backward = BackwardPassObserver()
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
-        """Return the listings of one device; raise `RecordingError` if the backward passes do not match the events."""
+        """Return the listings of one device.
+
+        Raises:
+            RecordingError: The positions of backward passes do not match the recorded events.
+        """
         code, timeline = recording.code, recording.timeline
         source = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
@@ -74,7 +78,7 @@ class LinesCollector(RecordedSection):
 
 
 def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> dict[str, Line]:
-    """Map the file names that IPython uses for code under ``%%time`` to the cell and the line of that magic."""
+    """Map IPython's file names for code in a ``%%time`` cell to the cell's file and the line of the magic."""
     if not regions or regions[0].name:
         return {}
     cell = regions[0].file
@@ -87,10 +91,7 @@ def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> d
 
 
 def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], source: SourceCode) -> list[SourceRegion]:
-    """Return the notebook functions that contain the lines and are not listed yet, in the order of their cells.
-
-    If a cell contains such lines outside functions (run by another magic or by the code), the whole cell is returned.
-    """
+    """Return the functions (for lines outside functions, the cells) that contain the lines and are not listed yet."""
     whole_cells = {region.file for region in listed if not region.name}
     lines_by_file: dict[str, list[int]] = {}
     for file, number in lines:
@@ -108,9 +109,9 @@ def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], sou
 
 
 class _LineEvents:
-    """The events of a device, grouped by line set (the lines of the listed files in an event's stack).
+    """The events of a device, grouped by line set: the lines of listed files in the stack of an event.
 
-    There are far fewer sets than events, so events are summed per set first, and sets are then summed per line.
+    There are far fewer line sets than events. Therefore, values are summed by set first and then by line.
     """
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, files: set[str], offsets: Mapping[str, Line]) -> None:
@@ -127,7 +128,6 @@ class _LineEvents:
         self._event_set = set_of_stack[trace.stack[self._events]]
 
     def _locate(self, file: str, number: int) -> Line | None:
-        """Return the line of a stack frame in the listed files; None if the frame is in another file."""
         file, offset = self._offsets.get(file, (file, 0))
         return (file, number + offset) if file in self._files and number else None
 
@@ -147,7 +147,7 @@ class _LineEvents:
         return np.where(stacks.leaf < 0, 0, np.asarray([*set_numbers, 0], np.int64)[stacks.leaf])
 
     def add_backward(self, passes: Sequence[BackwardPass], places: EventLookup) -> None:
-        """Attribute events of PyTorch's own threads during a backward pass to the lines that waited for the pass."""
+        """Attribute the events of PyTorch's backward threads to the lines that waited for the backward pass."""
         roots = outermost_files(self._snapshot)
         for backward in passes:
             lines = {self._locate(file, number) for file, number in backward.stack} - {None}
@@ -165,13 +165,13 @@ class _LineEvents:
                 self._event_set[during[before == number]] = extended
 
     def lines(self) -> list[Line]:
-        """Return all lines of the listed files that occur in the stack of an event."""
+        """Return the lines of the listed files that occur in the stack of any event."""
         sets, lines = list(self._sets), list(self._line_numbers)
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the usage of each line together with that of the stacks that contain none of the listed lines."""
+        """Return the usage of each line, together with the usage of stacks without a listed line, if there are any."""
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
         usage = self._timeline.requested.bytes

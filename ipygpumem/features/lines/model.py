@@ -1,4 +1,4 @@
-"""Memory usage of a device by line of source code."""
+"""Data classes for the memory usage of a device by line of source code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ class LineUsage:
     """Memory usage of all runs of one line, including the functions that it called, in requested bytes.
 
     Attributes:
-        after: Memory in use on the device after the last run. None if the line neither allocated nor freed.
-        peak: Highest memory usage of the device while the line ran. None if the line did not allocate.
-        allocated: Bytes allocated, in ``allocations`` blocks.
-        freed: Bytes freed, in ``frees`` blocks.
-        kept: Allocated bytes that were still in use at the end of the measurement.
+        after: Memory in use on the device after the last run; None if the line neither allocated nor freed memory.
+        peak: Highest memory usage of the device while the line ran; None if the line did not allocate memory.
+        allocated: Size of the allocated blocks.
+        allocations: Number of allocated blocks.
+        freed: Size of the freed blocks.
+        frees: Number of freed blocks.
+        kept: Size of the allocated blocks that were still in use at the end of the measurement.
     """
 
     after: int | None = None
@@ -30,7 +32,7 @@ class LineUsage:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of source code with its number in the file. ``use`` is None if the line neither allocated nor freed."""
+    """A line of a listing. ``use`` is None if the line neither allocated nor freed memory."""
 
     number: int
     text: str
@@ -47,16 +49,19 @@ class SourceListing:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLines(PlainData):
-    """The listings of one device, in bytes. At the end and at the peak, requested + rounding + pending = allocated.
+    """The listings of one device. Sizes are in bytes.
 
     Attributes:
-        before: Requested bytes in use at the start.
-        elsewhere: Memory usage of other code, such as other threads and functions. None if there was none.
-        end_requested: Requested bytes at the end, including blocks that wait for a stream.
-        end_rounding: Bytes that the allocator added by rounding sizes up.
-        end_pending: Negative size of freed blocks that wait for a stream, which the counter no longer includes.
-        end_allocated: The allocator's counter of allocated bytes.
-        peak_rounding: As ``end_rounding``. At the peak, all but requested are None if only an upper bound is known.
+        before: Requested memory at the start.
+        elsewhere: Memory usage of other code, such as other threads and functions; None if there was none.
+        end_requested: Requested memory at the end, including freed blocks that are waiting for a stream.
+        end_rounding: Memory added by rounding sizes up.
+        end_pending: Size of freed blocks that are waiting for a stream, as a negative number.
+        end_allocated: The allocator's counter of allocated memory, which is the total of the three values above.
+        peak_requested: As ``end_requested``, but at the peak.
+        peak_rounding: As ``end_rounding``, but at the peak; None if only an upper bound of the peak is known.
+        peak_pending: As ``end_pending``, but at the peak; None if only an upper bound of the peak is known.
+        peak_allocated: As ``end_allocated``, but at the peak; None if only an upper bound of the peak is known.
     """
 
     device: str
@@ -81,9 +86,12 @@ class DeviceLines(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class AllocationSite:
-    """A line of code that allocated ``amount`` requested bytes in ``blocks`` blocks.
+    """A line of code with the memory that it allocated.
 
-    ``label`` is, for example, ``"In [3]:2 train(): y = f(x)"``, or the reason in parentheses if the line is unknown.
+    Attributes:
+        label: For example ``"In [3]:2 train(): y = f(x)"``, or the reason in parentheses if the line is unknown.
+        amount: Requested size of the blocks in bytes.
+        blocks: Number of blocks.
     """
 
     label: str
@@ -98,10 +106,14 @@ class AllocationSite:
 
 @dataclass(frozen=True, slots=True)
 class PeakLines:
-    """The lines of code that allocated the memory in use at the peak of a device, the largest first.
+    """The lines of code that allocated the memory in use at the peak of a device.
 
-    Sizes are in bytes. ``lines``, ``rest`` (all other lines), ``rounding`` by the allocator and ``pending`` (negative
-    size of freed blocks that waited for a stream) add up to ``allocated``, the allocator's counter.
+    Attributes:
+        lines: The lines that allocated the most memory, largest first.
+        rest: Total of all other lines.
+        rounding: Memory added by rounding sizes up, in bytes.
+        pending: Size of freed blocks that were waiting for a stream in bytes, as a negative number.
+        allocated: The allocator's counter of allocated memory in bytes, which is the total of the values above.
     """
 
     device: str

@@ -24,33 +24,33 @@ _LINES_SHOWN = 5
 _LABEL_WIDTH = 90
 
 
-def code_lines(live: LiveSet) -> tuple[AllocationSite, ...]:
-    """Group live blocks by the line of user code that allocated them, the largest group first."""
+def allocation_sites(live: LiveSet) -> tuple[AllocationSite, ...]:
+    """Group live blocks by the line of user code that allocated them, largest group first."""
     return tuple(AllocationSite(_label(group), group.bytes, group.count) for group in live.by("line"))
 
 
 def lines_at_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite, ...]:
-    """Return the lines that allocated the memory in use at the peak of a device, the largest first."""
-    return code_lines(snapshot.peak(device).live)
+    """Return the lines that allocated the memory in use at the peak of a device, largest first."""
+    return allocation_sites(snapshot.peak(device).live)
 
 
 def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite, ...]:
-    """Return the lines whose allocation raised memory usage to its peak."""
+    """Return the lines whose allocations raised the memory usage of a device to its peak."""
     peak = snapshot.peak(device)
     timeline = peak.live.timeline
     rows = peak.live.rows[timeline.allocations.start[peak.live.rows] == peak.event]
-    return code_lines(LiveSet(snapshot, timeline, peak.event, rows))
+    return allocation_sites(LiveSet(snapshot, timeline, peak.event, rows))
 
 
 def largest_lines(lines: Sequence[AllocationSite], limit: int) -> tuple[tuple[AllocationSite, ...], AllocationSite]:
-    """Return the first ``limit`` lines together with the total of all other lines."""
+    """Return a tuple of the first ``limit`` lines and the total of all other lines."""
     other = lines[limit:]
     total = AllocationSite("other lines", sum(line.amount for line in other), sum(line.blocks for line in other))
     return tuple(lines[:limit]), total
 
 
 class PeakLinesCollector(Collector):
-    """Adds the lines of code at the peak of each device to the report of a saved recording."""
+    """Collector that adds the lines of code at the peak of each device to the report of a saved recording."""
 
     section = "lines at the peak"
     reads_recording = True
@@ -64,9 +64,9 @@ class PeakLinesCollector(Collector):
 
 
 def peak_lines(snapshot: Snapshot, report: Report) -> tuple[PeakLines, ...]:
-    """Return the lines at the peak of each device that has an exact peak and recorded stacks.
+    """Return the lines at the peak of each device with an exact peak and recorded stacks.
 
-    The snapshot is the complete recording of the measurement, without dropped events.
+    The snapshot must be a complete recording of the measurement.
     """
     peaks = (_peak_of_device(snapshot, device) for device in report.devices.values())
     return tuple(peak for peak in peaks if peak is not None)

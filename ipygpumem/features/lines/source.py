@@ -1,4 +1,4 @@
-"""Find regions of source code (cells, functions, with statements) and look up objects by name."""
+"""Find regions of source code (cells, functions and with statements), and look up objects by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_CODE = ast.Module([], [])
 
 @dataclass(frozen=True, slots=True)
 class SourceRegion:
-    """Lines ``first`` to ``last`` (inclusive) of a file. ``name`` is the function name; empty for a whole cell."""
+    """The lines ``first`` to ``last`` (inclusive) of a file. ``name`` is the function name, or empty for a cell."""
 
     file: str
     first: int
@@ -35,14 +35,16 @@ class SourceRegion:
 
     @property
     def lines(self) -> range:
-        """Line numbers of the region."""
+        """The line numbers of the region."""
         return range(self.first, self.last + 1)
 
 
 class SourceCode:
-    """Source code by file name, from ``cells`` for notebook cells and from `linecache` for all other files.
+    """Source code of notebook cells and other files. Other files are read with `linecache`.
 
-    ``numbers`` contains the execution counts of cells (``n`` in ``In [n]``), if known.
+    Args:
+        cells: Source code of notebook cells by file name.
+        numbers: Known execution counts (``n`` in ``In [n]``) of cells by file name.
     """
 
     def __init__(self, cells: Mapping[str, str], numbers: Mapping[str, int] | None = None) -> None:
@@ -77,9 +79,9 @@ class SourceCode:
 
 
 def code_object(value: Any) -> types.CodeType | None:
-    """Return the code of a function, method, partial, decorated function or module's ``forward``; otherwise None.
+    """Return the code of a function, method, partial object, decorated function or module, or None for other objects.
 
-    Attributes are looked up statically, so no code of the object runs.
+    The code of a module is that of its ``forward``. Attributes are looked up without running code of the object.
     """
     for _ in range(_MAX_WRAPPERS):
         if issubclass(type(value), types.FunctionType) and "__wrapped__" not in vars(value):
@@ -90,7 +92,6 @@ def code_object(value: Any) -> types.CodeType | None:
 
 
 def _unwrap(value: Any) -> Any:
-    """Return the function that a wrapper directly contains, or the method that runs when the object is called."""
     cls = type(value)
     wrapped = (instance_dict(value) or {}).get("__wrapped__")
     if wrapped is not None:  # decorated functions and caches
@@ -108,14 +109,14 @@ def _unwrap(value: Any) -> Any:
 
 
 def function_region(code: types.CodeType, source: SourceCode) -> SourceRegion:
-    """Return the source region of a function; raise `OptionError` if its source is not available."""
+    """Return the source region of a function; raise `OptionError` if its source code is not available."""
     file, first = code.co_filename, code.co_firstlineno
     name = getattr(code, "co_qualname", code.co_name)
     for node in ast.walk(source.tree(file)):
         if isinstance(node, _FUNCTIONS) and first in {_first_line(node), node.lineno}:
             return SourceRegion(file, _first_line(node), node.end_lineno or node.lineno, name)
     if not source.lines(file):
-        raise OptionError(f"the source of {code.co_name} is not available (file {file})")
+        raise OptionError(f"the source code of {code.co_name} is not available (file {file})")
     return SourceRegion(file, first, _last_line(code), name)
 
 
@@ -178,7 +179,6 @@ def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
 
 
 def _item(container: Any, text: str) -> Any:
-    """Return an item of a list, a tuple, a dict, or PyTorch's Sequential, ModuleList or ModuleDict."""
     key = ast.literal_eval(text)
     modules: Any = (instance_dict(container) or {}).get("_modules")
     if is_instance(modules, dict):
@@ -190,7 +190,6 @@ def _item(container: Any, text: str) -> Any:
 
 
 def _static_attribute(value: Any, name: str) -> Any:
-    """Return an attribute without running ``__getattr__``; submodules of PyTorch modules are looked up directly."""
     try:
         return inspect.getattr_static(value, name)
     except AttributeError:

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 _HEADER = ("held after", "peak", "allocated", "freed", "kept")
 _EMPTY = ("",) * len(_HEADER)
 _NOTE = (
-    "held after, peak: memory in use on the device after and while the line ran; "
-    "allocated, freed, kept (still in use at the end): by the line and the functions it calls"
+    "held after: memory in use on the device after the line ran; peak: highest usage while it ran; "
+    "allocated, freed, kept (still in use at the end): memory of the line and of the functions that it calls"
 )
 _LONG_LISTING = 40
 _CONTEXT_LINES = 3
 
 
 def line_table(device: DeviceLines) -> Table:
-    """Return the table of a device. The dark part of a bar is the usage after the line, the light part is the peak."""
+    """Return a table whose bars show the usage after each line (dark) and the peak (light)."""
     scale = max(device.peak_requested, 1)
     rows: list[TableRow] = []
     for listing in device.listings:
@@ -35,7 +35,7 @@ def line_table(device: DeviceLines) -> Table:
             TableRow("", _EMPTY, 0, note="elsewhere"),
             _use_row("", "other code and threads", device.elsewhere, scale),
         ]
-    rows.append(TableRow("", _EMPTY, 0, note="device at the end, and at its peak"))
+    rows.append(TableRow("", _EMPTY, 0, note="device at the end and at its peak"))
     for label, end, peak, shown in (
         ("requested", device.end_requested, device.peak_requested, True),
         ("rounding by the allocator", device.end_rounding, device.peak_rounding, device.peak_rounding is None),
@@ -45,19 +45,19 @@ def line_table(device: DeviceLines) -> Table:
         if shown or end or peak:
             cells = (precise_size(end), precise_size(peak), "", "", "")
             rows.append(TableRow("", cells, 1, note=label))
-    title = f"{device.device} by line of code: requested bytes, {precise_size(device.before)} in use before"
+    title = f"{device.device} by line of code: requested bytes, {precise_size(device.before)} in use at the start"
     return Table(title, _HEADER, tuple(rows), (_NOTE,), code=True)
 
 
 def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
-    """Yield the lines without their common indentation; in long listings, only lines near those that used memory."""
+    """Yield rows for the lines; a long listing contains only lines near those that allocated or freed memory."""
     dedented = textwrap.dedent("\n".join(line.text for line in lines)).split("\n")
     used = [index for index, line in enumerate(lines) if line.use is not None]
     near = {index + offset for index in (0, *used) for offset in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)}
     for skip, group in groupby(range(len(lines)), lambda index: len(lines) > _LONG_LISTING and index not in near):
         indexes = list(group)
         if skip and len(indexes) > 1:
-            yield TableRow("", _EMPTY, 1, note=f"… {len(indexes):,} lines that neither allocate nor free")
+            yield TableRow("", _EMPTY, 1, note=f"… {len(indexes):,} lines that neither allocated nor freed memory")
             continue
         for index in indexes:
             yield _use_row(f"{lines[index].number:>3}", dedented[index], lines[index].use, scale)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKindUsage, ModuleRow, ModuleTree
-from ipygpumem.features.recorded_section import RecordedSection, allocator_bytes
+from ipygpumem.features.recorded_section import RecordedSectionCollector, allocator_bytes
 from ipygpumem.measurement.snapshot_events import EventLookup
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.modules.storages import ModuleInfo
     from ipygpumem.features.modules.tracker import ModuleTracker
     from ipygpumem.features.recorded_section import DeviceRecording
-    from ipygpumem.measurement.measurement import Measurement
 
 _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
     ("parameters", "parameters"),
@@ -34,17 +33,13 @@ _WRAPPER_NOTES = {
 }
 
 
-class ModulesCollector(RecordedSection):
+class ModulesCollector(RecordedSectionCollector):
     """Collector of the memory usage of a tracked model by phase of a training step, by kind and by module."""
 
     section = "modules"
 
     def __init__(self, tracker: ModuleTracker) -> None:
-        self._tracker = tracker
-
-    def attach(self, measurement: Measurement) -> None:
-        """Track the model during the measurement."""
-        measurement.observers.append(self._tracker)
+        self.observer = self._tracker = tracker
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
         """Return the model's memory usage on one device.

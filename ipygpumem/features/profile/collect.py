@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
     from ipygpumem.features.profile.timeline import CategoryTimeline
-    from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Outcome
 
 _EXTENSIONS = {"trace": (".json", ".json.gz"), "timeline": (".html", ".htm")}
@@ -43,12 +42,12 @@ def profile_collector(
     """
     if trace is None and timeline is None:
         return None
-    paths = [
+    trace_path, timeline_path = (
         None if path is None else check_path(path, kind, _EXAMPLES[kind])
         for kind, path in (("trace", trace), ("timeline", timeline))
-    ]
-    check_profile_paths(*paths, snapshot, outside=outside)
-    return ProfileCollector(*paths)
+    )
+    check_profile_paths(trace_path, timeline_path, snapshot, outside=outside)
+    return ProfileCollector(trace_path, timeline_path)
 
 
 def check_profile_paths(
@@ -85,11 +84,7 @@ class ProfileCollector(Collector):
     def __init__(self, trace: Path | None, timeline: Path | None) -> None:
         self.timelines: tuple[CategoryTimeline, ...] = ()
         self._trace, self._timeline = trace, timeline
-        self._session = ProfilerSession()
-
-    def attach(self, measurement: Measurement) -> None:
-        """Add the profiler to a measurement before it begins."""
-        measurement.observers.append(self._session)
+        self.observer = self._session = ProfilerSession()
 
     def stop(self) -> None:
         """Stop the profiler as soon as the measured code ends."""

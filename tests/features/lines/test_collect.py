@@ -1,4 +1,4 @@
-"""Memory by line of code, from a recording: the sums agree with the counters."""
+"""Memory usage by line of code: the values of the lines add up to the allocator's counters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def allocate(gpu, mib):
 
 
 def lines_of(report, title):
-    """The use of each line of a listing, by the text of the line."""
+    """Memory usage of each line of a listing, by the text of the line."""
     (device,) = report.lines
     (listing,) = [listing for listing in device.listings if title in listing.title]
     return {line.text.strip(): line.use for line in listing.lines}

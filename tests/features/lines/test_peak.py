@@ -1,4 +1,4 @@
-"""Lines of code at the peak: they add up to the allocator's counter and have readable labels."""
+"""Lines of code at the peak: the values add up to the allocator's counter, and the labels are readable."""
 
 from __future__ import annotations
 

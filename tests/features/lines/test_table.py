@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 (multiplication signs)
-"""The complete listing as text, and as HTML that untrusted notebooks keep."""
+"""The complete listing as text and as HTML, which untrusted notebooks also show."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEVICE = DeviceLines(
     peak_allocated=None,
 )
 TEXT = """\
-cuda:0 by line of code: requested bytes, 0 in use before
+cuda:0 by line of code: requested bytes, 0 in use at the start
        held after      peak    allocated        freed      kept
                                                                              In [5]
     1                                                                        %%gpumem --lines
@@ -46,12 +46,12 @@ cuda:0 by line of code: requested bytes, 0 in use before
    12    20.0 MiB                               512 B            █████       del big
                                                                              elsewhere
          10.0 MiB  10.0 MiB     10.0 MiB                         ██          other code and threads
-                                                                             device at the end, and at its peak
+                                                                             device at the end and at its peak
          20.0 MiB  40.0 MiB                                                  requested
             412 B   unknown                                                  rounding by the allocator
          20.0 MiB   unknown                                                  allocated (allocator's counter)
-held after, peak: memory in use on the device after and while the line ran; allocated, freed, kept (still in use at \
-the end): by the line and the functions it calls"""
+held after: memory in use on the device after the line ran; peak: highest usage while it ran; allocated, freed, kept \
+(still in use at the end): memory of the line and of the functions that it calls"""
 
 
 def test_text():
@@ -96,4 +96,4 @@ def test_long_listing_shows_context_of_lines_that_use_memory():
     line_numbers = [*range(1, 5), *range(17, 32), *range(37, 44)]
     assert [source for source in sources if "line" in source] == [f"line {number}" for number in line_numbers]
     gaps = [row.split("… ")[1] for row in rows if "…" in row]
-    assert gaps == [f"{count} lines that neither allocate nor free" for count in (12, 5, 57)]
+    assert gaps == [f"{count} lines that neither allocated nor freed memory" for count in (12, 5, 57)]
