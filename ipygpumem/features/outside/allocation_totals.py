@@ -1,6 +1,6 @@
-"""Aggregation of CUPTI's allocation records by owner, and a table of live allocations by address.
+"""Totals of CUPTI's allocation records by owner, and a table of live allocations by address.
 
-Records are stored as rows of integers (time, allocates, address, bytes, owner), to limit their memory usage.
+Records are stored as rows of integers (time, allocates, address, bytes, owner) to limit their memory usage.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ COLUMNS = 5
 class Owner(NamedTuple):
     """Library that allocates one kind of memory on one device.
 
-    ``file`` is the base name of the library's file, empty if unknown; ``pooled``: whether it uses a CUDA memory pool.
+    Attributes:
+        device: Device index.
+        memory: Kind of memory.
+        library: Name of the library, or `BEFORE_RECORDING`.
+        file: Base name of the library's file; empty if unknown.
+        pooled: Whether the memory belongs to a CUDA memory pool.
     """
 
     device: int
@@ -44,7 +49,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def from_path(cls, device: int, memory: Memory, path: str, *, pooled: bool) -> Owner:
-        """Return the owner for a library path, which is empty for memory allocated before recording began."""
+        """Return the owner for a library path. The path is empty for memory allocated before recording began."""
         library = library_name(path) if path else BEFORE_RECORDING
         if library == ALLOCATOR and memory == "device":
             return cls.allocator(device)
@@ -57,13 +62,21 @@ class Owner(NamedTuple):
 
     @property
     def outside(self) -> bool:
-        """Whether this is device memory outside PyTorch's allocator."""
+        """Whether the owner's memory is device memory outside PyTorch's allocator."""
         return self.memory in {"device", "array"} and self.library != ALLOCATOR
 
 
 @dataclass(slots=True)
 class AllocationTotals:
-    """Net change, peak, and total size in bytes of an owner's allocations in an interval, and their number."""
+    """Totals of an owner's allocations in an interval, in bytes.
+
+    Attributes:
+        change: Allocated memory minus freed memory.
+        peak: Maximum of ``change`` during the interval.
+        allocated: Total size of allocations.
+        freed: Total size of frees.
+        allocations: Number of allocations.
+    """
 
     change: int = 0
     peak: int = 0
@@ -81,7 +94,7 @@ class AllocationTotals:
         self.allocations += len(allocations)
 
     def transfer(self, nbytes: int) -> None:
-        """Add a live allocation from another owner, or remove one (negative). The peak becomes a lower bound."""
+        """Add a live allocation of another owner, or remove one (negative size). The peak becomes a lower bound."""
         self.change += nbytes
         self.allocated += nbytes
         self.allocations += 1 if nbytes > 0 else -1
@@ -90,10 +103,15 @@ class AllocationTotals:
 
 @dataclass(slots=True, eq=False)
 class RecordingInterval:
-    """Recorded allocations of one measurement, which began at the CUPTI timestamp ``start``.
+    """Totals of the allocations recorded during one measurement.
 
-    ``devices`` contains the totals of memory outside PyTorch by device index. ``seconds`` is the duration of pauses,
-    ``lost`` the number of failed buffer requests, and ``problem`` the reason why recording ended early.
+    Attributes:
+        start: CUPTI timestamp of the start.
+        owners: Totals by owner.
+        devices: Totals of memory outside PyTorch by device index.
+        seconds: Duration for which recording was paused.
+        lost: Number of times that CUPTI found no free buffer.
+        problem: Reason why recording ended early; empty if it did not.
     """
 
     start: int
@@ -104,7 +122,7 @@ class RecordingInterval:
     problem: str = ""
 
     def add(self, owners: Sequence[Owner], numbers: NDArray[Any], changes: NDArray[Any]) -> None:
-        """Add changes in bytes; ``numbers`` contains the index of each change's owner in ``owners``."""
+        """Add changes in bytes. ``numbers`` contains the index of the owner of each change in ``owners``."""
         outside: dict[int, NDArray[Any]] = {}
         for number in np.unique(numbers).tolist():
             owner, selected = owners[number], numbers == number
@@ -115,21 +133,20 @@ class RecordingInterval:
             self.devices.setdefault(device, AllocationTotals()).add(changes[selected])
 
     def _totals(self, owner: Owner) -> list[AllocationTotals]:
-        """Return the totals that include an owner's allocations."""
         totals = [self.owners.setdefault(owner, AllocationTotals())]
         if owner.outside:
             totals.append(self.devices.setdefault(owner.device, AllocationTotals()))
         return totals
 
     def move_free(self, before: Owner, after: Owner, nbytes: int) -> None:
-        """Transfer a free to another owner."""
+        """Transfer a free from one owner to another."""
         for owner, change in ((before, nbytes), (after, -nbytes)):
             for totals in self._totals(owner):
                 totals.change += change
                 totals.freed -= change
 
     def move_to_pytorch(self, owner: Owner, nbytes: int) -> None:
-        """Transfer a live allocation from a library to PyTorch if it was allocated in this interval."""
+        """Transfer a live allocation from a library to PyTorch if the interval contains the allocation."""
         if owner in self.owners and self.owners[owner].allocated >= nbytes:
             for totals in self._totals(owner):
                 totals.transfer(-nbytes)
@@ -138,7 +155,7 @@ class RecordingInterval:
 
 
 class LiveAllocations:
-    """Table of live allocations and their owners by address."""
+    """Live allocations and their owners by address."""
 
     def __init__(self) -> None:
         self._owner_numbers = IndexByValue()
@@ -147,13 +164,13 @@ class LiveAllocations:
         self._unmatched_frees: dict[int, tuple[int, int]] = {}
 
     def clear(self) -> None:
-        """Remove all allocations, for example because frees were not recorded during a pause."""
+        """Remove all allocations, for example when recording is paused and frees are no longer recorded."""
         self._live.clear()
         self._replaced.clear()
         self._unmatched_frees.clear()
 
     def number(self, owner: Owner) -> int:
-        """Return the integer that represents an owner in tables of records."""
+        """Return the integer that represents an owner in record tables."""
         return self._owner_numbers[owner]
 
     def table(self, cupti: Cupti, address: int, valid: int) -> NDArray[Any]:
@@ -175,11 +192,11 @@ class LiveAllocations:
         return table
 
     def add_segment(self, device: int, address: int, nbytes: int) -> None:
-        """Add a segment allocated by PyTorch before recording began."""
+        """Add a segment that PyTorch allocated before recording began."""
         self._live.setdefault(address, (self.number(Owner.allocator(device)), nbytes))
 
     def apply(self, table: NDArray[Any], intervals: Iterable[RecordingInterval]) -> None:
-        """Apply records in chronological order: match frees with their owners and update the intervals."""
+        """Apply records, which must be in chronological order, to the live allocations and the intervals."""
         record_owners, late_frees = self._find_owners(table)
         numbers, owners = np.array(record_owners, dtype=np.int64), list(self._owner_numbers)
         changes = np.where(table[:, ALLOCATES] == 1, table[:, BYTES], -table[:, BYTES])
@@ -192,7 +209,7 @@ class LiveAllocations:
                     interval.move_free(owners[before], owners[after], nbytes)
 
     def _find_owners(self, table: NDArray[Any]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-        """Return the owner of each record, and corrections (time, old owner, new owner, bytes) of earlier frees."""
+        """Return the owner of each record, and corrections (time, old owner, new owner, bytes) to earlier frees."""
         live, replaced, unmatched = self._live, self._replaced, self._unmatched_frees
         owners, late = table[:, OWNER].tolist(), []
         columns = [table[:, column].tolist() for column in (TIME, ALLOCATES, ADDRESS, BYTES)]
@@ -219,14 +236,14 @@ class LiveAllocations:
         return owners, late
 
     def by_owner(self) -> dict[Owner, int]:
-        """Return each owner's live memory in bytes, allocated since recording began."""
+        """Return the total size in bytes of each owner's live allocations since recording began."""
         owners, sums = list(self._owner_numbers), Counter[Owner]()
         for number, nbytes in self._live.values():
             sums[owners[number]] += nbytes
         return dict(sums)
 
     def move_to_pytorch(self, device: int, address: int, intervals: Iterable[RecordingInterval]) -> None:
-        """Attribute one of PyTorch's segments to PyTorch if another library allocated it."""
+        """Attribute a segment of PyTorch's allocator to PyTorch if a different library allocated it."""
         number, nbytes = self._live.get(address, (0, 0))
         if not nbytes:
             return
@@ -244,9 +261,9 @@ def _record_owner(cupti: Cupti, record: Any) -> Owner:
 
 
 def pytorch_segments() -> list[tuple[int, int, int]]:
-    """Return the device index, address and size in bytes of PyTorch's segments.
+    """Return the device index, address and size in bytes of each segment of PyTorch's allocator.
 
-    Returns an empty list while the user records the allocation history, because a snapshot would add an event to it.
+    Return an empty list while the user records allocation history, because a snapshot would add an event to it.
     """
     try:
         if pytorch.started() is None or (allocator.is_recording() and not current().active_recording.running):

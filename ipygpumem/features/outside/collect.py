@@ -1,4 +1,4 @@
-"""Measurement of memory outside PyTorch by library."""
+"""Collector of memory outside PyTorch by library, and the setting that enables it for all cells."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ _Pools = dict[tuple[str, int], PoolReading]
 
 
 class OutsideCollector(Collector):
-    """Collector of CUPTI's records for one measurement. Without CUPTI, only counters of memory pools are collected.
+    """Collector of CUPTI's records for one measurement. Without CUPTI, only the counters of memory pools are read.
 
-    ``every_cell``: whether every cell is measured, so that a problem is reported only once.
+    Args:
+        monitor: The devices of this process.
+        every_cell: Whether all cells are measured, so that each problem is reported only once.
     """
 
     section = "libraries"
@@ -51,7 +53,7 @@ class OutsideCollector(Collector):
         self._pid = os.getpid()
 
     def attach(self, measurement: Measurement) -> None:
-        """Start recording before the first reading, so that the measurement excludes CUPTI's own memory."""
+        """Start recording before the first reading so that the measurement excludes CUPTI's own memory."""
         try:
             outside_records().acquire()
             self._acquired = True
@@ -69,7 +71,7 @@ class OutsideCollector(Collector):
                 self._problem = str(error)
 
     def stop(self) -> None:
-        """Close the recording interval. Also called if the measurement could not start."""
+        """Close the recording interval. This method is also called if the measurement could not be started."""
         if os.getpid() != self._pid:
             return
         if not self._after:
@@ -120,7 +122,7 @@ class OutsideCollector(Collector):
     def _confidence(self) -> Grade:
         interval = self._interval
         if interval is None:
-            return grade("unknown", self._problem or "the measurement did not start")
+            return grade("unknown", self._problem or "the measurement was not started")
         if interval.problem:
             return grade("sampled", f"recording ended early: {interval.problem}")
         if interval.lost:
@@ -164,7 +166,7 @@ class OutsideCollector(Collector):
                 yield PoolMemory(name, held, used, now, peak, grade("exact", after.source))
 
     def _missing(self, device: DeviceReport, index: int) -> int:
-        """Return the recorded change of PyTorch's segments minus that of its counter; 0 if not comparable."""
+        """Return the recorded change in PyTorch's reserved memory minus that of its counter, or 0 if it is unknown."""
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0
@@ -178,7 +180,7 @@ def _library_memory(owner: Owner, totals: AllocationTotals) -> LibraryMemory:
 
 
 def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:
-    """Remove sampled peaks outside PyTorch if an exact peak from the records or a pool is at least as high."""
+    """Remove sampled peaks of memory outside PyTorch that are not higher than an exact peak of records or pools."""
     devices = dict(report.devices)
     for outside in memory:
         device = devices.get(outside.device)
@@ -193,18 +195,18 @@ def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) 
 
 
 class OutsideSetting:
-    """Handler of the setting ``GPUMem.outside``, which records allocations continuously, across cells."""
+    """Handler of the setting ``GPUMem.outside``, which keeps recording between cells."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._acquired = False
 
     def install(self) -> None:
-        """Observe changes of the setting."""
+        """Observe changes to the setting."""
         self._settings.observe(self.apply, names=["outside"])
 
     def apply(self, _change: Any = None) -> None:
-        """Start or stop recording. If recording cannot start, print the reason; later cells try again."""
+        """Start or stop recording. If recording cannot be started, print the reason; later cells try again."""
         records, enabled = outside_records(), self._settings.outside == "library"
         records.reported_problems.clear()
         if enabled and not self._acquired:

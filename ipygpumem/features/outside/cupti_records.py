@@ -1,8 +1,8 @@
-"""Recording of device memory allocations outside PyTorch, for measurements and the setting ``GPUMem.outside``.
+"""Recorder of device memory allocations, for measurements and the setting ``GPUMem.outside``.
 
 A background thread reads CUPTI's completed buffers several times per second and updates the live allocations and the
-totals of each open measurement. Because each thread of the program fills its own buffers, records are sorted by time,
-and the newest records are held until older records from other threads have arrived.
+totals of each open measurement. Each thread of the program fills its own buffers. Therefore, records are sorted by
+time, and the newest records are kept until older records from other threads have arrived.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 class OutsideRecords:
     """Recorder of this process's allocations. There is one per process because CUPTI's callbacks are global.
 
-    ``reported_problems`` contains the error messages that have already been reported to the user.
+    Attributes:
+        reported_problems: Error messages that have already been shown to the user.
     """
 
     def __init__(self) -> None:
@@ -66,7 +67,7 @@ class OutsideRecords:
         self._observers: ProfilerObservers | None = None
 
     def problem(self) -> str | None:
-        """Return the reason why recording is impossible, or None if no reason is known before recording is started."""
+        """Return the reason why recording is not possible, or None if no reason is known. Does not start recording."""
         try:
             self._prepare()
         except CuptiError as error:
@@ -75,20 +76,23 @@ class OutsideRecords:
 
     def _prepare(self) -> tuple[Cupti, ActivityBuffers]:
         if self._forked:
-            raise CuptiError("this process was forked from the measured process")
+            raise CuptiError("allocations cannot be recorded in a forked process")
         if self._sources is None:
             self._sources = Cupti(), ActivityBuffers.pool()
             os.register_at_fork(after_in_child=self._forget)
         return self._sources
 
     def _forget(self) -> None:
-        """Reset the state in a forked child, including the lock, which a thread of the parent may have held."""
         self._forked = True
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # a thread of the parent process may have held the previous lock
         self._users, self._intervals, self._recording, self._thread = 0, [], False, None
 
     def acquire(self) -> None:
-        """Start recording until every `acquire` has been matched by a `release`. Raises CuptiError on failure."""
+        """Start recording, which ends when `release` has been called as often as `acquire`.
+
+        Raises:
+            CuptiError: Recording cannot be started.
+        """
         with self._lock:
             self._prepare()
             if not self._users:
@@ -125,7 +129,7 @@ class OutsideRecords:
             self._live.add_segment(device, address, nbytes)
 
     def release(self) -> None:
-        """Release one `acquire`; the last release stops recording."""
+        """Stop recording if there is no other call of `acquire` without a matching `release`."""
         with self._lock:
             self._users = max(self._users - 1, 0)
             if not self._users and self._thread is not None:
@@ -171,7 +175,7 @@ class OutsideRecords:
                 self._end()
 
     def open_interval(self) -> RecordingInterval:
-        """Open an interval. Must be called between `acquire` and `release`."""
+        """Open a recording interval. This method must be called between `acquire` and `release`."""
         with self._lock:
             cupti, buffers = self._prepare()
             self._collect()
@@ -183,7 +187,7 @@ class OutsideRecords:
         return self._pauses + (0 if self._paused_at is None else time.perf_counter() - self._paused_at)
 
     def close_interval(self, interval: RecordingInterval) -> None:
-        """Close an interval after processing all records so far. Has no effect if it is already closed."""
+        """Process all records so far and close an interval, unless it is already closed."""
         with self._lock:
             if interval not in self._intervals:
                 return
@@ -202,7 +206,7 @@ class OutsideRecords:
             self._live.move_to_pytorch(device, address, self._intervals)
 
     def live_by_owner(self) -> tuple[float, dict[Owner, int]] | None:
-        """Return a tuple of the start time (Unix timestamp) and live bytes by owner; None if recording is inactive."""
+        """Return the time at which recording began and the live memory in bytes by owner, or None if not recording."""
         with self._lock:
             if not self._recording:
                 return None
@@ -231,7 +235,6 @@ class OutsideRecords:
                     interval.problem = str(error)
 
     def _read_buffers(self, stop: threading.Event) -> None:
-        """Read completed buffers several times per second until ``stop`` is set."""
         cupti, buffers = self._prepare()
         poll = select.poll()
         poll.register(buffers.ready, select.POLLIN)
@@ -243,7 +246,7 @@ class OutsideRecords:
             stop.wait(_POLL_SECONDS)
 
     def _collect(self, until: int | None = None) -> None:
-        """Read all records and apply those with timestamps up to ``until``, or all if it is None."""
+        """Read all records, and process those with timestamps up to ``until``, or all if it is None."""
         cupti, buffers = self._prepare()
         cupti.flush()
         tables, problem = [self._pending], None

@@ -12,39 +12,38 @@ _MAX_LENGTH = 80
 ALLOCATOR = "PyTorch's allocator"
 """Name of the owner of memory that PyTorch's allocator counts."""
 
-_NEVER = "(?!)"  # never matches
 _LIBRARIES = (
-    (ALLOCATOR, r"libc10_cuda\.", _NEVER),
-    ("JAX/XLA", r"xla_cuda|jax_cuda|libjax", r"jaxlib/|jax_plugins/|jax_cuda"),
-    ("TensorFlow", r"libtensorflow", r"tensorflow/"),
-    ("cuBLASLt", r"libcublasLt\.", _NEVER),
-    ("cuBLAS", r"libcublas\.", _NEVER),
-    ("cuDNN", r"libcudnn", _NEVER),
-    ("cuSOLVER", r"libcusolver", _NEVER),
-    ("cuSPARSELt", r"libcusparseLt\.", _NEVER),
-    ("cuSPARSE", r"libcusparse\.", _NEVER),
-    ("cuFFT", r"libcufft", _NEVER),
-    ("cuRAND", r"libcurand", _NEVER),
-    ("NCCL", r"libnccl", _NEVER),
-    ("NVSHMEM", r"lib(nvshmem|torch_nvshmem)", _NEVER),
-    ("RMM", r"librmm", r"rmm/"),
-    ("TensorRT", r"libnvinfer", r"tensorrt"),
-    ("ONNX Runtime", r"(lib)?onnxruntime", r"onnxruntime/"),
-    ("RAPIDS", r"libcu(df|ml)|lib(raft|cuvs|cugraph)", _NEVER),
-    ("DALI", r"libdali", r"nvidia/dali/"),
-    ("FAISS", r"libfaiss", r"faiss/"),
-    ("OpenCV", r"libopencv", r"cv2/"),
-    ("video codec", r"lib(nvcuvid|nvidia-encode)\.", r"torchcodec/|PyNvVideoCodec/"),
-    ("ctypes", r"libffi[._-]|_ctypes\.", _NEVER),
-    ("PyTorch without its allocator", r"lib(torch|c10)", _NEVER),
-    ("CuPy", _NEVER, r"cupyx?(_backends)?/"),
-    ("Triton", _NEVER, r"triton/"),
-    ("numba", _NEVER, r"numba(_cuda)?/"),
-    ("PyCUDA", _NEVER, r"pycuda/"),
-    ("bitsandbytes", _NEVER, r"bitsandbytes/"),
-    ("cuda-bindings", _NEVER, r"cuda/(bindings|core)/"),
+    (ALLOCATOR, r"libc10_cuda\."),
+    ("JAX/XLA", r"xla_cuda|jax_cuda|libjax|jaxlib/|jax_plugins/"),
+    ("TensorFlow", r"libtensorflow|tensorflow/"),
+    ("cuBLASLt", r"libcublasLt\."),
+    ("cuBLAS", r"libcublas\."),
+    ("cuDNN", r"libcudnn"),
+    ("cuSOLVER", r"libcusolver"),
+    ("cuSPARSELt", r"libcusparseLt\."),
+    ("cuSPARSE", r"libcusparse\."),
+    ("cuFFT", r"libcufft"),
+    ("cuRAND", r"libcurand"),
+    ("NCCL", r"libnccl"),
+    ("NVSHMEM", r"lib(nvshmem|torch_nvshmem)"),
+    ("RMM", r"librmm|rmm/"),
+    ("TensorRT", r"libnvinfer|tensorrt"),
+    ("ONNX Runtime", r"(lib)?onnxruntime"),
+    ("RAPIDS", r"libcu(df|ml)|lib(raft|cuvs|cugraph)"),
+    ("DALI", r"libdali|nvidia/dali/"),
+    ("FAISS", r"libfaiss|faiss/"),
+    ("OpenCV", r"libopencv|cv2/"),
+    ("video codec", r"lib(nvcuvid|nvidia-encode)\.|torchcodec/|PyNvVideoCodec/"),
+    ("ctypes", r"libffi[._-]|_ctypes\."),
+    ("PyTorch without its allocator", r"lib(torch|c10)"),
+    ("CuPy", r"cupyx?(_backends)?/"),
+    ("Triton", r"triton/"),
+    ("numba", r"numba(_cuda)?/"),
+    ("PyCUDA", r"pycuda/"),
+    ("bitsandbytes", r"bitsandbytes/"),
+    ("cuda-bindings", r"cuda/(bindings|core)/"),
 )
-"""Library names with patterns for the start of the file name and of the path relative to site-packages."""
+"""Library names with patterns for the start of the file name or of the path relative to site-packages."""
 _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 
@@ -55,12 +54,11 @@ def library_name(path: str) -> str:
     file = file_name(path)
     site = _SITE.match(path)
     package_path = path[site.end() :] if site is not None else ""
-    by_file = (name for name, file_pattern, _ in _LIBRARIES if re.match(file_pattern, file))
-    by_package = (name for name, _, package_pattern in _LIBRARIES if re.match(package_pattern, package_path))
-    return next(by_file, None) or next(by_package, None) or file or "unknown library"
+    names = (name for text in (file, package_path) for name, pattern in _LIBRARIES if re.match(pattern, text))
+    return next(names, None) or file or "unknown library"
 
 
 def file_name(path: str) -> str:
-    """Return the base name of a path, with unprintable characters replaced and truncated to 80 characters."""
+    """Return the base name of a path, truncated to 80 characters and with unprintable characters replaced."""
     name = " ".join(printable(path.replace("\\", "/").rpartition("/")[2]).split())
     return name if len(name) <= _MAX_LENGTH else f"{name[: _MAX_LENGTH - 1]}…"

@@ -4,8 +4,8 @@
 
     outside PyTorch = libraries (device memory, arrays, static variables) + unused memory in CUDA's pools + rest
 
-The rest is memory that CUPTI does not record: the CUDA context, kernel code, stacks, graphs, and in the tested versions
-of CUPTI also memory created with cuMemCreate. Pinned and managed memory are listed separately.
+The rest is memory that CUPTI does not record: the CUDA context, kernel code, stacks, CUDA graphs, and, with the tested
+versions of CUPTI, memory created with cuMemCreate. Pinned and managed memory are listed separately.
 """
 
 from __future__ import annotations
@@ -26,18 +26,24 @@ Memory = Literal["device", "array", "static", "managed", "pinned"]
 ``managed``: unified memory, which migrates between device and host; ``pinned``: page-locked host memory."""
 
 BEFORE_RECORDING = "allocated before recording began"
-"""Placeholder for the library that allocated memory before recording began."""
+"""Label for memory whose library is unknown because it was allocated before recording began."""
 
 DEVICE_MEMORY = ("device", "array", "static")
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryMemory:
-    """Memory of one kind allocated and freed by one library during a measurement, in bytes.
+    """Memory of one kind that one library allocated and freed during a measurement, in bytes.
 
-    ``file`` is the base name of the library file, empty if unknown; ``change`` is ``allocated`` minus ``freed``, which
-    includes memory allocated before the measurement; ``peak`` is the maximum change. ``pooled`` memory comes
-    from a CUDA memory pool (cudaMallocAsync), which may retain it after it is freed.
+    Attributes:
+        file: Base name of the library's file; empty if unknown.
+        memory: Kind of memory.
+        change: ``allocated`` minus ``freed``.
+        peak: Maximum of ``change`` during the measurement.
+        allocated: Total size of allocations.
+        freed: Total size of frees, including frees of memory that was allocated before the measurement.
+        allocations: Number of allocations.
+        pooled: Whether the memory belongs to a CUDA memory pool (cudaMallocAsync), which may retain freed memory.
     """
 
     library: str
@@ -53,13 +59,13 @@ class LibraryMemory:
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
-    """Statistics of a memory pool, in bytes. Memory recorded by CUPTI is also included in that of the libraries.
+    """Changes in the counters of a memory pool, in bytes. CUPTI may also record the memory for a library.
 
     Attributes:
-        change: Change of the reserved memory; None if the pool counts only used memory.
-        used: Change of the used memory.
+        change: Change in reserved memory; None if the pool counts only used memory.
+        used: Change in used memory.
         now: Reserved memory at the end, or used memory if ``change`` is None.
-        peak: Peak minus the initial value; None unless a new peak was reached during this measurement.
+        peak: Peak minus the initial value; None unless a new peak was reached during the measurement.
     """
 
     name: str
@@ -75,9 +81,10 @@ class OutsideMemory(PlainData):
     """Memory outside PyTorch on one device during a measurement, in bytes.
 
     Attributes:
-        libraries: Memory by library, sorted by decreasing change.
-        peak: Peak of the libraries' total device memory relative to the start; None without records.
-        idle: Change of unused memory in CUDA's default memory pool and in memory reserved for CUDA graphs.
+        libraries: Memory by library in descending order of the absolute change.
+        pools: Memory pools whose counters changed.
+        peak: Peak of the libraries' total device memory, relative to the start; None if there are no records.
+        idle: Change in unused memory of CUDA's default memory pool and in memory reserved for CUDA graphs.
         rest: Change that is not attributed to a library; None if unknown.
         seconds: Duration for which recording was paused because torch.profiler was using CUPTI.
         grade: Accuracy of the values by library.
@@ -96,7 +103,7 @@ class OutsideMemory(PlainData):
 
     @property
     def named(self) -> int:
-        """Total change of the libraries' device memory."""
+        """Total change in the libraries' device memory."""
         return sum(library.change for library in self.libraries if library.memory in DEVICE_MEMORY)
 
 
@@ -111,10 +118,10 @@ def balance(
     seconds: float,
     grade: Grade,
 ) -> OutsideMemory:
-    """Attribute a device's change outside PyTorch to libraries and pools, with the difference as ``rest``.
+    """Attribute the change in a device's memory outside PyTorch to libraries and pools; ``rest`` is the difference.
 
-    ``reserved`` is the change of the memory reserved by CUDA's default memory pool, and ``graphs`` the change of the
-    memory reserved for CUDA graphs; None if unknown. The other arguments are attributes of the result.
+    ``reserved`` is the change in memory reserved by CUDA's default memory pool, and ``graphs`` the change in memory
+    reserved for CUDA graphs; None if unknown. The other arguments become attributes of the result.
     """
     ordered = tuple(sorted(libraries, key=lambda library: (-abs(library.change), -library.peak, library.library)))
     on_device = [library for library in ordered if library.memory in DEVICE_MEMORY]

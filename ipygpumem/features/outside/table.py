@@ -34,7 +34,7 @@ def with_outside(tables: list[Table], report: Report) -> list[Table]:
 
 
 def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
-    """Return a table of the parts of a device's change outside PyTorch, followed by managed and pinned memory."""
+    """Return a table of the changes in a device's memory outside PyTorch by library, and in other memory."""
     exact = outside.grade.trust == "exact"
     on_device = [library for library in outside.libraries if library.memory not in _SEPARATE]
     rows = [_library_row(library) for library in on_device if _is_visible(library)]
@@ -63,7 +63,7 @@ def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
 
 
 def outside_sentence(outside: OutsideMemory) -> str:
-    """Return a line such as ``cuda:0 outside PyTorch: NCCL +388.0 MiB in 194 allocations``, empty without changes."""
+    """Return a line such as ``cuda:0 outside PyTorch: NCCL +388.0 MiB``, or an empty string if nothing changed."""
     parts = [_library_sentence(library) for library in outside.libraries if _is_visible(library)]
     if abs(outside.idle) >= VISIBLE:
         parts.append(f"{_IDLE} {signed(outside.idle)}")
