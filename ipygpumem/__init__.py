@@ -4,7 +4,7 @@ After ``%load_ext ipygpumem``, each cell that changes GPU memory is followed by 
 into PyTorch tensors, PyTorch's cache, libraries outside PyTorch and other processes. Without IPython, use
 ``with ipygpumem.measure() as m: ...`` and then ``m.report``.
 
-Importing this package imports neither PyTorch nor IPython. Public names are loaded on first use.
+Importing this package imports neither PyTorch nor IPython. Most public names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use. ``last`` and ``reports`` are evaluated on each access."""
+    """Return the object with a public name and load its module if necessary."""
     if name in {"last", "reports"}:
         from ipygpumem.features.history.reports import session_reports
 
@@ -112,17 +112,17 @@ def __dir__() -> list[str]:
 
 
 def reading() -> Reading:
-    """Return the current counters of this process and its devices: ``reading().devices["cuda:0"].outside``."""
+    """Return the current memory usage of this process and its devices, as in ``reading().devices["cuda:0"].free``."""
     from ipygpumem.measurement.runtime import current
 
     return current().reading()
 
 
 def preload_pytorch() -> Baseline:
-    """Start CUDA on PyTorch's current device, run the first kernels there and take the baseline.
+    """Initialize CUDA on PyTorch's current device, run the first kernels there and take the baseline.
 
     Later measurements then exclude the memory that every CUDA program uses. Without a GPU, the baseline contains only
-    host memory, and its ``note`` contains the reason.
+    the memory of the host, and its ``note`` contains the reason.
     """
     from ipygpumem.measurement.runtime import current
 

@@ -1,4 +1,4 @@
-"""Pytest plugin that checks memory limits of tests, and prints a table of the memory usage of all tests.
+"""Pytest plugin that checks the memory limits of tests and prints a table of the memory usage of all tests.
 
 ::
 
@@ -11,9 +11,9 @@
 Marks of modules, classes, tests and parameter sets (``pytest.param(..., marks=...)``) are combined. For each limit, the
 most specific mark takes precedence. Without a GPU, limits on GPU memory pass with a warning.
 
-Like notebook cells, tests are measured as changes relative to their start. Fixtures are excluded. The kernel's record
-of peak resident memory is reset for each measured test. If neither the marker nor the option is used, the plugin does
-not import PyTorch or other modules of this package.
+As for notebook cells, memory is measured relative to the start of the test; fixtures are excluded. The operating
+system's peak counter for resident memory is reset for each measured test. If neither the marker nor the option is used,
+the plugin imports neither PyTorch nor the modules that measure memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MARK = "gpumem_limit"
 _MAX_ROWS = 30
 _PROPERTIES = ("gpumem_peak", "gpumem_held", "gpumem_outside", "gpumem_host_peak")
-"""User properties of a test, in bytes; pytest-xdist and JUnit reports include them."""
+"""Names of a test's user properties, which pytest-xdist and JUnit reports include. The values are in bytes."""
 _HEADER = ("GPU peak", "GPU held", "outside PyTorch", "host peak")
 
 
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check all marks before any test runs; raise `pytest.UsageError` for a test whose mark is invalid."""
+    """Check all marks before the first test runs. An invalid mark raises `pytest.UsageError`."""
     for item in items:
         try:
             _limits(item)
@@ -62,7 +62,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _limits(item: pytest.Item) -> dict[str, Any]:
-    """Return the limits of a test as arguments for `ipygpumem.measure`; an empty dict without a mark."""
     limits: dict[str, Any] = {}
     # pytest lists the marks of a parameter set after those of the function, although they are more specific
     parameter_marks = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name == _MARK]
@@ -72,7 +71,7 @@ def _limits(item: pytest.Item) -> dict[str, Any]:
 
 
 def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, host: Any = None) -> dict[str, Any]:
-    """Return the limits of a mark as arguments for `ipygpumem.measure`; raise `ValueError` for invalid limits."""
+    """Convert the limits in a mark to arguments for `ipygpumem.measure`. Invalid limits raise `ValueError`."""
     from ipygpumem.features.limits.model import Limits
 
     sizes = (peak, held, outside, host)
@@ -89,13 +88,23 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if not limits and not item.config.getoption("gpumem"):
         yield
         return
+    import ipygpumem
+
     block = _start_measurement(limits)
+    error: Exception | None = None
     outcome: Any = yield
-    error = _end_measurement(block, outcome)
+    try:
+        block.__exit__(*(outcome.excinfo or (None, None, None)))
+    except ipygpumem.GPUMemLimitExceeded as limit_error:
+        error = limit_error
     report: Report | None = getattr(block, "report", None)
     if report is not None:
         item.user_properties.extend(_user_properties(report))
-        error = error or _warn_unchecked(item, report)
+        try:
+            for note in [note for note in report.notes if "not checked" in note]:
+                item.warn(pytest.PytestWarning(f"{_MARK}: {note}"))
+        except Warning as warning:  # pytest turns warnings into errors
+            error = error or warning
     if error is not None and outcome.excinfo is None:
         outcome.force_exception(pytest.fail.Exception(f"{type(error).__name__}: {error}", pytrace=False))
 
@@ -109,30 +118,8 @@ def _start_measurement(limits: dict[str, Any]) -> measure:
     return ipygpumem.measure(host_peak="reset", **limits).__enter__()
 
 
-def _end_measurement(block: measure, outcome: Any) -> Exception | None:
-    """End a measurement and return the error if a limit is exceeded."""
-    from ipygpumem import GPUMemLimitExceeded
-
-    try:
-        block.__exit__(*(outcome.excinfo or (None, None, None)))
-    except GPUMemLimitExceeded as error:
-        return error
-    return None
-
-
-def _warn_unchecked(item: pytest.Item, report: Report) -> Warning | None:
-    """Warn about limits that were not checked; return the warning if warnings are errors."""
-    try:
-        for note in report.notes:
-            if "not checked" in note:
-                item.warn(pytest.PytestWarning(f"{_MARK}: {note}"))
-    except Warning as error:
-        return error
-    return None
-
-
 def _user_properties(report: Report) -> list[tuple[str, object]]:
-    """Return the largest value over all devices for each property, in bytes. Unknown values are omitted."""
+    """Return a pair of name and value for each property. The value is the maximum over all devices, in bytes."""
     devices = report.devices.values()
     peaks = [device.peak for device in devices if device.high is None or device.high.exact]
     outside = [device.outside for device in devices if device.process_wide]
@@ -151,7 +138,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Print the table requested with ``--gpumem``."""
     if not config.getoption("gpumem"):
         return
-    from ipygpumem.core.units import VISIBLE, signed
+    from ipygpumem.core.units import VISIBLE, many, signed
 
     tests = {}
     for reports in terminalreporter.stats.values():
@@ -159,7 +146,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             properties = dict(getattr(report, "user_properties", ()))
             if getattr(report, "when", "") == "call" and any(name in properties for name in _PROPERTIES):
                 tests[report.nodeid] = [properties.get(name) for name in _PROPERTIES]
-    terminalreporter.section("memory of the tests (ipygpumem)")
+    terminalreporter.section("memory usage of the tests (ipygpumem)")
     if not tests:
         terminalreporter.write_line("no test was measured")
         return
@@ -171,6 +158,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         cells = ["-" if value is None else signed(value) for value in values]
         terminalreporter.write_line("  ".join([*map(str.rjust, cells, widths), nodeid]))
     if len(ordered) > _MAX_ROWS:
-        terminalreporter.write_line(f"and {len(ordered) - _MAX_ROWS} more tests with lower peaks")
+        terminalreporter.write_line(f"and {many(len(ordered) - _MAX_ROWS, 'more test')} with lower peaks")
     if len(changed) < len(tests):
-        terminalreporter.write_line(f"{len(tests) - len(changed)} without a visible change not shown")
+        terminalreporter.write_line(f"not shown: {many(len(tests) - len(changed), 'test')} without a visible change")

@@ -165,12 +165,12 @@ def test_table_of_all_tests(pytester, run_on_gpu):
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.re_match_lines(
         [
-            r"=+ memory of the tests \(ipygpumem\) =+",
+            r"=+ memory usage of the tests \(ipygpumem\) =+",
             r" +GPU peak +GPU held +outside PyTorch +host peak +test",
             r" *\+300.0 MiB +\+300.0 MiB +\+0.0 MiB .*test_large",
             r" *\+20.0 MiB .*test_fails",
             r" *\+1.0 MiB +\+0.0 MiB +\+0.0 MiB .*test_small",
-            r"1 without a visible change not shown",
+            r"not shown: 1 test without a visible change",
         ]
     )
     xml = (pytester.path / "out.xml").read_text()

@@ -1,4 +1,4 @@
-"""``html`` and ``view``: the snapshot viewer as an HTML file and in a browser."""
+"""Shell commands ``html`` and ``view``, which show the snapshot viewer as an HTML file and in a browser."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _view(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"page": str(path), "opened": opened})
     else:
-        print_lines(*([] if opened else ["no browser is available: open this file in a browser"]), str(path))
+        print_lines(*([] if opened else ["no browser was found: open this file manually"]), str(path))
     return 0
 
 
@@ -70,7 +70,7 @@ _OPTIONS = (
         many=True,
     ),
     Option(("--no-source",), None, "omit the source code of recorded cells"),
-    Option(("--strip-paths",), None, "omit folders from file paths"),
+    Option(("--strip-paths",), None, "omit directories from file paths"),
     Option(
         ("--theme",),
         "THEME",
@@ -86,10 +86,12 @@ COMMANDS = (
         (
             *_OPTIONS,
             Option(
-                ("-o", "--output"), "OUT", "output file (default: the name of FILE with .html, in the current folder)"
+                ("-o", "--output"),
+                "OUT",
+                "output file (default: the name of FILE with .html, in the current directory)",
             ),
         ),
         shell=_html,
     ),
-    Command("view", "open the viewer in a browser, as a page in a temporary folder", _OPTIONS, shell=_view),
+    Command("view", "open the viewer in a browser, as a page in a temporary directory", _OPTIONS, shell=_view),
 )

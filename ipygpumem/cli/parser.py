@@ -1,4 +1,4 @@
-"""The shell command: ``ipygpumem summary FILE``, ``peak``, ``diff``, ``html``, ``view``, ``history`` and more.
+"""Shell command ``ipygpumem`` with its subcommands, such as ``summary``, ``peak``, ``diff``, ``view`` and ``history``.
 
 Commands for snapshots require only numpy, so they also run on machines without PyTorch or a GPU. The exit status is 0
 on success, 1 if a file cannot be read, and 2 if the arguments are invalid.
@@ -47,11 +47,11 @@ COMMANDS = (
     *(command for command in registry.COMMANDS if command.shell is not None),
     Command("demo", "run example commands on a small snapshot", shell=_demo),
 )
-"""Shell commands in the order of the help."""
+"""Shell commands in the order in which the help lists them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, by default with the arguments from the command line, and return its exit status."""
+    """Run a subcommand and return its exit status. By default, the arguments are those of the command line."""
     parsed = parser().parse_args(arguments)
     if sys.stdout is None:
         print_error(OptionError("the standard output is closed"))
@@ -77,13 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Discard the buffered output that Python would otherwise write at exit."""
+    """Redirect the standard output, so that Python discards the buffered output at exit."""
     with contextlib.suppress(OSError):  # the output is not a file, as in tests
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser for all commands."""
+    """Return the argument parser with all subcommands."""
     result = argparse.ArgumentParser(
         prog="ipygpumem", description="Analyze PyTorch's memory usage: memory snapshots and reports from notebooks."
     )

@@ -1,4 +1,4 @@
-"""``summary``, ``peak``, ``leaks``, ``fragmentation``, ``diff`` and ``events``: queries on snapshots."""
+"""Shell commands that query snapshots: ``summary``, ``peak``, ``leaks``, ``fragmentation``, ``diff`` and ``events``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Answer = dict[str, Any] | list[str]
 
 
 def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
-    """Call ``show(snapshot, name)`` for each file, print errors, and return the exit status."""
+    """Show the snapshot in each file, print an error for files that cannot be read, and return the exit status."""
     status = 0
     for name in arguments.files:
         try:
@@ -50,7 +50,7 @@ def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, 
 
 
 def _query(answer: Callable[[Snapshot, argparse.Namespace], _Answer]) -> Callable[..., int]:
-    """Return a function that runs a command by printing its answer for each snapshot."""
+    """Return a function that prints the answer to a query for each snapshot and returns the exit status."""
 
     def run(arguments: argparse.Namespace) -> int:
         def show(snapshot: Snapshot, name: str) -> None:
@@ -173,7 +173,7 @@ def _integer(value: str) -> int:
 
 def _event_or_oom(value: str) -> int | str:
     if value != "oom" and not _INTEGER.fullmatch(value):
-        raise OptionError(f"must be an event index or oom, got {value!r}")
+        raise OptionError(f"must be the index of an event or oom, got {value!r}")
     return value if value == "oom" else int(value)
 
 
@@ -214,7 +214,7 @@ COMMANDS = (
             Option(
                 ("--at",),
                 "EVENT|oom",
-                "state after this event (default: the last event), or oom to explain each out-of-memory error",
+                "show the state after this event (default: the last event), or explain each out-of-memory error",
                 type=_event_or_oom,
             ),
             Option(("--need",), "SIZE", "show where an allocation of this size would fit", type=byte_count),

@@ -1,11 +1,11 @@
-"""A drop-in replacement for ``ipyexperiments.utils.mem``: the same names, units and tolerance.
+"""Drop-in replacement for ``ipyexperiments.utils.mem`` with the same names, units and tolerance.
 
-All values refer to the whole device, are read from NVML (or CUDA if NVML is not available), and are in MiB, rounded
-down. ``used`` includes memory reserved by the driver, so that total = free + used. The tolerance is 2 MiB, the
+All values refer to an entire device, are read from NVML (or CUDA if NVML is not available), and are in MiB, rounded
+down. ``used`` includes the memory reserved by the driver, so that total = free + used. The tolerance is 2 MiB, the
 granularity of CUDA allocations. Unlike the original, this module can be imported without a GPU. Its functions then
 raise `RecordingError`.
 
-Names and semantics are those of stas00/ipyexperiments (Apache-2.0), ``ipyexperiments/utils/mem.py``.
+Names and semantics are those of ``ipyexperiments/utils/mem.py`` in stas00/ipyexperiments (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def preload_pytorch(device_id: int = 0) -> None:
 
 
 def gpu_mem_get_mbs(torch_gpu_id: int | None = None) -> GPUMemory:
-    """Return the memory of a device, by default the current device. PyTorch's cache counts as used memory."""
+    """Return the memory usage of a device, by default the current one. PyTorch's cache counts as used memory."""
     reading = _read_device(torch_gpu_id)
     total, free = reading.total or 0, reading.free or 0
     return GPUMemory(total=total // MIB, free=free // MIB, used=(total - free) // MIB)
@@ -112,7 +112,7 @@ def _memory_without_cache() -> GPUMemory:
 
 
 def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> Any:
-    """Allocate and return a float32 tensor of ``n`` MiB on the current device; None if there is not enough memory.
+    """Allocate a float32 tensor of ``n`` MiB on the current device. Return None if there is not enough memory.
 
     Raises:
         torch.OutOfMemoryError: There is not enough memory, and ``fatal`` is True.
@@ -127,12 +127,12 @@ def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> Any:
 
 
 def gpu_mem_leave_free_mbs(n: int) -> Any:
-    """Allocate a tensor that leaves ``n`` MiB of the current device free.
+    """Allocate a tensor that leaves ``n`` MiB of the current device's memory free, and return the tensor.
 
     Raises:
-        AssertionError: At most ``n`` MiB are free.
+        AssertionError: No more than ``n`` MiB is free.
     """
     available = gpu_mem_get_free_no_cache_mbs()
     if available <= n:
-        raise AssertionError(f"already less available memory than requested: {available} MiB")
+        raise AssertionError(f"only {available} MiB is free, so {n} MiB cannot remain free")
     return gpu_mem_allocate_mbs(available - n, fatal=True)

@@ -1,8 +1,8 @@
-"""Drop-in replacements for two context managers of zeta.utils (kyegomez/zeta).
+"""Drop-in replacements for two context managers of the package zeta (``zeta.utils`` in kyegomez/zeta).
 
-`save_memory_snapshot` creates a folder with ``snapshot.pickle``. Unlike the original, it also accepts a string and
-stops recording afterwards. `print_cuda_memory_usage` prints the change in ``torch.cuda.memory_allocated`` on the
-current device in GiB, labeled GB as in the original, even if the block raises an exception or is nested.
+`save_memory_snapshot` creates a directory that contains ``snapshot.pickle``. Unlike the original, it also accepts a
+string and stops recording after the block. `print_cuda_memory_usage` prints the change in
+``torch.cuda.memory_allocated`` in GiB, labeled GB as in the original, even if the block raises an exception.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ __all__ = ["print_cuda_memory_usage", "save_memory_snapshot"]
 
 @contextlib.contextmanager
 def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Record the allocation history of a block and save it, even if the block raises. Yield the snapshot's path.
+    """Record the allocation history of a block and save it, even if the block raises an exception.
 
-    ``path`` is a folder for ``snapshot.pickle``, which is created if it does not exist, or a file name that ends in
-    ``.pickle`` or ``.pkl``. Errors are raised before the block runs.
+    Yields the path of the snapshot. The errors below are raised before the block runs.
+
+    Args:
+        path: Directory for ``snapshot.pickle``, which is created if it does not exist, or the path of a file whose name
+            ends in ``.pickle`` or ``.pkl``.
 
     Raises:
         OptionError: The path cannot be written to.
-        RecordingError: The history cannot be recorded (no GPU or a different allocator). The folder is not created.
+        RecordingError: There is no GPU or the allocator does not support recordings. The directory is not created.
     """
     target = Path(path).expanduser()
     if target.suffix not in {".pickle", ".pkl"} or target.is_dir():
@@ -44,7 +47,7 @@ def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OptionError(f"cannot create the folder {target}: {error.strerror or error}") from error
+            raise OptionError(f"cannot create the directory {target}: {error.strerror or error}") from error
         target = target / "snapshot.pickle"
     with measure(snapshot=target):
         yield target
@@ -52,7 +55,9 @@ def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def print_cuda_memory_usage() -> Iterator[None]:
-    """Print the change in allocated memory on the initial current device, as in ``CUDA memory usage: 0.40 GB``.
+    """Print the change in allocated memory during a block, such as ``CUDA memory usage: 0.40 GB``.
+
+    The change is measured on the device that is current when the block starts.
 
     Raises:
         RecordingError: No GPU is available to PyTorch. The block does not run.

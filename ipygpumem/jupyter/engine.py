@@ -23,22 +23,24 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
 
-class _ReportSender:
-    def __init__(self, shell: Any, *, loaded_by_join: bool) -> None:
-        self.shell = shell
-        self.loaded_by_join = loaded_by_join
-        self._count = 0
+class _Engine:
+    """State of this engine. ``shell`` is None while the engine is not monitored."""
 
-    def __call__(self, report: Report) -> None:
+    def __init__(self) -> None:
+        self.shell: Any = None
+        self.loaded_by_join = False
+        self._reports = 0
+
+    def send_report(self, report: Report) -> None:
         path = None if report.recording is None else report.recording.path
         result = RankResult("", "done", current_rank_info(began=report.time), report, snapshot=path)
         if path is not None:
             result = _with_peaks(result, path)
-        self._count += 1
-        self.send(f"{KEY}{self._count}", result.to_dict())
+        self._reports += 1
+        self.send(f"{KEY}{self._reports}", result)
 
-    def send(self, key: str, value: dict[str, Any]) -> None:
-        self.shell.data_pub.publish_data({key: json.dumps(value)})
+    def send(self, key: str, result: RankResult) -> None:
+        self.shell.data_pub.publish_data({key: json.dumps(result.to_dict())})
 
 
 def _with_peaks(result: RankResult, path: str) -> RankResult:
@@ -50,11 +52,6 @@ def _with_peaks(result: RankResult, path: str) -> RankResult:
         return replace(result, note=f"the lines of code are unknown: {first_line(error)}")
 
 
-class _EngineState:
-    sender: _ReportSender | None = None
-    """Sends the reports to the client; None while the engine is not monitored."""
-
-
 def join(number: int) -> None:
     """Load the extension on this engine and start sending the report of each cell to the client.
 
@@ -64,23 +61,23 @@ def join(number: int) -> None:
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry
     load(shell)
-    state = current().state(_EngineState)
-    if state.sender is None:
-        state.sender = _ReportSender(shell, loaded_by_join=not loaded_before)
+    engine = current().state(_Engine)
+    if engine.shell is None:
+        engine.shell, engine.loaded_by_join = shell, not loaded_before
     current().state(FallbackRank).rank = number
-    shell.magics_manager.registry["GPUMem"].cells.presenter.send = state.sender
-    state.sender.send(KEY, RankResult("", "running", current_rank_info()).to_dict())
+    shell.magics_manager.registry["GPUMem"].cells.presenter.send = engine.send_report
+    engine.send(KEY, RankResult("", "running", current_rank_info()))
 
 
 def leave() -> None:
     """Stop sending reports to the client, and unload the extension if `join` has loaded it."""
-    state = current().state(_EngineState)
-    sender, state.sender = state.sender, None
-    if sender is None:
+    engine = current().state(_Engine)
+    shell, engine.shell = engine.shell, None
+    if shell is None:
         return
     current().state(FallbackRank).rank = None
-    magics = sender.shell.magics_manager.registry.get("GPUMem")
+    magics = shell.magics_manager.registry.get("GPUMem")
     if magics is not None:
         magics.cells.presenter.send = None
-    if sender.loaded_by_join:
-        unload(sender.shell)
+    if engine.loaded_by_join:
+        unload(shell)

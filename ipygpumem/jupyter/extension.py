@@ -20,7 +20,7 @@ from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.completion import matcher
 from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
-from ipygpumem.jupyter.settings import without_faults
+from ipygpumem.jupyter.settings import without_invalid_values
 from ipygpumem.measurement.runtime import close, current
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Extension:
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
-        config, self._faults = without_faults(shell.config, _NAME)
+        config, self._faults = without_invalid_values(shell.config, _NAME)
         self.magics = GPUMem(shell, current(), config)
         self._outside_setting = OutsideSetting(self.magics)
         self._installed = contextlib.ExitStack()

@@ -1,4 +1,4 @@
-"""Reversible replacement of a method of a single object."""
+"""Reversible replacement of an object's method."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ if TYPE_CHECKING:
 
 
 def replace_method(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a method. Return a function that restores it, unless other code has replaced it since.
+    """Replace a method of an object, but not of its class.
+
+    Returns:
+        A function that restores the method, unless other code has replaced it as well.
 
     Raises:
-        AttributeError: The object is immutable.
+        AttributeError: The attributes of the object cannot be set.
     """
     original = getattr(owner, "__dict__", {}).get(name)  # IPython 9 also wraps ``write`` while a cell runs
     setattr(owner, name, wrapper)

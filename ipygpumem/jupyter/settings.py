@@ -1,4 +1,4 @@
-"""The settings in ``%config GPUMem`` and in ``c.GPUMem`` of ipython_config.py."""
+"""Settings of the extension, which users change with ``%config GPUMem`` or with ``c.GPUMem`` in ipython_config.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _ConvertingTrait(TraitType[Any, Any]):
-    """A trait whose values are validated and converted by ``convert``. None is not converted if it is allowed."""
+    """Trait that validates and converts its values with a function. None is not converted if it is allowed."""
 
     def __init__(self, convert: Callable[[Any], Any], info: str, default: Any = None, **options: Any) -> None:
         options.setdefault("allow_none", True)
@@ -27,14 +27,14 @@ class _ConvertingTrait(TraitType[Any, Any]):
         self.convert, self.info_text = convert, info
 
     def validate(self, obj: Any, value: Any) -> Any:  # noqa: ARG002 (traitlets' signature)
-        """Return the converted value. Raise `TraitError` if it is invalid."""
+        """Return the converted value, or raise `TraitError` if the value is invalid."""
         try:
             return self.convert(value)
         except (OptionError, RecordingError) as error:
             raise TraitError(str(error)) from error
 
     def from_string(self, s: str) -> Any:
-        """Convert a command-line value."""
+        """Convert a value from the command line."""
         return None if self.allow_none and s == "None" else self.validate(None, s)
 
 
@@ -75,7 +75,7 @@ _SIZE = "a size, such as '4 MiB' or a number of bytes"
 
 
 class Settings(Configurable):
-    """The settings of the extension."""
+    """Settings of the extension."""
 
     preload = Enum(
         ["kernels", "context", "off"],
@@ -156,8 +156,8 @@ class Settings(Configurable):
     ).tag(config=True)
 
 
-def without_faults(config: Config, section: str) -> tuple[Config, list[str]]:
-    """Return a copy of the configuration without the invalid values of a section, and a message for each of them."""
+def without_invalid_values(config: Config, section: str) -> tuple[Config, list[str]]:
+    """Return a tuple of the configuration without the invalid values of a section and a list of error messages."""
     faults: list[str] = []
     values = config.get(section)
     if not values:  # Config.__getitem__ would create a missing section

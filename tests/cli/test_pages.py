@@ -55,6 +55,6 @@ def test_view(capsys, tmp_path, monkeypatch, opens):
     (path,) = tmp_path.glob("ipygpumem-*/gpt_small.html")
     assert status == 0
     assert out.splitlines()[-1] == str(path)
-    assert ("no browser is available" in out) is not opens
+    assert ("no browser was found" in out) is not opens
     status, out, _ = run(capsys, "view", GPT, "--json")
     assert json.loads(out)["opened"] is opens

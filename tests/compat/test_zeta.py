@@ -56,7 +56,10 @@ def test_snapshot_is_saved_when_block_raises(fake_gpu, tmp_path):
 
 def test_invalid_path_raises_before_block(fake_gpu, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match="cannot create the folder"), save_memory_snapshot(tmp_path / "file" / "runs"):
+    with (
+        pytest.raises(OptionError, match="cannot create the directory"),
+        save_memory_snapshot(tmp_path / "file" / "runs"),
+    ):
         raise AssertionError("the block ran")
 
 

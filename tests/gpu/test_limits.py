@@ -99,4 +99,4 @@ def test_pytest_markers(tmp_path):
     assert "2 failed, 1 passed" in completed.stdout, completed.stdout + completed.stderr
     assert "GPUMemLimitExceeded: cuda:0 peak +128.0 MiB, over the limit of 64.0 MiB (reached by" in completed.stdout
     assert "GPUMemLimitExceeded: cuda:0 memory outside PyTorch +" in completed.stdout
-    assert "memory of the tests (ipygpumem)" in completed.stdout
+    assert "memory usage of the tests (ipygpumem)" in completed.stdout

@@ -7,7 +7,7 @@ import logging
 import pytest
 from traitlets.config import Config
 
-from ipygpumem.jupyter.settings import Settings, without_faults
+from ipygpumem.jupyter.settings import Settings, without_invalid_values
 
 pytestmark = pytest.mark.ipython
 
@@ -114,16 +114,16 @@ def test_nonexistent_device(fake_gpu, make_notebook, monkeypatch):
     notebook = make_notebook(GPUMem={"devices": "cuda:7"})
     with monkeypatch.context() as patched:
         patched.setattr(pytorch, "module", lambda: None)
-        config, faults = without_faults(notebook.shell.config, "GPUMem")
+        config, faults = without_invalid_values(notebook.shell.config, "GPUMem")
         assert faults == []
         assert config.GPUMem.devices == "cuda:7"
-        _, faults = without_faults(Config(GPUMem={"devices": "gpu0"}), "GPUMem")
+        _, faults = without_invalid_values(Config(GPUMem={"devices": "gpu0"}), "GPUMem")
         assert faults == ["c.GPUMem.devices = 'gpu0' is ignored: 'gpu0' is not a device: use cuda:0 or 0"]
 
 
 def test_missing_section_is_not_created():
     config = Config()
-    assert without_faults(config, "GPUMem") == (config, [])
+    assert without_invalid_values(config, "GPUMem") == (config, [])
     assert dict(config) == {}
 
 

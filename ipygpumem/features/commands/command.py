@@ -1,4 +1,4 @@
-"""Specifications of commands and options, parsing of their arguments, and display of results."""
+"""Specifications of commands and options, with functions that parse arguments and show results."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ class Option:
     """An option or, if the flag has no leading dash, a positional argument.
 
     Attributes:
-        flags: ``("-n", "--top")``, or ``("file",)`` for an argument.
+        flags: Flags such as ``("-n", "--top")``, or the name of a positional argument, such as ``("file",)``.
         metavar: Name of the value in the help; None for a switch without a value.
+        help: Description of the option in the help.
         choices: Allowed values; empty if there is no restriction.
-        many: Whether the option can be repeated or the argument accepts several values, in a shell at least one.
-        path: Whether the value is a path, for completion.
-        type: Function that converts the text of the value, and raises `OptionError` if it is invalid.
+        default: Value if the option is not specified.
+        many: Whether the option can be repeated or the argument accepts several values.
+        path: Whether the value is a path, which can then be completed.
+        type: Function that converts the value from text and raises `OptionError` if the text is invalid.
         values: Number of values after the flag.
-        only: The interface that supports the option; None for both.
-        usage: Form in the usage line, if it differs from ``metavar``.
+        only: Interface that supports the option; None if both do.
+        usage: Text of the option in the usage line; empty if it is the ``metavar``.
     """
 
     flags: tuple[str, ...]
@@ -61,9 +63,9 @@ class Command:
     """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
-        magic: Function that runs the command in a notebook and returns the value of the line; None if not available.
-        shell: Function that runs the command in a shell and returns the exit status; None if not available.
-        subcommands: Commands of which one must be selected, as in ``%gpumem record start``.
+        magic: Function that runs the command in a notebook and returns the value of the line; None if there is none.
+        shell: Function that runs the command in a shell and returns the exit status; None if there is none.
+        subcommands: Commands of which one must follow the name, as in ``%gpumem record start``.
     """
 
     name: str
@@ -74,7 +76,7 @@ class Command:
     subcommands: tuple[Command, ...] = ()
 
     def options_of(self, interface: Interface) -> tuple[Option, ...]:
-        """Return the options that the command supports in an interface."""
+        """Return the options that the command supports in a notebook (``magic``) or in a shell."""
         return tuple(option for option in self.options if option.only in {None, interface})
 
 
@@ -83,7 +85,7 @@ DEVICE = Option(("-d", "--device"), "DEVICE", "only this device (cuda:0, 0); can
 
 
 def result_options(noun: str) -> tuple[Option, ...]:
-    """Return the options of a magic that shows a result, which the help refers to as ``noun``."""
+    """Return the options of a magic that shows a result. The help refers to the result as ``noun``."""
     return (
         DEVICE,
         Option(("-v", "--var"), "NAME", f"store {noun} in this variable"),
@@ -94,7 +96,7 @@ def result_options(noun: str) -> tuple[Option, ...]:
 
 
 def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
-    """Store, show and return the result of a command according to its options. Suppress the report of its cell."""
+    """Store, show and return a result as requested by `result_options`, and suppress the report of the cell."""
     notebook.cells.claim()
     if arguments.var is not None:
         notebook.shell.user_ns[arguments.var] = value
@@ -104,9 +106,9 @@ def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, sho
 
 
 def result_command(name: str, description: str, noun: str, read: Callable[[list[str] | None], Any]) -> Command:
-    """Return a magic that shows the result of ``read(devices)``, which must have a text and an HTML representation.
+    """Return a magic that shows the result of ``read(devices)``. The help refers to the result as ``noun``.
 
-    The help refers to the result as ``noun``.
+    The result must have the methods ``__str__`` and ``_repr_html_``.
     """
 
     def run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
@@ -139,7 +141,7 @@ class _LineParser(argparse.ArgumentParser):
 
 
 class _SingleValueAction(argparse.Action):
-    """An action that stores a value and rejects a second one, which would silently replace the first."""
+    """Action that stores a value and rejects a second one, which would otherwise silently replace the first."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
@@ -172,7 +174,7 @@ def _check_variable(name: str) -> None:
 
 
 def add_shell_command(subparsers: Any, command: Command) -> None:
-    """Add a command to ``subparsers`` of the shell command."""
+    """Add a command to the subparsers of the shell command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}."
     )
@@ -185,7 +187,9 @@ def add_shell_command(subparsers: Any, command: Command) -> None:
     parser.set_defaults(run=run)
     for option in command.options_of("shell"):
         parser.add_argument(*option.flags, **_argparse_options(option, "+"))
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per file and line")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON instead of text, with one object for each file on its own line"
+    )
 
 
 def _argparse_options(option: Option, many: str) -> dict[str, Any]:

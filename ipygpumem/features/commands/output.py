@@ -25,13 +25,13 @@ def print_lines(*lines: str) -> None:
 
 
 def print_error(error: Exception) -> None:
-    """Print one line to the standard error."""
+    """Print an error to the standard error as one line."""
     if sys.stderr is not None:
         sys.stderr.write(f"ipygpumem: {error}\n")
 
 
 def print_skipped(faults: Iterable[str]) -> None:
-    """Print a line to the standard error for each part of a file that was skipped."""
+    """Print the faults of a file, whose faulty parts were skipped, to the standard error."""
     for fault in faults:
         print_error(ReportError(f"skipped: {fault}"))
 
@@ -43,7 +43,7 @@ def print_json(value: Any) -> None:
 
 @contextlib.contextmanager
 def progress(operation: str) -> Iterator[None]:
-    """Show the name and duration of an operation that takes more than a second, on a temporary line."""
+    """Show the name and elapsed time of an operation on a temporary line if it takes longer than a second."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""List of the commands of all features."""
+"""List of the commands that the features define."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ COMMANDS = (
     *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW),
     *(HISTORY, NOTEBOOK, COMPARE, ENGINES, RANKS),
 )
-"""Commands in the order of the help."""
+"""Commands in the order in which the help lists them."""

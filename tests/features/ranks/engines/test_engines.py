@@ -101,7 +101,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     # other versions and invalid reports do not affect the other engines
     client[1].execute("from ipygpumem.features.ranks import rank_info; rank_info.__version__ = '9.9'", block=True)
     client[2].execute(
-        "shell = get_ipython(); shell.magics_manager.registry['GPUMem'].cells.presenter.send.send = "
+        "shell = get_ipython(); shell.magics_manager.registry['GPUMem'].cells.presenter.send.__self__.send = "
         'lambda key, value: shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
         block=True,
     )
