@@ -29,7 +29,7 @@ from ipygpumem.measurement.runtime import current
 MIB = 1 << 20
 
 
-def test_figures(fake_gpu):
+def test_measured_values(fake_gpu):
     block = fake_gpu.alloc(100 * MIB)
     with measure() as m:
         fake_gpu.alloc(400 * MIB)

@@ -49,9 +49,9 @@ def test_file_can_be_read_by_torch_and_has_our_keys(fake_gpu, tmp_path):
     ]  # fmt: skip
     assert "fake" not in _memory_viz.segsum(snapshot)
     assert "30" in _memory_viz.trace(snapshot)
-    facts = m.report.recording
-    assert (facts.path, facts.size, facts.events, facts.dropped) == (str(path), path.stat().st_size, 7, 0)
-    assert (facts.own, facts.error) == (True, "")
+    info = m.report.recording
+    assert (info.path, info.size, info.events, info.dropped) == (str(path), path.stat().st_size, 7, 0)
+    assert (info.own, info.error) == (True, "")
 
     metadata = snapshot["ipygpumem"]
     assert metadata["schema"] == 1
@@ -234,16 +234,16 @@ def test_recording_can_be_saved_several_times(fake_gpu, tmp_path):
     assert not torch._C._cuda_isHistoryEnabled()
 
 
-@pytest.mark.parametrize("fault", ["folder vanishes", "becomes a folder", "torch fails"])
+@pytest.mark.parametrize("fault", ["directory vanishes", "becomes a directory", "torch fails"])
 def test_file_that_cannot_be_written(fake_gpu, tmp_path, fault):
-    folder = tmp_path / "here"
-    folder.mkdir()
-    path = folder / "x.pickle"
+    directory = tmp_path / "here"
+    directory.mkdir()
+    path = directory / "x.pickle"
     with pytest.warns(RuntimeWarning) as warned, measure(snapshot=path) as m:
         fake_gpu.alloc(MIB)
-        if fault == "folder vanishes":
-            folder.rmdir()
-        elif fault == "becomes a folder":
+        if fault == "directory vanishes":
+            directory.rmdir()
+        elif fault == "becomes a directory":
             (path / "full").mkdir(parents=True)
         else:
             torch._C._cuda_memorySnapshot = _fail
@@ -253,8 +253,8 @@ def test_file_that_cannot_be_written(fake_gpu, tmp_path, fault):
     assert m.report.recording.error == str(warned[0].message)
     assert m.report.devices["cuda:0"].held == MIB
     assert not torch._C._cuda_isHistoryEnabled()
-    files = [file.name for file in folder.iterdir()] if folder.exists() else []
-    assert files == (["x.pickle"] if fault == "becomes a folder" else [])
+    files = [file.name for file in directory.iterdir()] if directory.exists() else []
+    assert files == (["x.pickle"] if fault == "becomes a directory" else [])
 
 
 def _fail(*_):

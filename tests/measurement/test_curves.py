@@ -46,8 +46,8 @@ def test_device_used_and_outside(gpu, tmp_path):
     used = curve(path, "device used")
     assert used["device"] == 0
     assert begin < used["time_us"][0] < used["time_us"][-1] < time.time() * 1e6
-    level = base + gpu.nvml_device.driver_reserved + gpu.nvml_device.unattributed
-    assert sorted(set(used["bytes"])) == [level, level + 400 * MIB, level + 700 * MIB]
+    used_before = base + gpu.nvml_device.driver_reserved + gpu.nvml_device.unattributed
+    assert sorted(set(used["bytes"])) == [used_before, used_before + 400 * MIB, used_before + 700 * MIB]
     outside = curve(path, "outside PyTorch")
     start = block.report.devices["cuda:0"].before.outside
     assert set(outside["bytes"]) == {start, start + 300 * MIB}

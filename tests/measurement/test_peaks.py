@@ -37,7 +37,7 @@ def closed(scope, indexes):
     return scope.peaks
 
 
-def levels(allocator):
+def usage(allocator):
     return Counters(*(allocator.stats[family]["all"].current for family in FAMILIES))
 
 
@@ -61,9 +61,9 @@ class TwoMachines:
         self.foreign = []
 
     def update_model(self):
-        # levels rise in alloc only, so it is sufficient to check them after each operation
+        # usage rises in alloc only, so it is sufficient to check it after each operation
         for entry in self.scopes:
-            entry["peak"] = highest(entry["peak"], levels(self.here))
+            entry["peak"] = highest(entry["peak"], usage(self.here))
 
     def alloc(self, size, stream, pool):
         pool = (0, 1) if pool else (0, 0)
@@ -90,7 +90,7 @@ class TwoMachines:
 
     def open(self):
         current().peaks.install()
-        self.scopes.append({"scope": opened([0], reset=True), "peak": levels(self.here)})
+        self.scopes.append({"scope": opened([0], reset=True), "peak": usage(self.here)})
 
     def close(self, number):
         if self.scopes:
@@ -204,7 +204,7 @@ def test_scopes_without_reset(steps):
                 current().peaks.install()
                 earlier_peak = machines.there.stats["allocated_bytes"]["all"].peak
                 scope = opened([0], reset=False)
-                machines.scopes.append({"scope": scope, "peak": levels(machines.here), "earlier": earlier_peak})
+                machines.scopes.append({"scope": scope, "peak": usage(machines.here), "earlier": earlier_peak})
             elif name == "reset":
                 machines.reset(False)
             elif machines.scopes:
@@ -375,7 +375,7 @@ def test_counters_cannot_be_read_at_the_end(fake_gpu):
     current().peaks.install()
     scope = opened([0], reset=True)
     fake_gpu.backend = "pluggable"
-    assert closed(scope, [0]) == {}, "the level at the start is not a peak"
+    assert closed(scope, [0]) == {}, "usage at the start is not a peak"
 
 
 def test_peak_at_the_start_is_exact_without_reset(fake_gpu):

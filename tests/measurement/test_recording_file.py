@@ -30,7 +30,7 @@ def test_file_permissions(tmp_path):
     assert (tmp_path / "x.pickle").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_folder_that_was_deleted(tmp_path):
+def test_deleted_directory(tmp_path):
     (tmp_path / "deleted").mkdir()
     path = check_path(tmp_path / "deleted" / "x.pickle")
     (tmp_path / "deleted").rmdir()

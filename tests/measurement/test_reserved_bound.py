@@ -1,4 +1,4 @@
-"""Upper bounds of PyTorch's reserved memory."""
+"""Upper bounds on PyTorch's reserved memory."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ TRACE = [
 ]
 
 
-def test_levels_are_computed_backwards_from_the_end():
-    levels = ReservedHistory(TRACE, 20, since=1000, complete=True)
-    assert [levels.at(1000 + at, 1000 + at) for at in (0.5, 1.5, 2.5, 3.5, 4.5)] == [20, 120, 170, 120, 20]
-    assert levels.upper_bound(1000 + 0.5, 1000 + 4.5) == 170
-    assert levels.upper_bound(1000 + 3.5, 1000 + 4.5) == 120
-    assert levels.at(1000 + 1.5, 1000 + 2.5) is None, "it changed in between"
-    assert levels.at(1000 + 2.0005, 1000 + 2.0005) is None, "the two clocks are not exact enough"
-    assert levels.upper_bound(1000 + 2.0005, 1000 + 2.0005) == 170
-    assert levels.upper_bound(1000 + 1.9995, 1000 + 1.9995) == 170
+def test_usage_is_computed_backwards_from_the_end():
+    usage = ReservedHistory(TRACE, 20, since=1000, complete=True)
+    assert [usage.at(1000 + at, 1000 + at) for at in (0.5, 1.5, 2.5, 3.5, 4.5)] == [20, 120, 170, 120, 20]
+    assert usage.upper_bound(1000 + 0.5, 1000 + 4.5) == 170
+    assert usage.upper_bound(1000 + 3.5, 1000 + 4.5) == 120
+    assert usage.at(1000 + 1.5, 1000 + 2.5) is None, "it changed in between"
+    assert usage.at(1000 + 2.0005, 1000 + 2.0005) is None, "the two clocks are not exact enough"
+    assert usage.upper_bound(1000 + 2.0005, 1000 + 2.0005) == 170
+    assert usage.upper_bound(1000 + 1.9995, 1000 + 1.9995) == 170
 
 
 def test_segment_may_exist_while_cudamalloc_runs():
     """PyTorch records it after the call, which began after the previous event and has a maximum duration."""
-    levels = ReservedHistory(TRACE, 20, since=1000, complete=True)
-    assert levels.upper_bound(1000 + 1.995, 1000 + 1.995) == 170
-    assert levels.at(1000 + 1.995, 1000 + 1.995) is None
-    assert levels.upper_bound(1000 + 1.98, 1000 + 1.98) == 120
+    usage = ReservedHistory(TRACE, 20, since=1000, complete=True)
+    assert usage.upper_bound(1000 + 1.995, 1000 + 1.995) == 170
+    assert usage.at(1000 + 1.995, 1000 + 1.995) is None
+    assert usage.upper_bound(1000 + 1.98, 1000 + 1.98) == 120
     single = ReservedHistory([event("segment_alloc", 1 << 30, 5)], 1 << 30, since=1000, complete=True)
     assert single.upper_bound(1000 + 4.9, 1000 + 4.9) == 1 << 30
     assert single.at(1000 + 4.8, 1000 + 4.8) == 0
@@ -47,15 +47,15 @@ def test_segment_may_exist_while_cudamalloc_runs():
 
 def test_segment_may_exist_while_cudafree_waits():
     """PyTorch records it before the call, which waits for the device and ends before the next event."""
-    levels = ReservedHistory(TRACE, 20, since=1000, complete=True)
-    assert levels.upper_bound(1000 + 4.2, 1000 + 4.2) == 120
-    assert levels.at(1000 + 4.2, 1000 + 4.2) is None
-    assert levels.at(1000 + 4.41, 1000 + 4.41) == 20
+    usage = ReservedHistory(TRACE, 20, since=1000, complete=True)
+    assert usage.upper_bound(1000 + 4.2, 1000 + 4.2) == 120
+    assert usage.at(1000 + 4.2, 1000 + 4.2) is None
+    assert usage.at(1000 + 4.41, 1000 + 4.41) == 20
     last = ReservedHistory(TRACE[:-1], 20, since=1000, complete=True)
     assert last.upper_bound(1000 + 99, 1000 + 99) == 120, "no later event proves that it was freed"
 
 
-def test_levels_before_the_recording_are_unknown():
+def test_usage_before_the_recording_is_unknown():
     assert ReservedHistory(TRACE, 20, since=1000.25, complete=True).upper_bound(1000 + 0.2, 1000 + 0.3) is None
     incomplete = ReservedHistory(TRACE, 20, since=1000, complete=False)
     assert incomplete.upper_bound(1000 + 0.5, 1000 + 0.5) is None

@@ -204,7 +204,7 @@ def test_number_of_stored_samples_is_limited():
     assert list(track.samples) == sorted(track.samples, key=lambda sample: sample.begin)
 
 
-def test_constant_level_is_stored_with_both_ends():
+def test_constant_usage_is_stored_with_both_ends():
     track = DeviceSamples()
     for i in range(1000):
         track.add(Sample(i / 200, i / 200, 5 if i < 500 else 7))

@@ -63,7 +63,7 @@ def test_work_repeats_until_pause(make):
     assert worker._thread is None
 
 
-def test_pause_before_the_first_expiration(make):
+def test_pause_before_the_first_call(make):
     calls = []
     worker = make(lambda: calls.append(1))
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""Limits: violations are reported, and so are limits that could not be checked."""
+"""Limits: exceeded limits are reported, and so are limits that could not be checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def over(limits, *arguments, **options):
     return [(excess.where, excess.kind, excess.amount) for excess in excesses], notes
 
 
-def test_each_figure_has_its_own_limit():
+def test_each_metric_has_its_own_limit():
     assert over(Limits()) == ([], ())
     assert over(Limits(peak=3 * MIB, held=MIB, outside=2 * MIB)) == ([], ()), "a value equal to the limit is allowed"
     assert over(Limits(peak=3 * MIB - 1)) == ([("cuda:0", "peak", 3 * MIB)], ())
@@ -40,7 +40,7 @@ def test_each_figure_has_its_own_limit():
     assert over(Limits(host=29 * MIB)) == ([("host", "peak", 30 * MIB)], ())
 
 
-def test_bound_above_limit_is_not_a_violation():
+def test_bound_above_limit_does_not_exceed_a_limit():
     assert over(Limits(peak=3 * MIB), exact=False) == ([], ()), "at most 3 MiB is within 3 MiB"
     excesses, (note,) = over(Limits(peak=2 * MIB), exact=False)
     assert excesses == []
@@ -50,13 +50,13 @@ def test_bound_above_limit_is_not_a_violation():
     assert "reached its peak resident memory before" in note
 
 
-def test_memory_of_unknown_process_is_not_a_violation():
+def test_memory_of_unknown_process_does_not_exceed_a_limit():
     excesses, (note,) = over(Limits(outside=0), mode="device")
     assert excesses == []
     assert note == "the limit of 0 (cuda:0, outside PyTorch) was not checked: may include other processes: no pid"
 
 
-def test_cuda_context_is_not_a_violation():
+def test_cuda_context_does_not_exceed_a_limit():
     excesses, (note,) = over(Limits(outside=0), started=True)
     assert excesses == []
     assert "preload_pytorch" in note

@@ -1,4 +1,4 @@
-"""Polling of memory levels: correct figures, few calls, no side effects."""
+"""Polling of memory usage: correct values, few calls and no side effects."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def poller(gpu, monkeypatch):
     return Poller(current().monitor)
 
 
-def test_levels_equal_a_reading(gpu, poller):
+def test_values_equal_those_of_a_reading(gpu, poller):
     gpu.nvml_device.others[1] = 300 * MIB
     gpu.alloc(100 * MIB)
     gpu.outside(50 * MIB)
-    (level,) = poller.read().devices.values()
+    (polled,) = poller.read().devices.values()
     reading = current().reading().devices["cuda:0"]
-    assert (level.allocated, level.reserved, level.outside) == (reading.allocated, reading.reserved, reading.outside)
-    assert level.others == reading.others + reading.unattributed
-    assert (level.in_use, level.capacity, level.mode) == (reading.in_use, reading.capacity, "process")
-    assert level.in_use == level.allocated + level.cached + level.outside + level.others
+    assert (polled.allocated, polled.reserved, polled.outside) == (reading.allocated, reading.reserved, reading.outside)
+    assert polled.others == reading.others + reading.unattributed
+    assert (polled.in_use, polled.capacity, polled.mode) == (reading.in_use, reading.capacity, "process")
+    assert polled.in_use == polled.allocated + polled.cached + polled.outside + polled.others
 
 
 def test_processes_are_listed_only_after_a_change_outside_pytorch(gpu, poller):
@@ -69,16 +69,16 @@ def test_without_attribution_outside_includes_other_processes(make_gpu):
     gpu.nvml_device.regime = "hidden"
     gpu.nvml_device.others[1] = 300 * MIB
     ipygpumem.preload_pytorch()
-    (level,) = Poller(current().monitor).read().devices.values()
-    assert (level.process, level.others) == (None, None)
-    assert level.outside > 300 * MIB
+    (polled,) = Poller(current().monitor).read().devices.values()
+    assert (polled.process, polled.others) == (None, None)
+    assert polled.outside > 300 * MIB
 
 
 def test_failed_readings_are_unknown(gpu, poller):
     gpu.nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
-    (level,) = poller.read().devices.values()
-    assert level.allocated is not None
-    assert (level.outside, level.others, level.used) == (None, None, None)
+    (polled,) = poller.read().devices.values()
+    assert polled.allocated is not None
+    assert (polled.outside, polled.others, polled.used) == (None, None, None)
     gpu.nvml.heal()
     gpu.break_device()
     assert poller.read().devices["cuda:0"].outside is not None
@@ -89,26 +89,26 @@ def test_memory_in_use_is_at_least_reserved_memory(gpu, poller, monkeypatch):
     gpu.alloc(100 * MIB)
     memory = DeviceMemory(140 << 30, 50 * MIB, 0, "NVML")
     monkeypatch.setattr(poller_module, "device_memory", lambda nvml, handle: memory)
-    (level,) = poller.read().devices.values()
-    assert (level.in_use, level.outside) == (level.reserved, 0)
+    (polled,) = poller.read().devices.values()
+    assert (polled.in_use, polled.outside) == (polled.reserved, 0)
 
 
 def test_allocator_without_counters(make_gpu):
     make_gpu(backend="pluggable")
     ipygpumem.preload_pytorch()
-    (level,) = Poller(current().monitor).read().devices.values()
-    assert (level.allocated, level.cached, level.outside) == (None, None, None)
-    assert level.used is not None
+    (polled,) = Poller(current().monitor).read().devices.values()
+    assert (polled.allocated, polled.cached, polled.outside) == (None, None, None)
+    assert polled.used is not None
 
 
 def test_host_without_a_gpu():
-    levels = Poller(current().monitor).read()
-    assert levels.devices == {}
-    assert 0 < levels.host.rss < levels.host.total
+    polled = Poller(current().monitor).read()
+    assert polled.devices == {}
+    assert 0 < polled.host.rss < polled.host.total
 
 
 def test_polling_improves_the_sampled_peak(gpu, poller):
-    """600 MiB that PyTorch reserves at the end hide an earlier peak of 300 MiB, unless levels are polled before."""
+    """600 MiB that PyTorch reserves at the end hide an earlier peak of 300 MiB unless usage is polled."""
     import time
 
     def outside_peak(*, poll):

@@ -1,4 +1,4 @@
-"""The HTML of reports: well-formed, without scripts and style sheets, and small."""
+"""HTML of reports: well-formed, without scripts and style sheets, and small."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_html_has_the_metrics_of_the_text():
     assert "In [7], 2.31 s" in text
 
 
-def test_titles_of_figures_show_their_grades():
+def test_tooltips_contain_grades():
     html = ShortReport(report(exact=False)).html()
     assert 'title="exact (allocator counter)"' in html
     assert 'title="bound (' in html

@@ -16,14 +16,14 @@ from ipygpumem.features.report.table import baseline_line
 GIB = 1024 * MIB
 
 
-def test_all_figures():
+def test_all_metrics():
     assert ShortReport(report()).text() == (
         "cuda:0  +400.0 MiB held · peak +1.2 GiB · cache +64.0 MiB · outside PyTorch +256.0 MiB"
         " · 1.6 of 139.8 GiB used   In [7], 2.31 s"
     )
 
 
-def test_unchanged_figures_are_omitted():
+def test_unchanged_metrics_are_omitted():
     end = before(others=50 * MIB, used=1500 * MIB, active=103 * MIB, allocated=99 * MIB)
     assert ShortReport(report(end=end, peak=100 * MIB, cell=None)).text() == (
         "cuda:0  -1.0 MiB held · pending +4.0 MiB · cache -3.0 MiB · other processes -20.0 MiB"
@@ -36,7 +36,7 @@ def test_no_change():
     assert line == "cuda:0  no change · 0.9 of 139.8 GiB used   In [7], 3.1 ms"
 
 
-def test_bound_of_the_peak_and_whole_device_figure():
+def test_bound_of_the_peak_and_value_of_the_whole_device():
     end = after(process=None, others=None, mode="device", why="no permission for the NVML query")
     start = before(process=None, others=None, mode="device", why="no permission for the NVML query")
     assert ShortReport(report(start, end, exact=False)).text() == (

@@ -37,7 +37,7 @@ def test_report_tables():
         """)
 
 
-def test_inexact_figures_are_marked_and_explained():
+def test_inexact_values_are_marked_and_explained():
     unattributed = {"process": None, "others": None, "mode": "device", "why": "NVML lists no process"}
     table = text(text_tables(report_tables(report(before(**unattributed), after(**unattributed), exact=False))[:1]))
     assert table == dedent("""\
@@ -57,7 +57,7 @@ def test_inexact_figures_are_marked_and_explained():
         """)
 
 
-def test_figures_of_two_sources_are_not_subtracted():
+def test_values_from_two_sources_are_not_subtracted():
     other_source = {"process": None, "others": None, "mode": "device", "why": "GPU is lost", "source": "cudaMemGetInfo"}
     table = text_tables(report_tables(report(end=after(**other_source, used=1605 * MIB, driver_reserved=None)))[:1])
     changes = {
