@@ -1,9 +1,9 @@
-"""CPU tensors whose storages are allocated as blocks of the fake device: real modules and optimizers on a fake GPU.
+"""A dispatch mode that allocates a block of a fake GPU for each new storage of a CPU tensor.
 
 ::
 
-    with AllocationMode(gpu):              # every storage that an operator creates from here on takes a block of cuda:0
-        model = torch.nn.Linear(4, 4)
+    with AllocationMode(gpu):
+        model = torch.nn.Linear(4, 4)  # the parameters are allocated on cuda:0
 
 A block is freed when its storage is deleted.
 """

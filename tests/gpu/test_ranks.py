@@ -124,7 +124,7 @@ def cluster(run_python, engines, devices):
         emit(
             joined=joined, plain=plain, recorded=recorded, ok=ok, done=done, held=held,
             users=[len(usage.users) for usage in usages], others=[usage.others for usage in usages],
-            odd=None if merged.difference is None else [merged.difference.outlier, merged.difference.lines[:1]],
+            outlier=None if merged.difference is None else [merged.difference.outlier, merged.difference.lines[:1]],
             files=sorted(os.listdir("here")),
         )
         rc.close()
@@ -143,7 +143,7 @@ def test_two_engines_on_two_gpus(run_python, torch_on_two_gpus):
     assert values["held"] == [64 * MIB, 128 * MIB]
     assert values["users"] == [1, 1]
     assert values["files"] == ["run_0.pickle", "run_1.pickle"]
-    assert values["odd"][0] == "1"
+    assert values["outlier"][0] == "1"
 
 
 @pytest.mark.skipif(find_spec("ipyparallel") is None, reason="ipyparallel is not installed")
