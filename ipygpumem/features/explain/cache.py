@@ -45,7 +45,7 @@ class CachedMemory:
 
 
 def cached_memory(segments: list[dict[str, Any]], index: int) -> CachedMemory:
-    """Return the cached memory of the device with an index, given the allocator's list of segments."""
+    """Return the cached memory of a device, given the allocator's list of segments and the index of the device."""
     values: Counter[str] = Counter()
     pools, expandable = set(), False
     for segment in segments:
@@ -71,7 +71,7 @@ def cached_memory(segments: list[dict[str, Any]], index: int) -> CachedMemory:
 
 
 def _releasable(segment: dict[str, Any], free_blocks: list[dict[str, Any]], free: int) -> int:
-    """Return the releasable size, which is that of the segment, 0, or that of free pages in an expandable segment."""
+    """Return the size that can be released: all or none of a segment, or free pages of an expandable segment."""
     if not segment.get("is_expandable"):
         return free if len(free_blocks) == len(segment["blocks"]) else 0
     page = _PAGE_SIZES.get(segment.get("segment_type", ""), _PAGE_SIZES["large"])

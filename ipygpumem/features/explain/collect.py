@@ -128,7 +128,7 @@ def _read_records() -> tuple[float | None, dict[Owner, int], str]:
 
 
 def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], str]:
-    """Return a reading, the cached memory of each device, and the reason why the latter is unknown, if it is."""
+    """Return a reading, the cached memory of each device, and the reason if the cached memory cannot be read."""
     reading = runtime.reading()
     if allocator.is_recording() and not runtime.active_recording.running:
         return reading, {}, "not examined because this would add an event to your recording"

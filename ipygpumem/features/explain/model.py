@@ -90,14 +90,15 @@ class Waterfall(PlainData):
         for step in (start, end):
             if step.amount is None:
                 return f"{self.device}: {step.label}: unknown ({step.grade.reason})"
-        text = f"{self.device}: {start.label} {size(_nbytes(start))}, of which {size(_nbytes(end))} is {end.label}."
+        usage = f"{start.label} {size(start.amount or 0)}, of which {size(end.amount or 0)} is {end.label}"
         parts = self.steps[self.steps.index(start) + 1 :]
-        sums = {kind: sum(_nbytes(step) for step in parts if step.kind == kind) for kind in _NAMES}
+        sums = {kind: sum(step.amount or 0 for step in parts if step.kind == kind) for kind in _NAMES}
         phrases = [self._part(kind, nbytes) for kind, nbytes in sums.items() if abs(nbytes) >= VISIBLE]
         releasable = next((step for step in parts if step.label == RELEASABLE), None)
         if releasable is not None and phrases:
-            phrases[-1] += f", of which torch.cuda.empty_cache() releases {size(_nbytes(releasable))}"
-        return f"{text} The rest: {'; '.join(phrases)}." if phrases else text
+            phrases[-1] += f", of which torch.cuda.empty_cache() releases {size(releasable.amount or 0)}"
+        rest = f" The rest: {'; '.join(phrases)}." if phrases else ""
+        return f"{self.device}: {usage}.{rest}"
 
     def _part(self, kind: Kind, nbytes: int) -> str:
         if kind == "unattributed" and nbytes < 0:
@@ -105,10 +106,6 @@ class Waterfall(PlainData):
         if kind == "outside" and any(step.grade.trust == "device" for step in self.steps):
             return f"{size(nbytes)} outside PyTorch in this or other processes"
         return f"{size(nbytes)} {_HOST_NAMES.get(kind, '') if self.device == 'host' else _NAMES[kind]}"
-
-
-def _nbytes(step: WaterfallStep) -> int:
-    return step.amount or 0
 
 
 def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> Waterfall:

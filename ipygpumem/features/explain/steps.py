@@ -171,10 +171,8 @@ def _outside_steps(
         return steps
     if reading.process is None:
         accuracy = grade("device", f"memory of this process outside PyTorch or of other processes: {reading.why}")
-        return [
-            *steps,
-            WaterfallStep("this or other processes", "outside", remainder, accuracy, "%gpumem processes lists them"),
-        ]
+        todo = "%gpumem processes lists all processes"
+        return [*steps, WaterfallStep("this or other processes", "outside", remainder, accuracy, todo)]
     if remainder < 0:
         accuracy = grade("unknown", "some memory is included in several parts or was freed during the reading")
         return [*steps, WaterfallStep("counted twice", "outside", remainder, accuracy)]

@@ -83,10 +83,7 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
 
 
 def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables, outputs with the same values, and the last exception if it refers to one of the values.
-
-    Returns a description of each deleted object.
-    """
+    """Delete variables, outputs with the same values, and the last exception if it refers to them. Describe them."""
     copies = [(name, *_find_copies(shell, shell.user_ns[name])) for name in names]  # if this fails, nothing is deleted
     removed = []
     for name, outputs, latest_outputs, is_result, is_in_exception in copies:
@@ -106,7 +103,7 @@ def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
 
 
 def _find_copies(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bool]:
-    """Return the references to a value from ``Out``, from ``_`` and so on, the last result and the last exception."""
+    """Find a value in ``Out``, in variables such as ``_``, in the last result and in the last exception."""
     if is_exactly(value, _SHARED_TYPES):  # objects such as True and None are shared by unrelated code
         return [], [], False, False
     return (
@@ -149,7 +146,6 @@ def forget_exception(shell: Any) -> list[str]:
 
 
 def _last_exception_refers_to(shell: Any, obj: Any) -> bool:
-    """Return whether the last exception or a local variable in one of its frames refers to an object."""
     for owner in _exceptions_and_frames(shell):
         if type(owner) is FrameType:
             values = [value for _, value in frame_locals(owner)]

@@ -10,16 +10,7 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import user_frame
 from ipygpumem.core.units import MIB, VISIBLE, many, size
-from ipygpumem.features.holders.model import (
-    KINDS,
-    PLACES,
-    DeviceTotal,
-    Holder,
-    Holders,
-    Remainder,
-    Storage,
-    StorageBaseline,
-)
+from ipygpumem.features.holders.model import KINDS, PLACES, DeviceTotal, Holder, Holders, Remainder, StorageBaseline
 from ipygpumem.features.holders.roots import Root, module_roots, name_providers
 from ipygpumem.features.holders.search import search_holders
 from ipygpumem.measurement.runtime import current
@@ -31,6 +22,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.breakdown import Baseline
     from ipygpumem.core.report import Report
+    from ipygpumem.features.holders.model import Storage
     from ipygpumem.features.holders.search import NamedStorage, SearchResult
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.sources.allocator import AllocatedBlocks, Block
@@ -61,7 +53,8 @@ def holders(
         roots: Objects at which names start. By default, these are the notebook's variables, outputs and tracebacks if
             the extension is loaded, and otherwise the variables of ``__main__``. Imported modules and running threads
             are always searched.
-        device: One or several devices, such as ``"cuda:0"`` or ``[0, 1]``. ``"cpu"`` is main memory. By default, all.
+        device: One or several devices, such as ``"cuda:0"``, ``[0, 1]``, or ``"cpu"`` for main memory. By default, all
+            GPUs.
         host: Whether to include tensors in main memory. By default, they are included only if there is no GPU.
         since: Baseline. If given, only storages that did not exist at that time are reported.
         limit: Time limit of the search in seconds. If it is reached, the result is incomplete.

@@ -72,7 +72,7 @@ def global_namespaces(obj: Any) -> tuple[Any, ...]:
 def reference_labels(
     obj: Any, style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
 ) -> Iterator[tuple[int, ReferenceLabel]]:
-    """Yield the id of the referent and the label of each reference under a name, an index or a key.
+    """Yield the id of the referent and the label of each reference that has a name, an index or a key.
 
     ``tensor_ids`` are the ids of tensors that may be dict keys. If ``wanted_ids`` is given, references to objects with
     other ids may be omitted.
@@ -194,11 +194,6 @@ def _function_labels(function: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     yield from _dict_labels(function.__dict__, "attributes", ())
 
 
-def _cell_labels(cell: Any) -> Iterator[tuple[int, ReferenceLabel]]:
-    with contextlib.suppress(ValueError):  # an empty cell
-        yield id(cell.cell_contents), ReferenceLabel("")
-
-
 def _frame_labels(frame: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     for name, value in frame_locals(frame):
         # an exception leads to other frames, which name their own variables
@@ -246,7 +241,7 @@ _BY_BASE: dict[int, Any] = {
 }
 _BY_TYPE: dict[int, Any] = {
     id(types.FunctionType): _function_labels,
-    id(types.CellType): _cell_labels,
+    id(types.CellType): _referent_labels,
     id(types.FrameType): _frame_labels,
     id(types.MethodType): _members(("__self__", ReferenceLabel(".__self__")), ("__func__", _UNNAMED)),
     id(types.TracebackType): _members(("tb_frame", _UNNAMED), ("tb_next", _UNNAMED)),

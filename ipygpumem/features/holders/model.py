@@ -125,8 +125,8 @@ class StorageBaseline:
     Device addresses are reused, so storages are identified by their ``c10::StorageImpl`` objects where possible.
 
     Attributes:
-        storages: Addresses of the StorageImpl objects that use each block, or each storage outside a block, by device
-            and address; empty if unknown.
+        storages: Addresses of the StorageImpl objects in each block, by device and address of the block; empty if
+            unknown. A storage that PyTorch's allocator does not list counts as a block.
         references: Weak references to the StorageImpl objects, which prevent the reuse of their addresses.
     """
 
@@ -148,7 +148,7 @@ class StorageBaseline:
         return cls(storages, tuple(references.values()))
 
     def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
-        """Return whether a block or storage already existed; ``storages`` are addresses of its StorageImpl objects."""
+        """Return whether a block existed. ``storages`` are the addresses of the StorageImpl objects in it now."""
         earlier = self.storages.get((device, address))
         return earlier is not None and (not earlier or not set(earlier).isdisjoint(storages))
 

@@ -44,7 +44,7 @@ _Queue = list[tuple[int, int, int]]
 
 @dataclass(slots=True)
 class NamedObject:
-    """The last reference on a path from a root to an object, whose labels form the object's name.
+    """Name of an object, stored as the last reference on a path from a root to the object.
 
     Attributes:
         parent_id: The id of the referrer; None for a root.
@@ -63,7 +63,7 @@ class NamedObject:
     def child(
         self, own_id: int, label: ReferenceLabel, *, holder: str = "", graph: bool = False, last_resort: bool = False
     ) -> NamedObject:
-        """Return the shortest path to an object to which this object refers."""
+        """Return the name of an object to which this object refers."""
         # a module's own dicts and the objects in them have the same depth as the module
         inside_module = label.style in {"module", "members"} or self.label.style == "members"
         steps = _LAST_RESORT_STEPS if last_resort else 0 if inside_module else 1
@@ -75,7 +75,7 @@ class ObjectNames:
     """Names of the objects in a referrer graph that are found within the time limit.
 
     Attributes:
-        named: Last reference on the shortest path to each object, by its id.
+        named: Name of each object, by its id.
         place_bits: Bit mask of the places from which each object is reachable, by its id.
         root_ids: The ids of objects that are never named after their referrers.
     """

@@ -72,7 +72,7 @@ class TrackedObjects:
         self._children_view = self._children.data
 
     def _find_frozen(self) -> None:
-        """Add the objects that `gc.freeze` removed from the collector's list, as far as they are reachable."""
+        """Add reachable objects that `gc.freeze` removed from the collector's list."""
         objects = self.objects
         seeds = [sys.modules, *(value for _, frame in running_frames() for _, value in frame_locals(frame))]
         seen_ids = {*map(id, objects), id(objects), id(seeds)}  # these lists refer to all objects
@@ -95,7 +95,7 @@ class TrackedObjects:
         self.objects.clear()
 
     def by_role(self, role: Callable[[type], str | None]) -> dict[str, list[Any]]:
-        """Group the objects by the role of their class, without objects whose class has no role."""
+        """Group the objects by the role of their class in PyTorch, and omit objects of other classes."""
         objects = self.objects
         first_of_type = dict(zip(self._type_ids.tolist(), range(len(objects)), strict=True))
         roles = {type_id: role(type(objects[index])) for type_id, index in first_of_type.items()}
@@ -128,7 +128,7 @@ class TrackedObjects:
         self._children_view = self._children.data
 
     def parents(self, ids: Collection[int]) -> list[list[Any]]:
-        """Return a list of referrers for each id. An object that contains several references is repeated."""
+        """Return a list of referrers for each id. An object with several references is listed several times."""
         spans: Iterable[tuple[int, int]]
         if len(ids) < _MAX_SINGLE_LOOKUPS:
             column = self._children_view

@@ -47,10 +47,8 @@ class NamedStorage:
     """A storage that was found by a search.
 
     Attributes:
-        location: Device, address and size of the storage.
         info: Names and kind of the storage. Its size is that of the storage instead of the allocator's block.
         holder: Name of the holder.
-        place: Place of the first name.
         graph_holders: If only autograd graphs keep the storage alive, some holders of tensors with these graphs.
     """
 

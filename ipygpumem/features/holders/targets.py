@@ -34,6 +34,7 @@ _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
 """Role of the owner, name of its attribute, nesting depth of the containers, and kind of the tensors in them."""
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
 """Attributes in which torchao's classes list the names of wrapped tensors."""
+_MAX_NAME_LEVELS = 5
 _MAX_NODES = 300_000
 """Maximum number of nodes. A loop that accumulates a loss with its autograd graph can create millions of nodes."""
 _MAX_HOOK_OBJECTS = 500
@@ -44,7 +45,7 @@ _MAX_HOOK_DEPTH = 7
 
 @dataclass(slots=True)
 class Target:
-    """A tensor with the locations of its storages and the tensors that it wraps, or a storage without a tensor."""
+    """A tensor or storage, with the locations of its memory and, for a tensor, the tensors that it wraps."""
 
     obj: Any
     locations: list[StorageLocation]
@@ -157,10 +158,7 @@ class SearchTargets:
                     self.kinds[address] = min(kind, self.kinds.get(address, "plain"), key=KINDS.index)
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
-        """Return the tensors in the attributes of a tensor without storage.
-
-        If its class supports torch.compile, only the attributes listed in ``__tensor_flatten__`` are used.
-        """
+        """Return the tensors in a tensor's attributes, or only those listed in ``__tensor_flatten__`` if it exists."""
         if not self._types.dispatches(tensor):
             return []
         attributes = list(dict.items(instance_dict(tensor) or {}))
@@ -185,14 +183,9 @@ def _flattened_names(cls: type) -> set[str]:
     for namespace in map(type_dict, mro(cls)):
         flatten = namespace.get("__tensor_flatten__")
         constants = flatten.__code__.co_consts if type(flatten) is FunctionType else ()
-        names.update(_strings((constants, *(namespace.get(attribute) for attribute in _NAME_ATTRIBUTES))))
+        values = _contents((constants, *(namespace.get(attribute) for attribute in _NAME_ATTRIBUTES)), _MAX_NAME_LEVELS)
+        names.update(value for value in values if type(value) is str)
     return names
-
-
-def _strings(value: Any) -> list[str]:
-    if type(value) is str:
-        return [value]
-    return [text for part in value for text in _strings(part)] if is_exactly(value, (tuple, list)) else []
 
 
 def _contents(container: Any, levels: int) -> list[Any]:

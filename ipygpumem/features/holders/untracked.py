@@ -132,7 +132,7 @@ def _is_untracked(obj: Any) -> bool:
 
 
 def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> list[int]:
-    """Add instances of the classes with these ids, subclasses and tuples, and return the ids of the added objects."""
+    """Add instances and subclasses of classes with these ids, and tuples of the classes. Return the added ids."""
     class_ids = [object_id for object_id in ids if is_instance(referrers.objects[object_id], type)]
     added = []
     for class_id, parents in zip(class_ids, referrers.heap.parents(class_ids), strict=True):

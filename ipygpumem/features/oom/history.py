@@ -40,12 +40,7 @@ def oom_path(template: str, number: int) -> Path:
 
 
 class OomHistory:
-    """Continuous recording of the allocation history, which is paused during any other recording.
-
-    Args:
-        cell: Function that returns the running cell.
-        numbers: Function that returns the execution counts of cells by file name.
-    """
+    """Continuous recording of the allocation history, which is paused during any other recording."""
 
     def __init__(
         self, runtime: Runtime, cell: Callable[[], CellInfo | None], numbers: Callable[[], Mapping[str, int]]
@@ -69,7 +64,8 @@ class OomHistory:
         if problem:
             return f"oom_snapshot is not active yet: {problem}"
         self.resume()
-        return f"out-of-memory errors are saved to {template}{f'; {_COST}' if was_off else ''}"
+        cost = f"; {_COST}" if was_off else ""
+        return f"the allocation history of each out-of-memory error is saved to {template}{cost}"
 
     def resume(self) -> None:
         """Start recording if it is enabled, CUDA is initialized and no other recording is active."""

@@ -23,8 +23,6 @@ class FreeBlocks:
     """Free blocks in PyTorch's segments on one device. Sizes are in bytes.
 
     Attributes:
-        largest: Size of the largest free block.
-        count: Number of free blocks.
         partly_used: Total size of free blocks in partly used segments, which PyTorch cannot release.
         expandable: Whether segments are expandable, which prevents most fragmentation.
     """
@@ -86,7 +84,7 @@ class OutOfMemoryReport:
         line: Description of the line of code that requested the memory.
         caught: Whether the code caught the error.
         holders: Current holders of the memory or, if the code caught the error, the holders at the first failure.
-        cells: Execution count, and size in bytes, of the cells that added the most memory since the baseline.
+        cells: Execution counts of the cells that added the most memory since the baseline, with the sizes in bytes.
         advice: Possible causes and solutions.
     """
 
@@ -100,7 +98,7 @@ class OutOfMemoryReport:
 
 
 def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
-    """Summarize the free blocks of the device with an index, given the allocator's list of segments."""
+    """Summarize the free blocks of a device, given the allocator's list of segments and the index of the device."""
     segments = [segment for segment in segments if segment["device"] == index]
     sizes: list[int] = []
     partly_used = 0

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.introspection import is_own_frame, thread_name
@@ -109,12 +111,8 @@ def _stack() -> tuple[Frame, ...]:
 
 
 def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
-    frames: list[Frame] = []
-    while frame is not None and len(frames) < _MAX_FRAMES:
-        if not is_own_frame(frame):
-            frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return tuple(frames)
+    users = (pair for pair in traceback.walk_stack(frame) if not is_own_frame(pair[0]))
+    return tuple((user.f_code.co_filename, line, user.f_code.co_name) for user, line in islice(users, _MAX_FRAMES))
 
 
 def failed_allocations() -> FailedAllocationObserver:

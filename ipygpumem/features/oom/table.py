@@ -85,8 +85,6 @@ def _request(panel: OutOfMemoryReport) -> list[str]:
 
 
 def _advice(panel: OutOfMemoryReport) -> list[str]:
-    sentences = []
-    if panel.cells:
-        cells = ", ".join(f"In [{number}] {signed(nbytes)}" for number, nbytes in panel.cells)
-        sentences.append(f"cells that added the most memory since the baseline: {cells}")
-    return [*sentences, *panel.advice, *([panel.failure.saved] if panel.failure.saved else [])]
+    cells = ", ".join(f"In [{number}] {signed(nbytes)}" for number, nbytes in panel.cells)
+    added = f"cells that added the most memory since the baseline: {cells}" if cells else ""
+    return [sentence for sentence in (added, *panel.advice, panel.failure.saved) if sentence]
