@@ -305,7 +305,7 @@ def test_range_sums_up_allocations(viewing, snapshots):
     lived = (allocations.start <= last) & (allocations.end > first)
     assert f"{int(lived.sum()):,} allocations" in title.inner_text()
     assert size(int(allocations.size[lived].sum())) in title.inner_text()
-    view.page.get_by_role("button", name="Back to one moment").click()
+    view.page.get_by_role("button", name="Back to a single event").click()
     view.page.locator(".live .title", has_text="Live at the peak").wait_for()
 
 
@@ -439,9 +439,9 @@ def test_exports(viewing, snapshots):
         path, name = view.export(kind)
         return path.read_bytes(), name
 
-    png, name = export("Picture as PNG")
+    png, name = export("Image as PNG")
     assert png.startswith(b"\x89PNG") and len(png) > 10_000 and name == "gpt_small.png"
-    svg, _ = export("Picture as SVG")
+    svg, _ = export("Image as SVG")
     assert b"<image" in svg and b"peak 1.8 GiB" in svg and b"<script" not in svg
     csv, _ = export("Table as CSV")
     lines = csv.decode("utf-8-sig").splitlines()
@@ -499,7 +499,7 @@ def test_labels_on_a_narrow_timeline_are_complete(viewing, snapshots, place):
     view.call(f"zoom({event - 100 * place}, {event + 100 * (1 - place)})")
     view.page.locator(".menu summary").click()
     with view.page.expect_download() as download_info:
-        view.page.get_by_role("button", name="Picture as SVG").click()
+        view.page.get_by_role("button", name="Image as SVG").click()
     picture = view.context.new_page()
     picture.set_content(Path(download_info.value.path()).read_text(encoding="utf-8"))
     words = picture.evaluate("""() => [...document.querySelectorAll("[clip-path] text")].map(label => {

@@ -70,7 +70,7 @@ def test_csv_contains_all_groups(viewing):
     assert {row["kept_bytes"] for row in rows} == {""}
     view.page.locator(".plot").first.focus()
     view.page.keyboard.press("r")
-    view.page.get_by_text("Back to one moment").wait_for()
+    view.page.get_by_text("Back to a single event").wait_for()
     view.call("device()")
     assert {row["kept_bytes"] for row in table(view)} == {str(MIB)}
 
@@ -213,7 +213,7 @@ def sampled(count=9):
 def test_exported_picture_is_complete(viewing):
     view = viewing(sampled())
     view.call("select(7)")
-    text = view.export("Picture as SVG")[0].read_text(encoding="utf-8")
+    text = view.export("Image as SVG")[0].read_text(encoding="utf-8")
     words = re.findall(r"<text[^>]*>([^<]*)</text>", text)
     for label in (
         "epoch",
@@ -231,7 +231,7 @@ def test_exported_picture_is_complete(viewing):
     assert any(word.startswith("user/train.py:1 f0") for word in words)
     assert text.count("#b3261e") > 200, "each column of pixels has a line"
     assert "#1f6fb5" in text, "the cursor"
-    height = int.from_bytes(view.export("Picture as PNG")[0].read_bytes()[20:24], "big")
+    height = int.from_bytes(view.export("Image as PNG")[0].read_bytes()[20:24], "big")
     assert height == 2 * int(re.search(r'height="(\d+)"', text)[1])
 
 
@@ -246,7 +246,7 @@ def test_band_labels_do_not_overlap(viewing):
         Snapshot.load(content_of(*lines(100), external_annotations=nested, ipygpumem={"cells": cells})),
         size=(1000, 900),
     )
-    text = view.export("Picture as SVG")[0].read_text(encoding="utf-8")
+    text = view.export("Image as SVG")[0].read_text(encoding="utf-8")
     labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', text)
     words = [(float(y), float(x), word) for x, y, word in labels if float(y) < 100 and not word.startswith("snapshot")]
     assert {"region 0", "region 1", "region 8"} <= {word for _, _, word in words}, words

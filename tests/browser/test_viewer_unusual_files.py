@@ -191,7 +191,7 @@ def test_markup_in_names_is_escaped(viewing):
     assert "onerror" in answer["line"] and "onerror" in answer["metadata"]
     view.page.locator(".menu summary").click()
     with view.page.expect_download() as download_info:
-        view.page.get_by_role("button", name="Picture as SVG").click()
+        view.page.get_by_role("button", name="Image as SVG").click()
     assert "<img" not in Path(download_info.value.path()).read_text(encoding="utf-8")
     assert view.page.evaluate("window.broken") is None
     assert view.messages == []

@@ -122,7 +122,7 @@ class Viewing:
 
     def byte_labels(self):
         """The labels of all byte axes from top to bottom, each with the width that it was squeezed into, if any."""
-        svg = self.export("Picture as SVG")[0].read_text(encoding="utf-8")
+        svg = self.export("Image as SVG")[0].read_text(encoding="utf-8")
         texts = re.findall(r"<text ([^>]*)>([^<]*)</text>", svg)
         axis = [(facts, text) for facts, text in texts if f'x="{BYTE_AXIS_X}"' in facts]
         widths = [re.search(r'textLength="([\d.]+)"', facts) for facts, _ in axis]

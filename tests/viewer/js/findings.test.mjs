@@ -30,10 +30,10 @@ test("out of memory with free memory mentions a limit", () => {
   const [limited] = find("oom", [{ action: 7, size: 32 * MIB, time: 1 }], [], { device_free: { 0: 137 * 2 ** 30 } });
   assert.equal(
     limited.text,
-    "Tried to allocate 32.0 MiB; 137.0 GiB of the device were free. A limit may apply (torch.cuda.set_per_process_memory_fraction).",
+    "Tried to allocate 32.0 MiB; 137.0 GiB of device memory was free. A limit may apply (torch.cuda.set_per_process_memory_fraction).",
   );
   const [full] = find("oom", [{ action: 7, size: 32 * MIB, time: 1 }], [], { device_free: { 0: MIB } });
-  assert.equal(full.text, "Tried to allocate 32.0 MiB; 1.0 MiB of the device were free.");
+  assert.equal(full.text, "Tried to allocate 32.0 MiB; 1.0 MiB of device memory was free.");
 });
 
 test("long pending free with adjacent events", () => {

@@ -67,7 +67,7 @@ export function connect(model, signal, onSlow) {
   return { request, bytes };
 }
 
-const WAITING = "Waiting for the kernel, which is busy or not running. Until it responds, the static picture is shown.";
+const WAITING = "Waiting for the kernel, which is busy or not running. Until it responds, the static image is shown.";
 
 /**
  * A line of text in place of the viewer.

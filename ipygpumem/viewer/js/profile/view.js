@@ -17,7 +17,7 @@ import { CategoryTable } from "./table.js";
 
 const ZOOM_STEP = 1.5;
 const HELP = [
-  "Each pixel column shows the moment with the most memory inside it, so that no peak is lost. Zoom in to see every change.",
+  "Each pixel column shows the highest memory usage in its time range, so that no peak is lost. Zoom in to see every change.",
   "Categories are derived from how operators use a tensor, as recorded by torch.profiler. Memory that was allocated before the profile counts from its beginning if an operator uses it. Memory that no operator uses is missing here; PyTorch's own count includes it.",
   "A profile records the operators of the thread that started it and of autograd's threads. Memory that other threads allocate is not included.",
 ];
@@ -123,7 +123,7 @@ export class ProfileView {
         button("All", () => this.state.showAll(), { title: "Show everything (0)" }),
         button("−", () => this.state.zoomBy(ZOOM_STEP), { title: "Zoom out (−)" }),
         button("+", () => this.state.zoomBy(1 / ZOOM_STEP), { title: "Zoom in (+)" }),
-        button("PNG", () => exportPng(this), { title: "Save the chart as a picture" }),
+        button("PNG", () => exportPng(this), { title: "Save the chart as an image" }),
         button("CSV", () => exportCsv(this), { title: "Save the bytes of each category after each change" }),
         button("?", () => this.help.show(), { title: "Keys and gestures" }),
       ),

@@ -1,4 +1,4 @@
-/** What one viewer shows, as plain values, and the listeners for changes. */
+/** The state of a viewer as plain values, with listeners for changes. */
 
 /**
  * @typedef {import("./engine/pane.js").Mark} Mark

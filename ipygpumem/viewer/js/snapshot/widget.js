@@ -1,7 +1,7 @@
 // The snapshot viewer in a notebook, an anywidget: the loader fetches this script and calls render.
 import { connect, statusLine } from "../kernel/messages.js";
 import { mount } from "./mount.js";
-import { stillPicture } from "./still-picture.js";
+import { staticImage } from "./static-image.js";
 
 const SAVE_DELAY_MS = 300;
 
@@ -10,7 +10,7 @@ function render({ model, el }) {
   const stop = new AbortController();
   const status = statusLine(el);
   const { request, bytes } = connect(model, stop.signal, status.showWaiting);
-  const picture = stillPicture(el, stop.signal);
+  const image = staticImage(el, stop.signal);
   /** @type {(() => void) | undefined} */
   let destroy;
 
@@ -37,9 +37,9 @@ function render({ model, el }) {
       viewer.destroy();
     };
     /** @type {any} */ (el).ipygpumem = viewer.api;
-    // If the viewer fails, it shows the reason itself, and the picture stays
+    // If the viewer fails, it shows the reason itself, and the image stays
     await viewer.api.view().then(
-      () => picture.hide(images),
+      () => image.hide(images),
       () => {},
     );
   }
@@ -56,7 +56,7 @@ function render({ model, el }) {
   });
   return () => {
     stop.abort();
-    picture.show();
+    image.show();
     destroy?.();
   };
 }

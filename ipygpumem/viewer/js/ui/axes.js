@@ -35,7 +35,7 @@ export function drawByteAxis(context, { left, width, height }, [low, high], y, c
 }
 
 /**
- * Draw the line, tick marks and labels of the horizontal axis below the plot. Labels that do not fit are left out.
+ * Draw the line, tick marks and labels of the horizontal axis below the plot. Labels that do not fit are omitted.
  * @param {CanvasRenderingContext2D} context @param {Box} box @param {Tick[]} ticks @param {AxisColors} colors @param {string} [name]
  */
 export function drawHorizontalAxis(context, { left, top, width, height }, ticks, colors, name = "") {

@@ -21,7 +21,7 @@ export function context2d(canvas) {
   return /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
 }
 
-/** Device pixels per CSS pixel, at most 2: more cost time and cannot be seen. */
+/** Device pixels per CSS pixel, at most 2, because more take time and are not visible. */
 export function pixelRatio() {
   return Math.min(Math.max(globalThis.devicePixelRatio || 1, 1), 2);
 }
@@ -56,7 +56,7 @@ export function drawSteps(context, values, { left, width }, y) {
   const pixel = width / values.length;
   let changes = 0;
   for (let column = 1; column < values.length; column++) if (values[column] !== values[column - 1]) changes++;
-  // Where almost every column differs, long vertical lines would hide the picture below
+  // Where almost every column differs, long vertical lines would hide the areas below
   const crowded = changes > values.length / 4;
   let previous = Number.NaN;
   let end = 0;

@@ -1,4 +1,4 @@
-/** A small chart of everything, with a brush that selects the part in view. */
+/** A small chart of the whole recording, with a brush that selects the visible part. */
 
 import { brushX } from "d3-brush";
 import { select } from "d3-selection";

@@ -1,4 +1,4 @@
-/** Writes SVG through the part of the 2D canvas API that the charts use, so that one function draws both kinds of picture. */
+/** Writes SVG through the part of the 2D canvas API that the charts use, so that one function draws both image formats. */
 
 import { h, s } from "./dom.js";
 

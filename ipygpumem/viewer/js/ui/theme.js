@@ -1,4 +1,4 @@
-/** The light and the dark theme, and the colors of what is drawn on a canvas, which no stylesheet reaches. */
+/** The light and the dark theme, and the colors of canvas drawings, to which stylesheets do not apply. */
 
 /** @typedef {"light"|"dark"} Theme */
 

@@ -1,4 +1,4 @@
-/** Compares the groups of two moments, of one file or two, as `ipygpumem.snapshot.queries.diff` does. */
+/** Compares the groups at two points in time, in one file or in two, as `ipygpumem.snapshot.queries.diff` does. */
 
 import { getOrCreate } from "../../data/collections.js";
 import { distinguishingCallers } from "./callers.js";
@@ -42,7 +42,7 @@ function diff(before, after, framesOf) {
 }
 
 /**
- * The groups that changed between two moments, and their totals.
+ * The groups that changed between two points in time, and their totals.
  * @param {import("./pane.js").Pane} before @param {number} eventBefore
  * @param {import("./pane.js").Pane} after @param {number} eventAfter
  * @param {string} key @param {number} limit number of changes

@@ -22,7 +22,7 @@ import { HIDDEN, rasterize, THIN } from "./rasterize.js";
  * @typedef {{source: number, device: number, devices?: number[]}} Where devices: the one shown of each source
  */
 
-/** Requests that need no more columns than the first picture. */
+/** Requests that need only the columns of the first drawing. */
 const FIRST = ["hello", "open", "classes", "frame", "curves", "places", "times"];
 
 export class Engine {

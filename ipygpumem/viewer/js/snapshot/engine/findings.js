@@ -48,7 +48,7 @@ function ooms(device) {
     const free = device.facts.device_free[event];
     const requested = device.trace.size[event];
     let text = `Tried to allocate ${fine(requested)}`;
-    if (free !== undefined) text += `; ${size(free)} of the device were free`;
+    if (free !== undefined) text += `; ${size(free)} of device memory was free`;
     if (free >= requested) text += ". A limit may apply (torch.cuda.set_per_process_memory_fraction)";
     return finding({ kind: "oom", title: `Out of memory at event ${count(event)}`, text: `${text}.`, event });
   });
@@ -153,7 +153,7 @@ function pending(snapshot, device) {
   }
   if (largest < 0) return [];
   const wait = trace.timed ? duration(waitOf(largest)) : plural(waitOf(largest), "event");
-  const text = `${fine(sizes[largest])} waited ${wait} for a stream after they were freed: ${lineOf(snapshot, device, largest)}`;
+  const text = `${fine(sizes[largest])} waited ${wait} for a stream after it was freed: ${lineOf(snapshot, device, largest)}`;
   return [finding({ kind: "pending", title: "Long pending free", text, event: freeRequested[largest], row: largest })];
 }
 

@@ -15,7 +15,7 @@ export class Annotations {
     );
   }
 
-  /** The index of the deepest region at a time, the later one of two; -1 if there is none. @param {number} time */
+  /** The index of the deepest region at a time, or of the later one if two are equally deep; -1 if there is none. @param {number} time */
   innermost(time) {
     return time < 0 ? -1 : this.spans.at(time);
   }

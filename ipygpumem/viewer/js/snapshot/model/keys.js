@@ -70,7 +70,7 @@ function times(device, rows) {
   return Array.from(rows ?? [], (row) => startTime(device, row));
 }
 
-/** When an allocation began, in microseconds since the Unix epoch; -1 if unknown. @param {Device} device @param {number} row */
+/** The time of an allocation in microseconds since the Unix epoch; -1 if unknown. @param {Device} device @param {number} row */
 function startTime(device, row) {
   const event = device.allocations.start[row];
   return event < 0 ? -1 : device.trace.time[event];
@@ -81,7 +81,7 @@ export function cellOf(snapshot, device, row) {
   return oneLine(snapshot.cells.label(startTime(device, row), snapshot.stacks.files(device.allocations.stack[row])));
 }
 
-/** The innermost region in which an allocation began. @param {Snapshot} snapshot @param {Device} device @param {number} row */
+/** The innermost annotated region at the time of an allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
 export function regionOf(snapshot, device, row) {
   const regions = snapshot.annotations(device.index);
   const index = regions.innermost(startTime(device, row));

@@ -38,11 +38,11 @@ const SMALL_SEGMENT = 2 * 1024 * 1024;
  * @property {number} rounding
  * @property {number} free
  * @property {number} largest
- * @property {number} pieces
- * @property {number} empty free bytes in segments without a block
- * @property {number} partly free bytes in segments partly in use
+ * @property {number} pieces number of free blocks
+ * @property {number} empty free bytes in segments without blocks in use
+ * @property {number} partly free bytes in partly used segments
  * @property {number} private free bytes in segments of private pools
- * @property {boolean} derived free pieces are computed from requested sizes and are upper bounds
+ * @property {boolean} derived the sizes of free blocks are computed from requested sizes and are upper bounds
  * @property {string[]} sentences about fragmentation
  */
 
@@ -105,7 +105,7 @@ export class SegmentHistory {
       const final = last.get(address);
       last.delete(address);
       add(event, event, trace.length);
-      // The final state has more facts than the event
+      // The file contains more fields for segments that exist at the end than for the event
       if (final) Object.assign(this.fixed[this.fixed.length - 1], { pool: final.pool, small: final.small });
     }
     this.fixed.push(...last.values());
@@ -258,13 +258,14 @@ function fragmentation(state) {
   const upTo = derived ? "up to " : "";
   const sentences = free
     ? [
-        `${upTo}${size(free)} of ${size(reserved)} reserved are free, in ${plural(pieces, "piece")}; the largest is ${size(largest)}.`,
+        `${upTo}${size(free)} of ${size(reserved)} reserved is free, in ${plural(pieces, "block")}; the largest is ${size(largest)}.`,
       ]
     : ["No memory in the segments is free."];
-  if (empty) sentences.push(`${size(empty)} are in unused segments, which torch.cuda.empty_cache() would release.`);
+  if (empty)
+    sentences.push(`${size(empty)} is in segments without blocks in use, which torch.cuda.empty_cache() releases.`);
   if (partly) sentences.push(`${upTo}${size(partly)} is in partly used segments, which only PyTorch can reuse.`);
   if (state.private)
-    sentences.push(`${upTo}${size(state.private)} are in private pools, where only their CUDA graphs can use them.`);
+    sentences.push(`${upTo}${size(state.private)} is in private pools, which only their CUDA graphs can use.`);
   if (rounding) sentences.push(`Rounding takes up ${derived ? "at least " : ""}${fine(rounding)}.`);
   return sentences.map((text) => text[0].toUpperCase() + text.slice(1));
 }

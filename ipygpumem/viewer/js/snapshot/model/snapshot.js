@@ -1,4 +1,4 @@
-/** A decoded snapshot: its devices and the facts that they share. */
+/** A decoded snapshot: its devices and the tables that they share. */
 
 import { countWhile, getOrCreate } from "../../data/collections.js";
 import { Annotations } from "./annotations.js";
@@ -88,7 +88,7 @@ export class Snapshot {
     return block < 0 ? -1 : this.segments.stream[this.blocks.segment[block]];
   }
 
-  /** The pool of the segment in which an allocation was made; -1: unknown. @param {Device} device @param {number} row */
+  /** The pool of the segment from which a block was allocated; -1: unknown. @param {Device} device @param {number} row */
   poolAt(device, row) {
     const { block, address, start } = device.allocations;
     if (block[row] >= 0) return this.segments.pool[this.blocks.segment[block[row]]];

@@ -36,7 +36,7 @@ export function read(columns, name, Type) {
 }
 
 /**
- * Events: one entry per event in each column. Columns that the first picture does not need are read on first use.
+ * Events: one entry per event in each column. Columns that the first drawing does not need are read on first use.
  */
 export class Trace {
   /** @param {Columns} columns @param {number} device */

@@ -1,4 +1,4 @@
-/** The panel that compares two moments, of one file or of two. With more files: the first one and the current one. */
+/** The panel that compares two points in time, in one file or in two. With more files: the first one and the current one. */
 
 import { toCsv } from "../../data/csv.js";
 import { count, fine, plural, signed, size } from "../../data/units.js";
@@ -33,7 +33,7 @@ export class CompareView {
     this.turn = 0;
   }
 
-  /** The two moments: the peaks of two files, or peak and cursor of one file. A cursor replaces the peak of its file. */
+  /** The two points in time: the peaks of two files, or peak and cursor of one file. A cursor replaces the peak of its file. */
   moments() {
     const { context } = this;
     const { now } = context;
@@ -71,7 +71,7 @@ export class CompareView {
     const sizes = changes.map((/** @type {any} */ change) => Math.abs(change.after - change.before));
     const maximum = Math.max(1, ...sizes);
     this.body.replaceChildren(...changes.map((/** @type {any} */ change) => changeRow(change, maximum)));
-    this.foot.textContent = changes.length ? "" : "Both moments are equal.";
+    this.foot.textContent = changes.length ? "" : "There is no difference.";
     if (more) this.foot.textContent = `and ${plural(more, "smaller change")}`;
   }
 

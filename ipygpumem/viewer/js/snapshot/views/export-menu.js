@@ -14,8 +14,8 @@ export function exportMenu(exporter, linkable) {
     h(
       "div",
       { class: "sheet" },
-      button("Picture as PNG", () => exporter.png(), { title: "The timeline as on the screen" }),
-      button("Picture as SVG", () => exporter.svg(), { title: "The timeline with scalable text and lines" }),
+      button("Image as PNG", () => exporter.png(), { title: "The timeline as on the screen" }),
+      button("Image as SVG", () => exporter.svg(), { title: "The timeline with scalable text and lines" }),
       button("Table as CSV", () => exporter.csv(), { title: "The table below the timeline" }),
       linkable &&
         button("Copy link to this view", () => exporter.link(), { title: "The address of this page and its view" }),

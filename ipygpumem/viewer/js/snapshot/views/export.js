@@ -1,4 +1,4 @@
-/** Exports the view as a picture, a table or a link. */
+/** Exports the view as an image, a table or a link. */
 
 import { count, fine, size } from "../../data/units.js";
 import { clipText, context2d, FONT, pngOf } from "../../ui/canvas.js";
@@ -27,7 +27,7 @@ export class Exporter {
     download(this.context.files[0].name, extension, content, this.context.root);
   }
 
-  /** The size of the picture and the positions of the legend's entries. */
+  /** The size of the image and the positions of the legend's entries. */
   async layout() {
     const { context, timelines } = this;
     const { width } = timelines[0].size;

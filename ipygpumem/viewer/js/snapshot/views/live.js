@@ -23,7 +23,7 @@ export class LiveView {
       store.set({ measure: /** @type {"bytes"|"time"} */ (measure), root: "" }),
     );
     this.follow = checkbox("Follow the pointer", (follow) => store.set({ follow }));
-    this.back = linkButton("Back to one moment", () => store.set({ range: null }));
+    this.back = linkButton("Back to a single event", () => store.set({ range: null }));
     this.title = h("h2", { class: "title" });
     this.body = h("tbody");
     this.head = h("tr");
@@ -87,7 +87,7 @@ export class LiveView {
   /** @param {any} response */
   table({ groups, more, bytes, count: allocations, timed }) {
     const { key, range } = this.context.now;
-    // A range has an end at which allocations may still be alive; a moment has lifetimes
+    // A range has an end at which allocations may still be alive; a single event has lifetimes
     const last = range ? "alive at end" : timed ? "lifetime" : "";
     this.head.replaceChildren(...headerCells([GROUP_LABELS[key], "bytes", "share", "count", ...(last ? [last] : [])]));
     const lastText = (/** @type {any} */ { aliveAtEnd, open, byteTime, bytes: groupBytes }) =>

@@ -162,7 +162,7 @@ export class StateView {
       ...head,
       h("h3", {}, `Segment of ${fine(segment.size)}`),
       soft(
-        `${segment.text} · ${plural(blocks.length, "block")} · ${fine(free)} free, the largest piece ${fine(largest)} · ${origin}`,
+        `${segment.text} · ${plural(blocks.length, "block")} · ${fine(free)} free, the largest free block ${fine(largest)} · ${origin}`,
       ),
       h("h3", {}, "Stack of the segment"),
       stackList(stack),
