@@ -61,8 +61,8 @@ WHO = Command(
     (
         Option(("names",), "NAME", "show only the holders with these names", many=True, usage="[NAME...]"),
         Option(("--new",), None, "show only tensors created since this cell began, or since the last search"),
-        Option(("-n",), "N", "number of holders to show (default 10)", default=10, type=positive),
-        Option(("--parts",), "N", "number of tensors to show per holder (default 3)", default=3, type=positive),
+        Option(("-n",), "N", "number of holders to show (default: 10)", default=10, type=positive),
+        Option(("--parts",), "N", "number of tensors to show per holder (default: 3)", default=3, type=positive),
         Option(("--host",), None, "include tensors in main memory"),
         *result_options("the holders"),
     ),

@@ -33,6 +33,6 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 MONITOR = Command(
     "monitor",
     "show the memory usage of each GPU over time, with the cells that ran",
-    (Option(("--every",), "SECONDS", "interval between readings, from 0.25 to 60 (default 1)", type=_seconds), HELP),
+    (Option(("--every",), "SECONDS", "interval between readings, from 0.25 to 60 (default: 1)", type=_seconds), HELP),
     magic=_run,
 )

@@ -33,7 +33,7 @@ RECORDING = (
         "stacks to record: python (default), all (also C++, slow to save), none",
         choices=("python", "all", "none"),
     ),
-    Option(("--max-entries",), "N", "maximum number of events per device (default 1000000)", type=positive),
+    Option(("--max-entries",), "N", "maximum number of events per device (default: 1,000,000)", type=positive),
     Option(
         ("--history",),
         "KEY=VALUE",
