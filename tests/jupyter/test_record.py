@@ -30,7 +30,7 @@ def test_start_save_and_stop(gpu_notebook, tmp_path):
     path = tmp_path / "run.pickle"
     result = gpu_notebook.run("%gpumem record start")
     assert result.stdout == (
-        "ipygpumem: recording allocation history, at most 1000000 events per device, until %gpumem record stop\n"
+        "ipygpumem: recording allocation history, at most 1,000,000 events per device, until %gpumem record stop\n"
     )
     assert recording()
     cells = {

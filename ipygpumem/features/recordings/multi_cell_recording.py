@@ -48,7 +48,7 @@ class MultiCellRecording(Collector):
         if not recorder.history.own:
             raise RecordingError("the program is running a recording of its own: save or stop that recording")
         self.recorder = recorder
-        limit = f"at most {options.max_entries} events per device"
+        limit = f"at most {options.max_entries:,} events per device"
         return f"recording allocation history, {limit}, until %gpumem record stop"
 
     def add(self, cell: CellInfo, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
