@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, Reading
 
 PRELOAD_OFF = "preload is off"
-"""Value of `Baseline.note` if the setting ``preload`` is off, so CUDA was not started. There may still be a GPU."""
+"""Value of `Baseline.note` if CUDA was not initialized because the ``preload`` setting is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline(PlainData):
-    """Memory usage before the first cell, measured after CUDA was started and common kernels were run.
+    """Memory usage before the first cell, measured after CUDA was initialized and common kernels were run.
 
     Attributes:
         reading: Counters of all devices and of the host.
-        device: Name of the preloaded device; None if CUDA was not started.
+        device: Name of the preloaded device; None if CUDA was not initialized.
         label: Product name of the preloaded device.
-        context: Size of the CUDA context in bytes; None if CUDA was already running.
+        context: Size of the CUDA context in bytes; None if it had already been created.
         kernels: Memory outside PyTorch used by the first kernels and their libraries, in bytes; None if unknown.
         workspace: Size of the cuBLAS workspace in PyTorch's allocator, in bytes; None if unknown.
         note: Reason why the preload is incomplete; empty if it is complete.

@@ -16,7 +16,7 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 def split_devices(devices: Any, option: str) -> list[str]:
     """Split ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, into strings.
 
-    Raises `OptionError`, with the name of the option, if there are no devices.
+    Raises `OptionError` if there are no devices. The message starts with ``option``.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]

@@ -164,7 +164,7 @@ class DeviceReport(PlainData):
         return difference(self.before.retries, self.after.retries) or 0
 
     def moved(self, minimum: int) -> bool:
-        """Return whether this process changed memory by at least ``minimum`` bytes, or ran out of memory.
+        """Return whether this process changed its memory usage by at least ``minimum`` bytes or ran out of memory.
 
         If per-process memory usage is unknown, changes below 16 MiB outside PyTorch are attributed to other processes.
         """

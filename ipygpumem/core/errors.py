@@ -48,7 +48,7 @@ class RecordingError(IpyGpuMemError):
 
 
 class ReportError(IpyGpuMemError):
-    """Raised if a file cannot be read as reports. The message contains the line number."""
+    """Raised if a file does not contain valid reports. The message contains the line number."""
 
 
 class SnapshotError(IpyGpuMemError):

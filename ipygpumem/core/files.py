@@ -51,14 +51,14 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
-    """Raise `OptionError` if a file name has none of these extensions."""
+    """Raise `OptionError` if a file name has none of the given extensions."""
     name = Path(os.fsdecode(path)).name
     if not name.lower().endswith(endings):
         raise OptionError(f"the file name of the {kind} must end in {' or '.join(endings[:2])}, not {name!r}")
 
 
 def import_library(module: str, purpose: str) -> Any:
-    """Import an optional library. Raises `OptionError` with the install command if it is missing."""
+    """Import an optional library for ``purpose``. Raises `OptionError` with the install command if it is missing."""
     try:
         return import_module(module)
     except ImportError:

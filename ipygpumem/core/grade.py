@@ -35,7 +35,7 @@ class Grade:
 
 @lru_cache(maxsize=256)
 def grade(trust: Trust, reason: str = "") -> Grade:
-    """Return a `Grade`, the same object for equal arguments because thousands of reports share a few grades."""
+    """Return a `Grade`. Equal arguments return the same object, because thousands of reports share a few grades."""
     return Grade(trust, reason)
 
 

@@ -197,7 +197,7 @@ _LIBRARY_FOLDERS = tuple(
 
 
 def frame_label(file: str, line: int, function: str) -> str:
-    """Format a frame: ``train.py:12 step``."""
+    """Format a frame, for example as ``train.py:12 step``."""
     return f"{Path(file).name}:{line} {function}".rstrip()
 
 
@@ -207,7 +207,7 @@ def is_library_file(file: str) -> bool:
 
 
 def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] | None:
-    """Return the innermost frame of a stack in the user's code; the innermost frame if the stack has no such frame."""
+    """Return the innermost frame of a stack that is in the user's code, or else its innermost frame."""
     return next((frame for frame in frames if not is_library_file(frame[0])), frames[0] if frames else None)
 
 

@@ -65,7 +65,7 @@ class DeviceReading(PlainData):
             whole device is known, or ``torch-only`` if neither is known.
         why: Reason for the mode.
         source: The query that returned ``used`` and ``total``.
-        busy: Whether kernels of this process were running.
+        busy: Whether this process had pending work on the current stream of the device.
         torch_why: Reason why PyTorch's counters are missing or come from another source.
         listed: Process ID and memory usage of each other process.
         highest: Highest value of ``process`` so far; None if the driver's accounting mode is off.

@@ -87,7 +87,7 @@ class RecordingInfo:
     peak_lines: tuple[PeakLines, ...] = ()
 
     def sentence(self) -> str:
-        """Return the path, the size and the number of dropped allocations, or the reason why nothing was saved."""
+        """Return a sentence with the path, size and dropped allocations, or the reason why nothing was saved."""
         if self.path is None:
             return self.error
         from humanize import naturalsize
@@ -161,7 +161,7 @@ class Report(PlainData):
         return report
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data. Sizes are integers in bytes, and unknown values are None."""
+        """Return the report as JSON-serializable data. Sizes are in bytes, and unknown values are None."""
         return {"schema": SCHEMA, "code": self.code, **PlainData.to_dict(self)}
 
     def to_json(self) -> str:
@@ -170,7 +170,7 @@ class Report(PlainData):
 
     @property
     def caption(self) -> str:
-        """Cell number, duration and failure, if any: ``In [7], 2.31 s, failed``."""
+        """Execution count, duration and failure, if any: ``In [7], 2.31 s, failed``."""
         cell = "" if self.cell is None else f"In [{self.cell}], "
         return f"{cell}{duration(self.seconds)}{', failed' if self.success is False else ''}"
 

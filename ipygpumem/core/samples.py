@@ -1,11 +1,11 @@
 """A lower bound on the peak of memory outside PyTorch, computed from samples of device memory usage.
 
 A sample is the memory in use on the whole device at one instant. PyTorch's reserved memory at that instant is unknown,
-because reading its counters would take the allocator's lock. An upper bound on it is therefore subtracted::
+because reading its counters would acquire the allocator's lock. An upper bound on it is therefore subtracted::
 
     memory outside PyTorch >= used - driver reserved - upper bound of PyTorch reserved - other processes
 
-The memory of other processes is known only at both ends of the measurement, and the larger value is subtracted. The
+The memory of other processes is known only at the start and the end, and the larger value is subtracted. The
 bound may include the memory of a process that started after the first reading and ended before the second.
 """
 
@@ -36,10 +36,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class OutsidePeak:
-    """Lower bound on the peak of memory outside PyTorch, including processes that started and ended in between.
+    """Lower bound on the peak of memory outside PyTorch.
 
     Attributes:
-        change: Difference to the first reading in bytes.
+        change: Difference from the first reading in bytes.
         seconds: Time of the sample, in seconds since the measurement began.
         gap: Longest time between two samples, in seconds. Shorter peaks may have been missed.
         since: Time of the first sample, in seconds since the measurement began.
@@ -59,7 +59,7 @@ def highest_outside(
     samples: Iterable[Sample],
     reserved: Callable[[float, float], int | None],
 ) -> tuple[int, float] | None:
-    """Return a tuple ``(change, time)``: the highest lower bound on growth outside PyTorch and its sample's time.
+    """Return a tuple ``(change, time)``: the highest lower bound on growth outside PyTorch, and the time of its sample.
 
     ``reserved`` returns an upper bound on PyTorch's reserved memory between two times, or None if it is unknown. The
     result is None if no bound exceeds the growth between the two readings, or if the readings cannot be compared.
@@ -84,5 +84,5 @@ def highest_outside(
 
 
 def not_ours(before: DeviceReading, after: DeviceReading) -> int:
-    """Return memory used by neither this process nor the driver, in bytes: the larger value of both readings."""
+    """Return the memory used by neither this process nor the driver in bytes, the larger value of the two readings."""
     return max((reading.others or 0) + (reading.unattributed or 0) for reading in (before, after))

@@ -92,7 +92,7 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
 
 
 def check_ranges(report: Any) -> None:
-    """Raise `ReportError` if a timestamp is out of range, or a duration or cell number is negative."""
+    """Raise `ReportError` if a timestamp is out of range, or a duration or execution count is negative."""
     if not 0 <= report.time < _LATEST_TIME:
         raise ReportError("time is out of range: it must be in seconds since the Unix epoch")
     for name in ("seconds", "cell"):
@@ -101,7 +101,7 @@ def check_ranges(report: Any) -> None:
 
 
 class DataReader:
-    """Reader that builds dataclasses from the output of `ipygpumem.core.serialization`.
+    """Reader that builds dataclasses from the output of `PlainData.to_dict`.
 
     Missing fields have their default values. Unknown keys are ignored because later versions may write them.
 
@@ -164,7 +164,6 @@ def _dict(reader: _Reader, value: Any, path: str) -> dict[str, Any]:
 
 
 def _tuple(readers: list[_Reader], value: Any, path: str) -> tuple[Any, ...]:
-    """Read a tuple of any length with a single reader, or of fixed length with one reader per item."""
     if not isinstance(value, (list, tuple)):  # a tuple if the data was never JSON
         raise _type_error(value, path, "a list")
     if len(readers) == 1:

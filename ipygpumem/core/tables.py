@@ -149,7 +149,6 @@ def _note(row: TableRow) -> str:
 
 
 def _bars(row: TableRow) -> list[tuple[int, str]]:
-    """Return the width in pixels and the color of each part of a row's bar."""
     dark = max(round(BAR_PIXELS * min(row.bar, 1)), 1) if row.bar else 0
     light = max(round(BAR_PIXELS * min(row.light_bar, 1)) - dark, 0)
     return [(dark, BAR_COLORS["tensors"]), (light, BAR_COLORS["cache"])]

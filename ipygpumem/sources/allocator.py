@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import inspect
 import os
 import sys
@@ -37,7 +38,7 @@ def stats(index: int) -> dict[str, Any]:
 
 
 def allocator_state(stats: dict[str, Any]) -> AllocatorStatistics:
-    """Convert the nested counters returned by `stats`."""
+    """Convert the nested counters returned by `stats` to `AllocatorStatistics`."""
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
     segments = stats["segment"]["all"]
@@ -58,7 +59,7 @@ def state(index: int) -> AllocatorStatistics:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return the allocator's segments with their blocks, without the allocation history if PyTorch supports this.
+    """Return the allocator's segments with their blocks and, if PyTorch supports this, without the allocation history.
 
     Adds a ``snapshot`` event to a running recording. Raises RuntimeError if the backend does not list segments.
     """
@@ -81,15 +82,10 @@ def uses_expandable_segments() -> bool:
 
 def pinned_memory(torch: Any) -> int | None:
     """Return the pinned memory reserved by PyTorch's host allocator in bytes, or None if it is not counted."""
-    read_stats = getattr(torch._C, "_cuda_hostMemoryStats", None)
-    try:
-        stats = {} if read_stats is None else read_stats()
+    with contextlib.suppress(Exception):  # the function does not exist, or a kernel has failed
+        stats = torch._C._cuda_hostMemoryStats()
         # the key is allocated_bytes in torch 2.13 and reserved_bytes in earlier versions
-        for family in ("reserved_bytes", "allocated_bytes"):
-            if "current" in stats.get(family, ()):
-                return int(stats[family]["current"])
-    except Exception:  # noqa: S110 (a kernel has failed)
-        pass
+        return int((stats.get("reserved_bytes") or stats["allocated_bytes"])["current"])
     return None
 
 
@@ -154,7 +150,7 @@ class AllocatedBlocks:
 def allocated_blocks() -> AllocatedBlocks | None:
     """Return the allocated blocks of all devices, or None if the allocator backend does not list them.
 
-    Adds a ``snapshot`` event to the allocation history if it is being recorded.
+    Adds a ``snapshot`` event to a running recording.
     """
     try:
         listed_segments = segments()

@@ -155,7 +155,7 @@ class Device:
         for pid in namespace_pids():
             size = entries.get(pid)
             if size is not None and size >= max(reserved or 0, 1):
-                self._set_mode("process", f"NVML entry found by process id ({reason})", pid)
+                self._set_mode("process", f"NVML entry found by process ID ({reason})", pid)
                 return
         self._set_mode("device", f"{_missing_entry_reason(entries, ambiguous=False)} ({reason})")
 
@@ -208,7 +208,7 @@ class Device:
         )
 
     def with_counters(self, driver: DeviceReading, state: AllocatorStatistics | None, torch_why: str) -> DeviceReading:
-        """Add the allocator's counters to the driver's values; ``state`` is None if the counters are unknown."""
+        """Return the driver's values together with the allocator's counters, if ``state`` is not None."""
         mode, why, process = driver.mode, driver.why or self.reason, driver.process
         values: dict[str, Any] = {}
         if state is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]
 
 _TRIES = 3
-_ASYNC = "cudaMallocAsync: CUDA's default memory pool, which PyTorch shares with all other users of that pool"
+_ASYNC = "cudaMallocAsync: counters of CUDA's default memory pool, which other libraries may also use"
 
 
 class DeviceMonitor:

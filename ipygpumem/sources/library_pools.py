@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 STREAMS = "CUDA's default memory pool"
-GRAPHS = "memory of CUDA graphs"
+GRAPHS = "CUDA's graph memory pool"
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def _describe(process: Any, *, same_user: bool) -> OtherProcess:
 
 
 def _read(getter: Any, default: Any) -> Any:
-    """Call a psutil getter. Return ``default`` if access is denied, which also occurs for processes of the user."""
+    """Call a psutil getter. Return ``default`` if access is denied, which also occurs for the user's own processes."""
     import psutil
 
     try:

@@ -61,7 +61,7 @@ class TorchTypes:
 
     @contextlib.contextmanager
     def without_overrides(self) -> Iterator[None]:
-        """Disable warnings, and in this thread the overrides of tensor subclasses."""
+        """Disable warnings and, in this thread, the overrides of tensor subclasses."""
         c_module = self._torch._C
         with warnings.catch_warnings(), c_module.DisableTorchFunction(), c_module._DisableTorchDispatch():
             warnings.simplefilter("ignore")
@@ -85,7 +85,7 @@ class TorchTypes:
         return _attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return the location of a storage, if it has one; ``address`` replaces ``data_ptr()``, which may copy it."""
+        """Return a list with a storage's location, if any. ``address`` avoids ``data_ptr()``, which may copy data."""
         try:
             device = storage.device
             if device.type == "meta":
@@ -108,7 +108,7 @@ class TorchTypes:
         return [getattr(self._base, name)(tensor) for name in names]
 
     def dispatches(self, tensor: Any) -> bool:
-        """Return whether a tensor's class defines ``__torch_dispatch__``, because reading the shape may call it."""
+        """Return whether a tensor's class defines ``__torch_dispatch__``, which may run when the shape is read."""
         kind = type(tensor)
         result = self._dispatching_types.get(id(kind))
         if result is None:

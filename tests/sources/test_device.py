@@ -94,7 +94,7 @@ def test_pid_is_used_without_free_memory(make_gpu):
     device = read_device(monitor)
     assert gpu.calls["cudaMalloc"] == 0
     assert device.mode == "process"
-    assert device.why == "NVML entry found by process id (too little free memory for a test allocation)"
+    assert device.why == "NVML entry found by process ID (too little free memory for a test allocation)"
 
 
 def test_host_pids_without_free_memory(make_gpu):
@@ -108,7 +108,7 @@ def test_pid_is_used_without_cuda_runtime(fake_gpu, monkeypatch):
     monkeypatch.setattr(cuda, "_runtime", lambda: None)
     _, monitor = start(fake_gpu)
     device = read_device(monitor)
-    assert device.why == "NVML entry found by process id (the test allocation outside PyTorch failed)"
+    assert device.why == "NVML entry found by process ID (the test allocation outside PyTorch failed)"
 
 
 def test_unchanged_device_is_not_our_entry(make_gpu):

@@ -18,7 +18,7 @@ LARGEST = report(
     before(process=806 * MIB),
     after(
         active=510 * MIB, others=90 * MIB, used=2400 * MIB, ooms=2, retries=3, busy=True,
-        why="NVML entry found by process id (the test allocation outside PyTorch failed)",
+        why="NVML entry found by process ID (the test allocation outside PyTorch failed)",
     ),
     exact=False,
     success=False,
