@@ -35,12 +35,7 @@ _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
 class LinesCollector(RecordedSectionCollector):
-    """Collector of memory usage by line of code.
-
-    Args:
-        functions: Functions to list in addition to the measured code.
-        all_functions: Whether to also list every notebook function that ran.
-    """
+    """Collector of memory usage by line of the measured code, of additional functions, or of all notebook functions."""
 
     section = "lines"
 
@@ -50,11 +45,7 @@ class LinesCollector(RecordedSectionCollector):
         self.observer = self._backward = BackwardPassObserver()
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
-        """Return the listings of one device.
-
-        Raises:
-            RecordingError: The positions of backward passes do not match the recorded events.
-        """
+        """Return the listings of one device; raise `RecordingError` if backward passes and events do not match."""
         code, timeline = recording.code, recording.timeline
         source = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]

@@ -14,11 +14,7 @@ class LineUsage:
     Attributes:
         after: Memory in use on the device after the last run; None if the line neither allocated nor freed memory.
         peak: Highest memory usage of the device while the line ran; None if the line did not allocate memory.
-        allocated: Size of the allocated blocks.
-        allocations: Number of allocated blocks.
-        freed: Size of the freed blocks.
-        frees: Number of freed blocks.
-        kept: Size of the allocated blocks that were still in use at the end of the measurement.
+        kept: The part of ``allocated`` that was still in use at the end of the measurement.
     """
 
     after: int | None = None

@@ -59,20 +59,13 @@ class PeakLinesCollector(Collector):
         """Return the report with the lines added to its recording."""
         if outcome.snapshot is None or report.recording is None:
             return report
-        lines = peak_lines(outcome.snapshot, report)
-        return replace(report, recording=replace(report.recording, peak_lines=lines))
+        peaks = [peak_lines(outcome.snapshot, device) for device in report.devices.values()]
+        recording = replace(report.recording, peak_lines=tuple(peak for peak in peaks if peak is not None))
+        return replace(report, recording=recording)
 
 
-def peak_lines(snapshot: Snapshot, report: Report) -> tuple[PeakLines, ...]:
-    """Return the lines at the peak of each device with an exact peak and recorded stacks.
-
-    The snapshot must be a complete recording of the measurement.
-    """
-    peaks = (_peak_of_device(snapshot, device) for device in report.devices.values())
-    return tuple(peak for peak in peaks if peak is not None)
-
-
-def _peak_of_device(snapshot: Snapshot, report: DeviceReport) -> PeakLines | None:
+def peak_lines(snapshot: Snapshot, report: DeviceReport) -> PeakLines | None:
+    """Return the lines at the peak of a device, or None if the peak is not exact or the recording has no stacks."""
     timeline = device_timeline(snapshot, report)
     if timeline is None:
         return None

@@ -21,7 +21,6 @@ _MAX_WRAPPERS = 20
 _FIRST_NAME = re.compile(r"[^.\[\]]+")
 _NEXT_PART = re.compile(r"""\.([^.\[\]]+)|\[(-?[0-9]{1,9}|'[^']*'|"[^"]*")\]""")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_NO_CODE = ast.Module([], [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +39,9 @@ class SourceRegion:
 
 
 class SourceCode:
-    """Source code of notebook cells and other files. Other files are read with `linecache`.
+    """Source code of notebook cells (``cells`` by file name) and of other files, which are read with `linecache`.
 
-    Args:
-        cells: Source code of notebook cells by file name.
-        numbers: Known execution counts (``n`` in ``In [n]``) of cells by file name.
+    ``numbers`` contains the known execution counts of cells (``n`` in ``In [n]``) by file name.
     """
 
     def __init__(self, cells: Mapping[str, str], numbers: Mapping[str, int] | None = None) -> None:
@@ -74,7 +71,7 @@ class SourceCode:
             try:
                 self._trees[file] = ast.parse(code)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
-                self._trees[file] = _NO_CODE
+                self._trees[file] = ast.Module([], [])
         return self._trees[file]
 
 

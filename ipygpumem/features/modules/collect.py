@@ -42,11 +42,7 @@ class ModulesCollector(RecordedSectionCollector):
         self.observer = self._tracker = tracker
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
-        """Return the model's memory usage on one device.
-
-        Raises:
-            RecordingError: The positions of module calls do not match the recorded events.
-        """
+        """Return the model's memory usage on one device; raise `RecordingError` if calls and events do not match."""
         tracker, timeline = self._tracker, recording.timeline
         lookup = EventLookup(timeline, recording.recorder)
         allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)

@@ -92,9 +92,7 @@ class GlobalHooks:
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
     """Wrap the function compiled by ``module.compile()``, which runs no hooks.
 
-    Returns:
-        A function that removes the wrapper unless the program has already replaced it, or None if the module is not
-        compiled.
+    Return a function that removes the wrapper, or None if the module is not compiled.
     """
     compiled = vars(module).get(_COMPILED_CALL)
     if compiled is None:

@@ -115,7 +115,6 @@ class _FoldedModule:
 
     Attributes:
         name: Name in the parent module, for example ``"attn"``, or ``"0-11"`` for several modules.
-        count: Number of modules.
         row: Total memory usage of the modules; for ``temporary`` the maximum, because the peaks are not simultaneous.
         children: The folded submodules.
     """
@@ -143,15 +142,13 @@ def _fold(rows: deque[ModuleRow]) -> _FoldedModule:
     groups: list[list[_FoldedModule]] = []
     while rows and rows[0].depth > row.depth:
         child = _fold(rows)
-        if groups and _follows(groups[-1][-1].name, child.name) and _alike(groups[-1][0], child):
+        previous = groups[-1][-1].name if groups else ""
+        follows = previous.isdecimal() and child.name.isdecimal() and int(child.name) == int(previous) + 1
+        if follows and _alike(groups[-1][0], child):
             groups[-1].append(child)
         else:
             groups.append([child])
     return _FoldedModule(row.path.rpartition(".")[2], 1, row, tuple(map(_merge, groups)))
-
-
-def _follows(previous: str, name: str) -> bool:
-    return previous.isdecimal() and name.isdecimal() and int(name) == int(previous) + 1
 
 
 def _alike(first: _FoldedModule, second: _FoldedModule) -> bool:

@@ -37,7 +37,6 @@ class ModuleCall:
     Attributes:
         module: Index of the module.
         enter: Whether this is the start.
-        thread: ID of the thread.
         root: File of the outermost frame of the thread's stack, which identifies the thread in a recording.
         at: Position in the recorded events.
         phases: Names of the running phases, outermost first.

@@ -34,8 +34,6 @@ class Owner(NamedTuple):
     """Library that allocates one kind of memory on one device.
 
     Attributes:
-        device: Device index.
-        memory: Kind of memory.
         library: Name of the library, or `BEFORE_RECORDING`.
         file: Base name of the library's file; empty if unknown.
         pooled: Whether the memory belongs to a CUDA memory pool.
@@ -73,9 +71,6 @@ class AllocationTotals:
     Attributes:
         change: Allocated memory minus freed memory.
         peak: Maximum of ``change`` during the interval.
-        allocated: Total size of allocations.
-        freed: Total size of frees.
-        allocations: Number of allocations.
     """
 
     change: int = 0
@@ -107,7 +102,6 @@ class RecordingInterval:
 
     Attributes:
         start: CUPTI timestamp of the start.
-        owners: Totals by owner.
         devices: Totals of memory outside PyTorch by device index.
         seconds: Duration for which recording was paused.
         lost: Number of times that CUPTI found no free buffer.
@@ -155,23 +149,13 @@ class RecordingInterval:
 
 
 class LiveAllocations:
-    """Live allocations and their owners by address."""
+    """Live allocations and their owners by address. ``owner_numbers`` contains the numbers of owners in records."""
 
     def __init__(self) -> None:
-        self._owner_numbers = IndexByValue()
+        self.owner_numbers = IndexByValue()
         self._live: dict[int, tuple[int, int]] = {}
         self._replaced: dict[int, list[int]] = {}
         self._unmatched_frees: dict[int, tuple[int, int]] = {}
-
-    def clear(self) -> None:
-        """Remove all allocations, for example when recording is paused and frees are no longer recorded."""
-        self._live.clear()
-        self._replaced.clear()
-        self._unmatched_frees.clear()
-
-    def number(self, owner: Owner) -> int:
-        """Return the integer that represents an owner in record tables."""
-        return self._owner_numbers[owner]
 
     def table(self, cupti: Cupti, address: int, valid: int) -> NDArray[Any]:
         """Return the records of a completed buffer as rows of integers."""
@@ -187,18 +171,18 @@ class LiveAllocations:
         keys |= (records["device"].astype(np.uint64) & 0xFF) << 8
         keys |= (records["memory"].astype(np.uint64) << 1) | (records["async"] != 0)
         first, inverse = np.unique(keys, return_index=True, return_inverse=True)[1:]
-        numbers = [self.number(_record_owner(cupti, records[i])) for i in first.tolist()]
+        numbers = [self.owner_numbers[_record_owner(cupti, records[i])] for i in first.tolist()]
         table[:, OWNER] = np.array(numbers, dtype=np.int64)[inverse] if numbers else 0
         return table
 
     def add_segment(self, device: int, address: int, nbytes: int) -> None:
         """Add a segment that PyTorch allocated before recording began."""
-        self._live.setdefault(address, (self.number(Owner.allocator(device)), nbytes))
+        self._live.setdefault(address, (self.owner_numbers[Owner.allocator(device)], nbytes))
 
     def apply(self, table: NDArray[Any], intervals: Iterable[RecordingInterval]) -> None:
         """Apply records, which must be in chronological order, to the live allocations and the intervals."""
         record_owners, late_frees = self._find_owners(table)
-        numbers, owners = np.array(record_owners, dtype=np.int64), list(self._owner_numbers)
+        numbers, owners = np.array(record_owners, dtype=np.int64), list(self.owner_numbers)
         changes = np.where(table[:, ALLOCATES] == 1, table[:, BYTES], -table[:, BYTES])
         for interval in intervals:
             inside = table[:, TIME] >= interval.start
@@ -237,7 +221,7 @@ class LiveAllocations:
 
     def by_owner(self) -> dict[Owner, int]:
         """Return the total size in bytes of each owner's live allocations since recording began."""
-        owners, sums = list(self._owner_numbers), Counter[Owner]()
+        owners, sums = list(self.owner_numbers), Counter[Owner]()
         for number, nbytes in self._live.values():
             sums[owners[number]] += nbytes
         return dict(sums)
@@ -247,9 +231,9 @@ class LiveAllocations:
         number, nbytes = self._live.get(address, (0, 0))
         if not nbytes:
             return
-        owner = list(self._owner_numbers)[number]
+        owner = list(self.owner_numbers)[number]
         if owner.outside:
-            self._live[address] = self.number(Owner.allocator(device)), nbytes
+            self._live[address] = self.owner_numbers[Owner.allocator(device)], nbytes
             for interval in intervals:
                 interval.move_to_pytorch(owner, nbytes)
 

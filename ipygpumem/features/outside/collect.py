@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import CuptiError
@@ -32,19 +32,14 @@ _Pools = dict[tuple[str, int], PoolReading]
 
 
 class OutsideCollector(Collector):
-    """Collector of CUPTI's records for one measurement. Without CUPTI, only the counters of memory pools are read.
-
-    Args:
-        monitor: The devices of this process.
-        every_cell: Whether all cells are measured, so that each problem is reported only once.
-    """
+    """Collector of CUPTI's records for one measurement. Without CUPTI, only the counters of memory pools are read."""
 
     section = "libraries"
     cost = 0.0
 
     def __init__(self, monitor: DeviceMonitor, *, every_cell: bool = False) -> None:
         self._monitor = monitor
-        self._every_cell = every_cell
+        self._every_cell = every_cell  # report each problem only once
         self._problem = ""
         self._acquired = False
         self._interval: RecordingInterval | None = None
@@ -137,7 +132,7 @@ class OutsideCollector(Collector):
         changes = {pool.name: pool.change for pool in pools}
         shared = bool(device.after.torch_why)  # PyTorch allocates from CUDA's default pool itself
         libraries = [
-            _library_memory(owner, totals)
+            LibraryMemory(owner.library, owner.file, owner.memory, *astuple(totals), owner.pooled)
             for owner, totals in interval.owners.items()
             if owner.device == index and owner.library != ALLOCATOR
         ]
@@ -172,11 +167,6 @@ class OutsideCollector(Collector):
             return 0
         recorded = self._interval.owners.get(Owner.allocator(index), AllocationTotals())
         return recorded.change - change
-
-
-def _library_memory(owner: Owner, totals: AllocationTotals) -> LibraryMemory:
-    values = totals.change, totals.peak, totals.allocated, totals.freed, totals.allocations
-    return LibraryMemory(owner.library, owner.file, owner.memory, *values, owner.pooled)
 
 
 def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:

@@ -42,14 +42,10 @@ _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 
 
 class OutsideRecords:
-    """Recorder of this process's allocations. There is one per process because CUPTI's callbacks are global.
-
-    Attributes:
-        reported_problems: Error messages that have already been shown to the user.
-    """
+    """Recorder of this process's allocations. There is one per process because CUPTI's callbacks are global."""
 
     def __init__(self) -> None:
-        self.reported_problems: set[str] = set()
+        self.reported_problems: set[str] = set()  # messages that the user has already seen
         self._lock = threading.RLock()
         self._forked = False
         self._users = 0
@@ -88,11 +84,7 @@ class OutsideRecords:
         self._users, self._intervals, self._recording, self._thread = 0, [], False, None
 
     def acquire(self) -> None:
-        """Start recording, which ends when `release` has been called as often as `acquire`.
-
-        Raises:
-            CuptiError: Recording cannot be started.
-        """
+        """Start recording unless it is already running; raise `CuptiError` if recording cannot be started."""
         with self._lock:
             self._prepare()
             if not self._users:
@@ -107,7 +99,7 @@ class OutsideRecords:
             self._users += 1
 
     def _start(self) -> None:
-        self._clear()
+        self._live, self._pending = LiveAllocations(), _EMPTY
         self._observers = current().state(ProfilerObservers)
         self._observers.add(self.pause, self.resume)
         self._paused_at = time.perf_counter() if profiling() else None
@@ -129,7 +121,7 @@ class OutsideRecords:
             self._live.add_segment(device, address, nbytes)
 
     def release(self) -> None:
-        """Stop recording if there is no other call of `acquire` without a matching `release`."""
+        """Stop recording if `release` has been called as often as `acquire`."""
         with self._lock:
             self._users = max(self._users - 1, 0)
             if not self._users and self._thread is not None:
@@ -142,7 +134,7 @@ class OutsideRecords:
         atexit.unregister(self.close)
         thread, self._thread = self._thread, None
         self._stop.set()
-        self._clear()
+        self._live, self._pending = LiveAllocations(), _EMPTY
         if self._sources is not None:
             self._sources[1].wake()
         if thread is not None and thread is not threading.current_thread():
@@ -159,10 +151,6 @@ class OutsideRecords:
                 self._prepare()[0].stop()
             with contextlib.suppress(CuptiError):
                 self._collect()
-
-    def _clear(self) -> None:
-        self._live.clear()
-        self._pending = _EMPTY
 
     def close(self) -> None:
         """Stop recording for all users, when the extension is unloaded or the process exits."""
@@ -219,7 +207,7 @@ class OutsideRecords:
         with self._lock:
             if self._paused_at is None and self._users:
                 self._stop_cupti()
-                self._clear()  # frees are not recorded during the pause
+                self._live, self._pending = LiveAllocations(), _EMPTY  # frees are not recorded during the pause
                 self._paused_at = time.perf_counter()
 
     def resume(self) -> None:

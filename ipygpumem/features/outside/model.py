@@ -37,12 +37,9 @@ class LibraryMemory:
 
     Attributes:
         file: Base name of the library's file; empty if unknown.
-        memory: Kind of memory.
         change: ``allocated`` minus ``freed``.
         peak: Maximum of ``change`` during the measurement.
-        allocated: Total size of allocations.
         freed: Total size of frees, including frees of memory that was allocated before the measurement.
-        allocations: Number of allocations.
         pooled: Whether the memory belongs to a CUDA memory pool (cudaMallocAsync), which may retain freed memory.
     """
 

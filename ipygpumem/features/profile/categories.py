@@ -33,18 +33,14 @@ _Version = tuple[int, int]
 
 
 class TensorCategories:
-    """Categories of all versions of all tensors.
-
-    Attributes:
-        assigned: Tensors with a category that applies to all of their versions.
-    """
+    """Categories of all versions of all tensors."""
 
     def __init__(self, flow: DataFlow) -> None:
         self._identities = flow.identities
         self._temporary = {tensor for node in flow.nodes for tensor in node.allocated & node.freed}
         self._by_identity: dict[int, int] = {}
         self._by_version: dict[_Version, int] = {}
-        self.assigned: set[int] = set()
+        self.assigned: set[int] = set()  # tensors whose versions all have the same category
 
     def category_of(self, tensor: int, version: int) -> int:
         """Return the category of a tensor version as an index into `CATEGORIES`."""

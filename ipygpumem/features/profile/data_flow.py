@@ -28,8 +28,6 @@ class DataFlowNode:
         backward: Whether the operator belongs to a backward pass.
         inputs: Tensors that are read or freed, with their versions before the operator.
         outputs: Tensors that are allocated or written, with their versions after the operator.
-        allocated: Tensors that are allocated.
-        freed: Tensors that are freed.
         written: Tensors that are written but neither allocated nor freed, with their versions before the operator.
     """
 
@@ -49,7 +47,6 @@ class DataFlow:
     Attributes:
         identities: PyTorch's ID of each tensor. Storages that exist at different times may have the same ID.
         sizes: Size of each tensor in bytes; None if unknown.
-        devices: Device of each tensor, such as ``cpu`` or ``cuda:0``.
         nodes: Operators in chronological order.
         allocation_times: Timestamp of each profiled allocation, by tensor.
         free_times: Timestamp of each profiled free, by tensor.

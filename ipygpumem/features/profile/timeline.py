@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,6 @@ class CategoryTimeline:
     """The memory usage of one device by category over time.
 
     Attributes:
-        device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
         base: Initial size of each category in bytes, excluding memory that no profiled operator used.
         time: Timestamp of each change in nanoseconds since the Unix epoch.
         source: Category that each change makes smaller; -1 for allocations.
@@ -81,10 +80,10 @@ class CategoryTimeline:
         return 0 if row == 0 else max(int(self.time[row - 1]) - self.start, 0)
 
 
+@dataclass(eq=False)
 class _DeviceChanges:
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, int, int, int, int]] = []  # time, order, source, target and size of each change
-        self.base = np.zeros(len(CATEGORIES), np.int64)
+    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)  # time, order, source, target, size
+    base: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(CATEGORIES), np.int64))
 
 
 def build_timelines(flow: DataFlow) -> tuple[CategoryTimeline, ...]:

@@ -28,7 +28,7 @@ def record(path, fake_gpu, **options):
 def test_lines_add_up_to_the_counter(fake_gpu, tmp_path):
     before = fake_gpu.alloc(5 * MIB)
     report, snapshot = record(tmp_path / "x.pickle", fake_gpu)
-    [peak] = peak_lines(snapshot, report)
+    peak = peak_lines(snapshot, report.devices["cuda:0"])
     assert peak.device == "cuda:0"
     assert peak.allocated == report.devices["cuda:0"].high.allocated == 28 * MIB + 512
     assert sum(line.amount for line in (*peak.lines, peak.rest)) + peak.rounding + peak.pending == peak.allocated
@@ -54,14 +54,14 @@ def test_lines_at_peak_and_lines_that_reach_it(fake_gpu, tmp_path):
 def test_lines_are_unknown_without_stacks(fake_gpu, tmp_path):
     fake_gpu.free(fake_gpu.alloc(MIB))
     report, snapshot = record(tmp_path / "x.pickle", fake_gpu, stacks="none")
-    assert peak_lines(snapshot, report) == ()
+    assert peak_lines(snapshot, report.devices["cuda:0"]) is None
     assert not any(line.known for line in lines_at_peak(snapshot, 0))
 
 
 def test_no_lines_for_bounded_peak(fake_gpu, tmp_path):
     fake_gpu.free(fake_gpu.alloc(50 * MIB))
     report, snapshot = record(tmp_path / "x.pickle", fake_gpu, peaks="untouched")
-    assert peak_lines(snapshot, report) == ()
+    assert peak_lines(snapshot, report.devices["cuda:0"]) is None
 
 
 def test_largest_lines():

@@ -25,7 +25,9 @@ def owner(path=NCCL, device=0, memory="device", *, pooled=False):
 
 def table(live, *rows):
     """Rows of (time, +bytes or -bytes, address, path)."""
-    records = [(time, size > 0, address, abs(size), live.number(owner(path))) for time, size, address, path in rows]
+    records = [
+        (time, size > 0, address, abs(size), live.owner_numbers[owner(path)]) for time, size, address, path in rows
+    ]
     return np.array(records, dtype=np.int64).reshape(-1, COLUMNS)
 
 
@@ -53,7 +55,7 @@ def test_pytorch_segments_are_not_outside():
 
 def test_host_and_managed_memory_is_not_in_totals():
     live, interval = LiveAllocations(), RecordingInterval(0)
-    rows = [(1, 1, 0xA, 8, live.number(owner(memory=memory))) for memory in ("pinned", "managed", "static")]
+    rows = [(1, 1, 0xA, 8, live.owner_numbers[owner(memory=memory)]) for memory in ("pinned", "managed", "static")]
     live.apply(np.array(rows, dtype=np.int64), [interval])
     assert interval.devices == {}
     assert len(interval.owners) == 3
@@ -126,7 +128,7 @@ def test_listed_segments_are_moved_to_pytorch():
 
 def test_several_devices():
     live, interval = LiveAllocations(), RecordingInterval(0)
-    rows = [(1, 1, 0xA, 8, live.number(owner(device=0))), (2, 1, 0xB, 9, live.number(owner(device=1)))]
+    rows = [(1, 1, 0xA, 8, live.owner_numbers[owner(device=0)]), (2, 1, 0xB, 9, live.owner_numbers[owner(device=1)])]
     live.apply(np.array(rows, dtype=np.int64), [interval])
     assert {device: total.change for device, total in interval.devices.items()} == {0: 8, 1: 9}
 
@@ -155,7 +157,7 @@ def test_random_allocations_and_frees(steps):
 
 def test_memory_is_independent_of_number_of_records():
     live, interval = LiveAllocations(), RecordingInterval(0)
-    number = live.number(owner())
+    number = live.owner_numbers[owner()]
     count = 10_000
     batch = np.empty((2 * count, COLUMNS), dtype=np.int64)
     batch[:, 0] = np.arange(2 * count)
