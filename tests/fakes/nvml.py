@@ -26,7 +26,7 @@ from fakes.patches import Patches
 
 MIB = 1 << 20
 HOST_PID = 3_000_000
-"""The offset of the process ids in regime A."""
+"""The offset of the process IDs in regime A."""
 NOT_AVAILABLE = (1 << 64) - 1
 
 
@@ -36,8 +36,8 @@ class FakeNvmlDevice:
 
     Attributes:
         own: Memory of this process in bytes.
-        others: Memory of other compute processes by process id.
-        drawing: Memory of graphics processes by process id.
+        others: Memory of other compute processes by process ID.
+        drawing: Memory of graphics processes by process ID.
     """
 
     uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
@@ -70,7 +70,7 @@ class FakeNvmlDevice:
         return self.total - self.driver_reserved - self.used
 
     def processes(self):  # noqa: PLR0911 (one for each regime)
-        """Return pairs of process id and memory, as visible in this container."""
+        """Return pairs of process ID and memory, as visible in this container."""
         own = [(os.getpid(), self.own)] if self.own else []
         if self.regime == "bare":
             return own + list(self.others.items())

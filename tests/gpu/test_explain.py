@@ -137,7 +137,7 @@ emit(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.
 """
     )
     if values["own"][0] != values["here"]:
-        # in a container with its own process ids, the names of processes are unknown
+        # in a container with its own process IDs, the names of processes are unknown
         assert values["process"][1] == "unknown" and values["process"][3]
         return
     pid, kind, change, event = values["began"]

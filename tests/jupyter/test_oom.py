@@ -8,7 +8,7 @@ import torch
 
 from ipygpumem.snapshot import Snapshot
 
-UNUSED_PID = 9_000_001  # larger than any process id
+UNUSED_PID = 9_000_001  # larger than any process ID
 GPU = "dtype=torch.uint8, device='cuda')"
 STEP = f"def step(n):\n    x = torch.ones(10 << 30, {GPU}\n    y = torch.ones(n << 30, {GPU}\n    return x, y"
 

@@ -99,7 +99,7 @@ def test_no_display_for_short_and_unattended_cells(run):
 
 
 def test_console_gets_only_the_report(run):
-    """jupyter run, jupyter console, qtconsole and ipyparallel send no cell id: the only display is the report."""
+    """jupyter run, jupyter console, qtconsole and ipyparallel send no cell ID: the only display is the report."""
     displays = run("time.sleep(1.3)", cell=None)
     assert displays.kinds == ["display_data"]
     assert displays.texts[0][0].startswith("host memory (RSS)")

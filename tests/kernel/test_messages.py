@@ -121,7 +121,7 @@ def test_reports_of_session(kernel):
 
 
 def test_cell_id_of_front_end(kernel):
-    """JupyterLab and nbclient send the cell id; older kernels do not forward it."""
+    """JupyterLab and nbclient send the cell ID; older kernels do not forward it."""
     client = kernel.client
     content = {"code": "y = 1", "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
     message = client.session.msg("execute_request", content, metadata={"cellId": "abc-123"})

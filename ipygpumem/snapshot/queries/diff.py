@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.queries.groups import Group
 
-# the file name of a cell contains the process id of the kernel
+# the file name of a cell contains the process ID of the kernel
 _KERNEL = re.compile(r"ipykernel_\d+")
 
 
