@@ -132,7 +132,7 @@ class OutsideCollector(Collector):
         changes = {pool.name: pool.change for pool in pools}
         shared = bool(device.after.torch_why)  # PyTorch allocates from CUDA's default pool itself
         libraries = [
-            LibraryMemory(owner.library, owner.file, owner.memory, *astuple(totals), owner.pooled)
+            LibraryMemory(owner.library, owner.file, owner.memory, *astuple(totals), pooled=owner.pooled)
             for owner, totals in interval.owners.items()
             if owner.device == index and owner.library != ALLOCATOR
         ]

@@ -1,4 +1,4 @@
-"""Totals of allocation records by owner: levels and peaks in the order of time, owners of addresses, intervals."""
+"""Totals of allocation records by owner: chronological order, owners of addresses, and intervals."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def owner(path=NCCL, device=0, memory="device", *, pooled=False):
 
 
 def table(live, *rows):
-    """Rows of (time, +bytes or -bytes, address, path)."""
-    records = [
-        (time, size > 0, address, abs(size), live.owner_numbers[owner(path)]) for time, size, address, path in rows
-    ]
+    """Return a table for rows of (time, size, address, path); the size of a free is negative."""
+    numbers = live.owner_numbers
+    records = [(time, size > 0, address, abs(size), numbers[owner(path)]) for time, size, address, path in rows]
     return np.array(records, dtype=np.int64).reshape(-1, COLUMNS)
 
 
@@ -84,7 +83,7 @@ def test_segment_from_before_recording_belongs_to_pytorch():
 
 
 def test_address_reused_before_record_of_its_free():
-    """The call of the new owner started first and waited for the free to finish."""
+    """The new owner's call starts first and waits until the free is completed."""
     live, interval = LiveAllocations(), RecordingInterval(0)
     rows = table(
         live, (1, 100, 0xA, NCCL), (2, 40, 0xA, CUPY), (3, -100, 0xA, ""), (4, -40, 0xA, ""), (5, 1, 0xA, CUBLAS)
@@ -97,7 +96,7 @@ def test_address_reused_before_record_of_its_free():
 
 
 def test_allocation_record_arriving_after_free_record():
-    """The buffer of another thread arrives late, and other libraries reuse the address afterwards."""
+    """The buffer of another thread arrives late, and other libraries then reuse the address."""
     live, interval, later_interval = LiveAllocations(), RecordingInterval(0), RecordingInterval(6)
     live.apply(table(live, (2, 7, 0xB, NCCL), (3, -100, 0xA, "")), [interval])
     live.apply(table(live, (1, 100, 0xA, NCCL), (4, 40, 0xA, CUPY), (5, -40, 0xA, "")), [interval])

@@ -1,4 +1,4 @@
-"""``measure(outside=True)`` on a fake machine: libraries, pools and errors."""
+"""``measure(outside=True)`` with fake devices and libraries: libraries, pools and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cupti(monkeypatch):
 
 @pytest.fixture
 def gpu(fake_gpu):
-    """A GPU with CUDA initialized."""
+    """Return a GPU with an initialized CUDA context."""
     fake_gpu.alloc(MIB)
     return fake_gpu
 

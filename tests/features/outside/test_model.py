@@ -1,4 +1,4 @@
-"""Names of libraries, and their memory, which adds up with the remainder to the change that NVML reports."""
+"""Library names, and memory by library, which together with the rest adds up to the change that NVML reports."""
 
 from __future__ import annotations
 

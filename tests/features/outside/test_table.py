@@ -53,7 +53,7 @@ libmine.so +512.0 MiB +512.0 MiB 512.0 MiB 0.0 MiB 1
 memory pools, from their own counters
 CuPy's pool +256.0 MiB 300.0 MiB now, in use +200.0 MiB
 CUPTI does not record memory of the CUDA context, kernel code and stacks, or memory created with cuMemCreate"""
-"""Without the width of the columns."""
+"""The text of the table with single spaces."""
 
 
 def test_table_rows():
