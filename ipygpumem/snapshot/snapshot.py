@@ -136,7 +136,7 @@ class Snapshot(SnapshotData):
             OptionError: The event does not exist.
         """
         timeline = self.timeline(device)
-        return self._history(timeline.device).at(check_event(event, timeline))
+        return self.history(timeline.device).at(check_event(event, timeline))
 
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None

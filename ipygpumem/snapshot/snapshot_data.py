@@ -106,15 +106,12 @@ class SnapshotData:
         runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
         return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
 
-    def pools_at(self, device: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index in ``pools`` of the pool that each row of the allocations belongs to; -1 if unknown."""
-        return self._history(device).pools(rows)
-
     def clear_caches(self) -> None:
         """Clear the caches, which is required after replacing a table."""
         self._source_lines, self._histories = {}, {}
 
-    def _history(self, device: int) -> SegmentHistory:
+    def history(self, device: int) -> SegmentHistory:
+        """Return the segments of a device with the events that allocated and freed them."""
         if device not in self._histories:
             self._histories[device] = SegmentHistory(self.timelines[device], self.segments, self.blocks)
         return self._histories[device]

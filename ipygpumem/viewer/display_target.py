@@ -38,7 +38,9 @@ def current_target() -> DisplayTarget:
     """Return the target of displays in the current process."""
     ipython = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
-    return DisplayTarget("none", _print) if shell is None else shell_target(shell)
+    if shell is None:
+        return DisplayTarget("none", lambda data, _: print(data["text/plain"]))  # noqa: T201 (the display without IPython)
+    return shell_target(shell)
 
 
 def shell_target(shell: Any) -> DisplayTarget:
@@ -56,8 +58,3 @@ def shell_target(shell: Any) -> DisplayTarget:
     cell, request = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id")
     updates = bool(live and (cell or type(shell).__module__.startswith("google.colab")))
     return DisplayTarget("live" if live else "batch", publish, cell, request, updates)
-
-
-def _print(data: dict[str, Any], metadata: dict[str, Any]) -> None:
-    del metadata
-    print(data["text/plain"])  # noqa: T201 (the display in plain Python)

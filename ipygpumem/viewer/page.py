@@ -113,5 +113,4 @@ def _data_element(page_data: PageData) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape text for an element or attribute. Unpaired surrogates become question marks."""
-    return html.escape(text.encode("utf-8", "replace").decode())
+    return html.escape(text.encode("utf-8", "replace").decode())  # unpaired surrogates become question marks

@@ -82,8 +82,6 @@ def _has_many_live(timeline: Timeline) -> bool:
 
 
 class _SnapshotPlot:
-    """The static image of one device."""
-
     def __init__(self, snapshot: Snapshot, timeline: Timeline) -> None:
         self.snapshot, self.timeline = snapshot, timeline
         self.colors = line_colors(snapshot, timeline)

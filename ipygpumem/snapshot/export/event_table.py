@@ -106,8 +106,7 @@ def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], 
 
 
 def _valid_utf8(text: str) -> str:
-    """Replace lone surrogates, which cannot be encoded."""
-    return text.encode("utf-8", "replace").decode()
+    return text.encode("utf-8", "replace").decode()  # lone surrogates cannot be encoded
 
 
 def _safe_text(text: str) -> str:

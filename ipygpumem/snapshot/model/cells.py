@@ -54,7 +54,6 @@ class RecorderMetadata:
 
     Attributes:
         version: Version of ipygpumem that wrote the file, or None if another program did.
-        host: Host name.
         cells: Executed cells, ordered by start.
         numbers: Execution counts of cells that ran before the recording, by file name.
         dropped: Number of allocations dropped from the ring buffer, by device; None if unknown.
@@ -143,7 +142,6 @@ class CellLookup:
         return np.append(numbers, -1)[self._intervals[file].at(times)]
 
     def _stack_files(self, stack: int) -> list[str]:
-        """Return the files in a stack, outermost first."""
         if stack not in self._files:
             frames = self._stacks.stack(stack)
             self._files[stack] = list(dict.fromkeys(frame.file for frame in reversed(frames)))

@@ -70,7 +70,6 @@ class Timeline:
     """Events and allocations of one device.
 
     Attributes:
-        trace: Events.
         allocations: Allocations that occur in the events or that are alive at the end.
         gaps: Counts of missing and contradictory events.
         end_rounded: Total rounded size of the blocks in use at the end; None for a file without segments.

@@ -36,9 +36,6 @@ class Churn(PlainData):
     """Totals for a group of allocations in a window.
 
     Attributes:
-        label: Name of the group, such as a line of code.
-        count: Number of allocations.
-        bytes: Total requested size.
         byte_seconds: Sum of the sizes times the lifetimes in the window; None if the events have no timestamps.
         median_us: Median lifetime of the allocations freed in the window; None if unknown.
     """
@@ -81,7 +78,6 @@ class RegionRepetition(PlainData):
     """One repetition of an annotated region.
 
     Attributes:
-        name: Name of the region.
         repetition: Index of the repetition, starting at 0.
         first: Last event before the region.
         last: Last event in the region.

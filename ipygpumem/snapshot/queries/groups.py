@@ -118,7 +118,6 @@ def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints
 
 
 def _or_without_frame(codes: Ints, describe: Callable[[int], dict[str, Any]]) -> Grouping:
-    """Return a grouping that describes keys of `_WITHOUT_FRAME` by their values, and other codes with ``describe``."""
     return codes, lambda code: describe(code) if code >= 0 else {"label": _WITHOUT_FRAME[code]}
 
 
@@ -196,7 +195,7 @@ def _by_cell(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
 def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     pools = np.append(timeline.trace.pool, -1)[timeline.allocations.start[rows]].astype(np.int64)
     unknown = np.flatnonzero(pools < 0)
-    pools[unknown] = snapshot.pools_at(timeline.device, rows[unknown])
+    pools[unknown] = snapshot.history(timeline.device).pools(rows[unknown])
     names = ["default pool" if pool == (0, 0) else f"private pool {pool}" for pool in snapshot.pools]
     return _named(pools, names, UNKNOWN)
 

@@ -70,7 +70,7 @@ class EntryRun:
     """Adjacent entries in a list.
 
     Attributes:
-        entries: Batch that contains the entries.
+        entries: Batch of which these entries are a part.
         first: Index of the first entry in the batch.
         stop: Index after the last entry in the batch.
         memo_index: Memo index of the first object in the entries.
@@ -116,7 +116,6 @@ def _openings(data: bytes, chunk: int) -> Ints:
 
 
 def _reference(index: int) -> bytes:
-    """Return the opcode and operand that refer to a memo entry."""
     return bytes([op.BINGET, index]) if index < 1 << 8 else bytes([op.LONG_BINGET]) + index.to_bytes(4, "little")
 
 

@@ -53,10 +53,6 @@ class ReadLimits:
     depth: int = 100
     devices: int = 1024
 
-    def decompressed(self, compressed: int) -> int:
-        """Return the maximum decompressed size of a file of ``compressed`` bytes."""
-        return min(self.size, max(8 * MIB, self.ratio * compressed))
-
     @staticmethod
     def objects(length: int) -> int:
         """Return the maximum number of lists, dicts, tuples and strings in a file of ``length`` bytes."""
@@ -127,7 +123,7 @@ def _decompress(raw: bytes, limits: ReadLimits) -> bytes:
         decompress = _decompress_gz
     else:
         return raw
-    remaining = limit = limits.decompressed(len(raw))
+    remaining = limit = min(limits.size, max(8 * MIB, limits.ratio * len(raw)))
     parts = []
     try:
         for part in decompress(raw):

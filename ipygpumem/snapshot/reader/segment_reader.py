@@ -90,15 +90,13 @@ def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int
 
 
 def _request(block: dict[str, Any], where: str) -> tuple[int | None, Any]:
-    """Return the requested size and the frames of a block, which torch up to 2.0 stored in the block's ``history``."""
-    size, frames = block.get("requested_size"), block.get("frames")
+    """Return a tuple of a block's requested size and frames, which torch up to 2.0 stored in its ``history``."""
+    size, frames, key = block.get("requested_size"), block.get("frames"), "requested_size"
     history = block.get("history")
     if history and "requested_size" not in block:
         last = mapping(sequence(history, f"{where}: history")[0], f"{where}: history[0]")
-        size, frames, where = last.get("real_size"), last.get("frames"), f"{where}: real_size"
-    else:
-        where = f"{where}: requested_size"
-    return None if size is None else integer(size, where, 0, MAX_BLOCK), frames
+        size, frames, key = last.get("real_size"), last.get("frames"), "real_size"
+    return None if size is None else integer(size, f"{where}: {key}", 0, MAX_BLOCK), frames
 
 
 def _stack(frames: Any, where: str, tables: TableBuilder) -> int:
