@@ -35,7 +35,7 @@ _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
 class LinesCollector(RecordedSectionCollector):
-    """Collector of memory usage by line of the measured code, of additional functions, or of all notebook functions."""
+    """Collector of memory usage by line in the measured code and in additional functions."""
 
     section = "lines"
 
@@ -82,7 +82,7 @@ def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> d
 
 
 def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], source: SourceCode) -> list[SourceRegion]:
-    """Return the functions (for lines outside functions, the cells) that contain the lines and are not listed yet."""
+    """Return the unlisted functions that contain the lines, and the cells that contain lines outside functions."""
     whole_cells = {region.file for region in listed if not region.name}
     lines_by_file: dict[str, list[int]] = {}
     for file, number in lines:

@@ -53,7 +53,7 @@ class DeviceLines(PlainData):
         end_requested: Requested memory at the end, including freed blocks that are waiting for a stream.
         end_rounding: Memory added by rounding sizes up.
         end_pending: Size of freed blocks that are waiting for a stream, as a negative number.
-        end_allocated: The allocator's counter of allocated memory, which is the total of the three values above.
+        end_allocated: The allocator's counter of allocated memory, which is the total of the other values at the end.
         peak_requested: As ``end_requested``, but at the peak.
         peak_rounding: As ``end_rounding``, but at the peak; None if only an upper bound of the peak is known.
         peak_pending: As ``end_pending``, but at the peak; None if only an upper bound of the peak is known.
@@ -96,7 +96,7 @@ class AllocationSite:
 
     @property
     def known(self) -> bool:
-        """Whether the label names a line."""
+        """Whether the line is known."""
         return not self.label.startswith("(")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import astuple, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import CuptiError
@@ -132,7 +132,7 @@ class OutsideCollector(Collector):
         changes = {pool.name: pool.change for pool in pools}
         shared = bool(device.after.torch_why)  # PyTorch allocates from CUDA's default pool itself
         libraries = [
-            LibraryMemory(owner.library, owner.file, owner.memory, *astuple(totals), pooled=owner.pooled)
+            LibraryMemory(owner.library, owner.file, owner.memory, **asdict(totals), pooled=owner.pooled)
             for owner, totals in interval.owners.items()
             if owner.device == index and owner.library != ALLOCATOR
         ]

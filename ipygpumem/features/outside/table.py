@@ -34,7 +34,7 @@ def with_outside(tables: list[Table], report: Report) -> list[Table]:
 
 
 def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
-    """Return a table of the changes in a device's memory outside PyTorch by library, and in other memory."""
+    """Return a table of changes in memory outside PyTorch by library, followed by managed and pinned memory."""
     exact = outside.grade.trust == "exact"
     on_device = [library for library in outside.libraries if library.memory not in _SEPARATE]
     rows = [_library_row(library) for library in on_device if _is_visible(library)]
