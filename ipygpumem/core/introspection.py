@@ -211,9 +211,6 @@ def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] |
     return next((frame for frame in frames if not is_library_file(frame[0])), frames[0] if frames else None)
 
 
-# The garbage collector
-
-
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
     """Pause the garbage collector, which would otherwise traverse millions of new containers repeatedly."""

@@ -136,10 +136,8 @@ class AllocatedBlocks:
     def block(self, device: str, address: int) -> Block | None:
         """Return the block that contains an address, or None."""
         i = bisect.bisect_right(self.positions, (device, address)) - 1
-        if i < 0:
-            return None
-        block = self.blocks[i]
-        return block if block.device == device and address < block.address + block.size else None
+        block = self.blocks[i] if i >= 0 else None
+        return block if block and block.device == device and address < block.address + block.size else None
 
     def contains(self, device: str, address: int) -> bool:
         """Return whether an address lies within one of PyTorch's segments, in an allocated or a free block."""

@@ -26,12 +26,6 @@ def _total() -> int:
     return int(psutil.virtual_memory().total)
 
 
-def _available() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
 def process_start(pid: int) -> str:
     """Return the start time of a process as an opaque string, empty if unknown.
 
@@ -49,8 +43,11 @@ def process_start(pid: int) -> str:
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
     """Return the memory usage of this process. ``available`` adds the available host memory, which takes 50 us."""
+    import psutil
+
     rss, peak = _linux_memory() or _portable_memory()
-    return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=_available() if available else None)
+    unused = int(psutil.virtual_memory().available) if available else None
+    return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=unused)
 
 
 def _linux_memory() -> tuple[int, int] | None:

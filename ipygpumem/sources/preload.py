@@ -44,13 +44,9 @@ def _operations(torch: Any, device: Any) -> dict[str, Callable[[], Any]]:
     def square(dtype: Any) -> Any:
         return torch.full((_SIZE, _SIZE), 0.5, dtype=dtype, device=device)
 
-    def multiply(dtype: Any) -> Any:
-        matrix = square(dtype)
-        return matrix @ matrix
-
     return {
-        "matmul float32": lambda: multiply(torch.float32),
-        "matmul bfloat16": lambda: multiply(torch.bfloat16),
+        "matmul float32": lambda: square(torch.float32) @ square(torch.float32),
+        "matmul bfloat16": lambda: square(torch.bfloat16) @ square(torch.bfloat16),
         "softmax": lambda: torch.softmax(square(torch.float32), dim=-1),
         "layer norm": lambda: torch.nn.functional.layer_norm(square(torch.float32), (_SIZE,)),
         "sum": lambda: square(torch.float32).sum().item(),

@@ -1,4 +1,4 @@
-"""The memory breakdown adds up in every reading and every report, regardless of which values are known."""
+"""Tests that the memory breakdown adds up in every reading and report, regardless of which values are known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCES = ["NVML memory info v2", "NVML memory info v1", "cudaMemGetInfo", None]
 
 @st.composite
 def readings(draw, name="cuda:0"):
-    """Readings with and without the allocator's counters, of any source, with and without our NVML entry."""
+    """Generate readings from any source, with or without allocator counters and the NVML entry of this process."""
     allocator = dict.fromkeys(("allocated", "reserved", "active", "requested"))
     if draw(st.booleans()):
         allocated, pending, cached = draw(sizes), draw(sizes), draw(sizes)
@@ -138,7 +138,7 @@ def test_baseline_taken_after_cuda_had_started():
 
 
 def test_baseline_of_another_mode_is_not_subtracted():
-    """Attribution by process was lost after the baseline: the memory of all processes minus ours has no meaning."""
+    """The value at the baseline excludes other processes, but the value now includes them."""
     start = DeviceReading("cuda:0", context=True, allocated=0, reserved=0, active=0, process=700, mode="process")
     end = replace(start, process=None, mode="device", used=9000, source=SOURCES[0], driver_reserved=0)
     base = Baseline(Reading(0.0, {"cuda:0": start}, HostReading()), "cuda:0", "H200", context=600, kernels=100)

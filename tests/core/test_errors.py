@@ -1,4 +1,4 @@
-"""Exceptions."""
+"""Tests of the exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of paths, and files that are written atomically."""
+"""Tests of path checks and of files that are written atomically."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_path_as_bytes(tmp_path):
 
 
 def test_no_permission(tmp_path):
-    """The script runs as another user, because root can write everywhere."""
+    """Run a script as another user, because root can write everywhere."""
     closed, locked = tmp_path / "closed", tmp_path / "locked.pickle"
     closed.mkdir()
     locked.write_text("old")

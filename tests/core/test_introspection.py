@@ -1,4 +1,4 @@
-"""Choice and label of the stack frame that a table shows."""
+"""Tests of the choice and format of the stack frame that a table shows."""
 
 from __future__ import annotations
 

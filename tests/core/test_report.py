@@ -1,4 +1,4 @@
-"""Figures and grades of a report."""
+"""Tests of the values and grades of a report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report(after, high=None, before=START):
     return DeviceReport(before, dataclasses.replace(before, **after), high)
 
 
-def test_figures_are_changes_in_bytes():
+def test_values_are_changes_in_bytes():
     result = report(
         {"allocated": 150 * MIB, "active": 155 * MIB, "reserved": 200 * MIB, "process": 1000 * MIB, "used": 2300 * MIB},
         Peak(180 * MIB, 200 * MIB, 180 * MIB, 179 * MIB),
@@ -133,7 +133,7 @@ def test_dataclasses_are_frozen_and_slotted():
             setattr(facts, dataclasses.fields(facts)[0].name, None)
 
 
-def test_equal_figures_are_one_object():
+def test_equal_values_are_one_object():
     before = dataclasses.replace(START, used=int("123456789012"))
     after = dataclasses.replace(START, used=int("123456789012"), allocated=5)
     result = shared(before, after)
@@ -155,7 +155,7 @@ def test_host_peak_is_exact_if_it_was_reached_during_the_measurement():
 
 
 @given(*[st.integers(0, 1 << 40)] * 4)
-def test_host_peak_is_at_least_each_level(rss, peak, rss_after, peak_after):
+def test_host_peak_is_at_least_the_usage_at_both_times(rss, peak, rss_after, peak_after):
     result = host((rss, peak), (rss_after, max(peak, peak_after)))
     assert result.peak >= max(0, result.held)
 

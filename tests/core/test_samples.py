@@ -1,4 +1,4 @@
-"""The lower bound of the peak outside PyTorch: never too high, and exact if PyTorch allocates nothing."""
+"""Tests that the lower bound on the peak outside PyTorch is never too high, and exact if PyTorch allocates nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_memory_that_pytorch_may_have_reserved_is_subtracted():
     assert highest_outside(before(), before(), samples, lambda *_: None) is None
 
 
-def test_no_peak_above_the_level_at_the_end():
+def test_no_peak_above_the_usage_at_the_end():
     grown = before(process=2006 * MIB, used=2700 * MIB)
     assert highest_outside(before(), grown, [sample(0.1, 2700)], lambda *_: 120 * MIB) is None
     noise = 1500 + NOISE // MIB
@@ -66,7 +66,7 @@ CHANGES = st.lists(
 
 @given(CHANGES, st.lists(st.floats(0, 3), max_size=40), st.lists(st.floats(0, 3), max_size=6))
 def test_bound_is_never_too_high(changes, sample_times, reading_times):
-    """Arbitrary changes of both levels, samples and counter readings at arbitrary times, and every kind of bound."""
+    """Memory usage changes arbitrarily, samples and counters are read at arbitrary times, with every kind of bound."""
     clock, levels, allocated = 0.0, {"torch": 120, "outside": 686}, 120
     timeline, trace = [(-1.0, 120, 686, 120)], []
     for owner, target, pause in changes:

@@ -1,4 +1,4 @@
-"""Conversion of reports to plain data and back."""
+"""Tests of the conversion of reports to JSON-serializable data and back."""
 
 from __future__ import annotations
 

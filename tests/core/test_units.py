@@ -1,4 +1,4 @@
-"""Sizes and durations as text."""
+"""Tests of formatted sizes, counts and durations, and of parsed sizes."""
 
 from __future__ import annotations
 

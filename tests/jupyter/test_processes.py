@@ -1,4 +1,4 @@
-"""Other processes in a notebook: in a cell's report, %gpumem, the out-of-memory panel and %gpumem processes."""
+"""Tests of other processes in a cell's report, %gpumem, the out-of-memory panel and %gpumem processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of other kernels, which are started by jupyter_client."""
+"""Tests of the names of other kernels, which are started with jupyter_client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("ipykernel")
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """A real kernel, with the session name that a Jupyter server sets."""
+    """Start a real kernel with the session name that a Jupyter server would set."""
     from jupyter_client.manager import KernelManager
 
     monkeypatch.setattr(processes, "_may_be_nested", lambda: False)

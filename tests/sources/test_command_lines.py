@@ -1,4 +1,4 @@
-"""Command lines are shown without secrets, and plain arguments unchanged."""
+"""Tests that command lines are shown without secrets, but with plain arguments unchanged."""
 
 from __future__ import annotations
 

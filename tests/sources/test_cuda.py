@@ -1,4 +1,4 @@
-"""The CUDA runtime is called through ctypes in the library that is already loaded."""
+"""Tests that the CUDA runtime that is already loaded is called with ctypes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZE = 34 << 20
 
 
 class Runtime:
-    """A stand-in for ctypes.CDLL with the C signatures of libcudart."""
+    """Replacement for ctypes.CDLL with the C signatures of libcudart."""
 
     def __init__(self):
         self.held, self.error, self.cleared, self.modes = {}, 0, 0, [0]

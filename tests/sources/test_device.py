@@ -1,4 +1,4 @@
-"""How this process's NVML entry is found by a test allocation, in every regime of drivers and containers."""
+"""Tests that a test allocation finds the NVML entry of this process with all kinds of drivers and containers."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_pid_is_used_without_cuda_runtime(fake_gpu, monkeypatch):
     assert device.why == "NVML entry found by process ID (the test allocation outside PyTorch failed)"
 
 
-def test_unchanged_device_is_not_our_entry(make_gpu):
+def test_unchanged_device_is_another_device(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a", regime="hidden"), FakeNvmlDevice(uuid="GPU-b")])
     # a virtualization layer in which NVML lists the devices in another order than CUDA
     gpu[0].nvml_device, gpu[1].nvml_device = gpu[1].nvml_device, gpu[0].nvml_device
@@ -296,7 +296,7 @@ def test_failed_kernel_before_first_reading(fake_gpu):
 
 
 def _accompany(gpu, monkeypatch, *processes):
-    """Let another process allocate and free the same amount as each test allocation."""
+    """Make another process allocate and free the same amount of memory during each test allocation."""
     malloc, free, pending, moved = gpu.malloc, gpu.raw_free, list(processes), []
 
     def cuda_malloc(size):

@@ -1,4 +1,4 @@
-"""Readings of all devices, device names, and readings that change while they are made."""
+"""Tests of device names, and of readings of all devices, even if values change during a reading."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_pids_in_all_namespaces(monkeypatch, tmp_path):
 
 
 def test_reused_file_descriptor_is_not_read(tmp_path):
-    """A program that closes all descriptors may open another file with the number of ours."""
+    """After closing all descriptors, a program may open another file that has the same descriptor."""
     read_host()
     descriptor = host._status(os.getpid())
     file = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)

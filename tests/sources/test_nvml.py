@@ -1,4 +1,4 @@
-"""NVML through the real pynvml and a fake library."""
+"""Tests of NVML queries with the real pynvml and a fake library."""
 
 from __future__ import annotations
 

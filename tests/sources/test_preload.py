@@ -36,7 +36,7 @@ def test_user_modes_are_unchanged_and_have_no_effect(fake_gpu):
     assert calls == []
 
 
-def test_failed_steps_are_returned(fake_gpu, monkeypatch):
+def test_failed_operations_are_returned(fake_gpu, monkeypatch):
     torch.cuda.init()
     monkeypatch.setattr(torch, "softmax", _fail)
     assert run_first_kernels(torch, 0) == "softmax (no kernel image is available)"

@@ -1,4 +1,4 @@
-"""Facts about real processes, and when processes are not looked up."""
+"""Tests of the details shown for real processes, and of the cases in which processes are not looked up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLEEP = "import time; time.sleep(60)"
 
 @pytest.fixture
 def start(monkeypatch):
-    """Start real processes without Jupyter's environment variables."""
+    """Return a function that starts processes without Jupyter's environment variables."""
     processes = []
     for name in ("JPY_SESSION_NAME", "JPY_PARENT_PID", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -60,7 +60,7 @@ def nested(monkeypatch):
 
 @pytest.fixture
 def other_user(monkeypatch):
-    """All processes except this process belong to another user."""
+    """Make all processes except this process belong to another user."""
     mine = os.getpid()
     monkeypatch.setattr(process_names, "_has_same_user", lambda process: process.pid == mine)
 
@@ -114,7 +114,7 @@ def test_hidden_parent(start, outermost, monkeypatch):
 
 @pytest.fixture
 def unrelated(monkeypatch):
-    """Children of this process count as unrelated."""
+    """Make children of this process count as unrelated."""
     monkeypatch.setattr(process_names, "_is_descendant", lambda process: False)
 
 

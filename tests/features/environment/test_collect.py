@@ -1,4 +1,4 @@
-"""The facts of ``ipygpumem env`` on machines with and without a GPU."""
+"""Tests of the values shown by ``ipygpumem env`` on machines with and without a GPU."""
 
 from fakes.builds import NO_GPU
 from ipygpumem.features.environment.collect import environment, environment_lines

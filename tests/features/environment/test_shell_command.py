@@ -1,4 +1,4 @@
-"""``ipygpumem env`` and ``ipygpumem demo``."""
+"""Tests of ``ipygpumem env`` and ``ipygpumem demo``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes on each device, with and without complete information from NVML."""
+"""Tests of the list of processes on each device, with and without complete information from NVML."""
 
 from __future__ import annotations
 

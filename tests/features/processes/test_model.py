@@ -1,4 +1,4 @@
-"""Labels of other processes, and their changes, which add up to the device's."""
+"""Tests of the labels of other processes, and of their changes, which add up to the device's change."""
 
 from __future__ import annotations
 

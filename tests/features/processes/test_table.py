@@ -1,4 +1,4 @@
-"""Other processes in sentences, as rows of a device's table, and in a table of all processes."""
+"""Tests of other processes in sentences, as rows of a device's table, and in a table of all processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two native functions that CUPTI calls."""
+"""Tests of the two native callbacks that CUPTI invokes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The binary layout of CUPTI records, and errors of CUPTI."""
+"""Tests of the binary layout of CUPTI records and of CUPTI errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite")
 
 
 def filled(library):
-    """Return address and size of a buffer with the library's records."""
+    """Return the address and size of a buffer with the library's records."""
     pool = ActivityBuffers.pool()
     library.cuptiActivityFlushAll(ctypes.c_uint32(1))
     ((address, valid),) = pool.completed()
