@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 
@@ -83,3 +84,26 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def write_file(target: Path, data: bytes) -> Path:
+    """Write a file atomically and return its path. Raise `OptionError` if the file cannot be written."""
+    try:
+        with replacing(target) as temporary:
+            temporary.write_bytes(data)
+    except OSError as error:
+        raise OptionError(f"{target} was not written: {error.strerror or error}") from error
+    return target
+
+
+def open_regular_file(path: str) -> IO[bytes]:
+    """Open a regular file for reading in binary mode. Raise `OSError` for a pipe or device, which may never end."""
+    file = open(path, "rb", opener=_open_without_blocking)  # noqa: SIM115 (the caller closes it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file; pipes and devices cannot be read")
+    return file
+
+
+def _open_without_blocking(path: str, flags: int) -> int:  # opening a pipe would otherwise block until it has a writer
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

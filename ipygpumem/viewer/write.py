@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, replacing
+from ipygpumem.core.files import check_path, write_file
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.redaction import align_start_times, shareable
 from ipygpumem.viewer.page import PageData, check_snapshot_count, page
@@ -46,16 +46,6 @@ def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | 
     """Write a static image of a snapshot. Errors are those of `Snapshot.to_png`."""
     target = check_path(path, "image", "snapshot.png")
     return write_file(target, static_image(snapshot, device).png)
-
-
-def write_file(target: Path, data: bytes) -> Path:
-    """Write a file atomically and return its path. Raise `OptionError` if the file cannot be written."""
-    try:
-        with replacing(target) as temporary:
-            temporary.write_bytes(data)
-    except OSError as error:
-        raise OptionError(f"{target} was not written: {error.strerror or error}") from error
-    return target
 
 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:

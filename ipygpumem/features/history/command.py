@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, ReportError
-from ipygpumem.core.files import check_ending, check_path
+from ipygpumem.core.files import check_ending, check_path, write_file
 from ipygpumem.core.serialization import plain
 from ipygpumem.core.tables import text_tables
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, positive
@@ -65,20 +65,22 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = re
         check_ending(arguments.plot, "plot", ".png")
     status = 0
     for number, name in enumerate(arguments.files):
-        rows = _read(name, read)
-        if rows is None or rows.faults:
+        try:
+            rows = _read(name, read)
+        except ReportError as error:
+            print_error(error)
             status = BAD_FILE
-        if rows is None:
             continue
+        if rows.faults:
+            status = BAD_FILE
         selected = select_devices(rows.rows, devices)
         if arguments.json:
             print_json({"file": name, "rows": plain(selected)})
         elif arguments.plot is not None:
             from ipygpumem.features.history.plot import history_plot
-            from ipygpumem.viewer.write import write_file
 
             image = history_plot(selected, rows.name)
-            write_file(check_path(arguments.plot, "plot", "history.png"), image.png)
+            write_file(check_path(arguments.plot), image.png)
             print_lines(f"{arguments.plot}: {image.text}")
         elif not selected and rows.name.endswith(".ipynb"):
             print_lines(f"{rows.name}: no output contains measurements; run the notebook with %load_ext ipygpumem")
@@ -87,13 +89,9 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = re
     return status
 
 
-def _read(name: str, read: Callable[[str], ReportRows] = read_rows) -> ReportRows | None:
-    try:
-        with progress(f"reading {name}"):
-            rows = read(name)
-    except ReportError as error:
-        print_error(error)
-        return None
+def _read(name: str, read: Callable[[str], ReportRows] = read_rows) -> ReportRows:
+    with progress(f"reading {name}"):
+        rows = read(name)
     print_skipped(rows.faults)
     return rows
 
@@ -109,8 +107,6 @@ def _compare_magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 def _compare_shell(arguments: argparse.Namespace) -> int:
     before, after = _read(arguments.before), _read(arguments.after)
-    if before is None or after is None:
-        return BAD_FILE
     pairs, skipped = pair_rows(before.rows, after.rows)
     if arguments.json:
         print_json({"a": arguments.before, "b": arguments.after, "cells": [_pair_to_dict(pair) for pair in pairs]})

@@ -23,12 +23,9 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """Rows for the same code and device in two runs.
+    """Rows of the same code and device ``before`` and ``after``, that is, in the first and in the second of two runs.
 
-    Attributes:
-        row: Row of the second run, or that of the first run if the second run does not contain the code.
-        before: Row of the first run; None if that run does not contain the code.
-        after: Row of the second run; None if that run does not contain the code.
+    A row is None if the run does not contain the code. ``row`` is the latest row that is not None.
     """
 
     row: ReportRow
@@ -60,14 +57,11 @@ def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[
 
 
 def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int]:
-    """Return the rows of each cell's last run by cell, device and position, together with the number of skipped runs.
-
-    Another kernel has continued the log where the In numbers start again.
-    """
+    """Return each cell's last run as rows by cell, device and position, together with the number of skipped runs."""
     runs, kernel, next_number = [], 0, math.inf
     for row in reversed(rows):  # reports of code inside a cell precede the report of the cell
         if row.cell is not None:
-            kernel -= row.cell > next_number
+            kernel -= row.cell > next_number  # another kernel has continued the log
             next_number = row.cell
         cell = row.cell_id if by_id and row.cell_id else row.cell
         runs.append((cell, (kernel, row.cell), row))
@@ -84,10 +78,7 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
 
 
 def last_run(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
-    """Describe the previous run of a cell if a value differs by at least ``threshold`` bytes or ``always`` is true.
-
-    Return None otherwise, or if the runs used different devices.
-    """
+    """Describe a cell's previous run if a value differs by at least ``threshold`` bytes or ``always`` is true."""
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
     parts = []

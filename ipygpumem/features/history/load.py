@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import ReportError, first_line
+from ipygpumem.core.files import open_regular_file
 from ipygpumem.core.report import Report, code_label
 from ipygpumem.core.serialization import SCHEMA, check_schema, mapping, printable
 from ipygpumem.core.units import size
@@ -53,13 +53,13 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
     `ReportError`.
     """
     name = printable(os.fsdecode(path))
-    with open_regular_file(path) as file:
+    with open_file(path) as file:
         is_list = file.peek(_PEEK_BYTES).lstrip()[:1] == b"["  # type: ignore[attr-defined]
         for count, (position, text) in enumerate(_list_items(file, name) if is_list else _lines(file, name)):
             if count == _MAX_REPORTS:
                 raise ReportError(f"{name}: more than {_MAX_REPORTS:,} reports")
             try:
-                data = parse_json(text) if isinstance(text, bytes) else text
+                data = _parse_json(text) if isinstance(text, bytes) else text
                 check_schema(mapping(data, ""), SCHEMA)
                 report = Report.from_dict(data)
             except ReportError as error:
@@ -81,16 +81,21 @@ def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
 
 def _list_items(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
     try:
-        items = parse_json(file.read(_MAX_JSON_BYTES + 1))
+        items = read_json(file, _MAX_JSON_BYTES)
     except ReportError as error:
         raise ReportError(f"{name}: {error}") from None
     yield from ((f"report {number}", item) for number, item in enumerate(items, 1))
 
 
-def parse_json(text: bytes) -> Any:
-    """Parse JSON; raise `ReportError` if it is invalid, contains NaN or infinity, or exceeds `_MAX_JSON_BYTES`."""
-    if len(text) > _MAX_JSON_BYTES:
-        raise ReportError(f"the file is larger than {size(_MAX_JSON_BYTES)}")
+def read_json(file: IO[bytes], limit: int) -> Any:
+    """Read a JSON value; raise `ReportError` if it is invalid, contains NaN or infinity, or exceeds ``limit`` bytes."""
+    text = file.read(limit + 1)
+    if len(text) > limit:
+        raise ReportError(f"the file is larger than {size(limit)}")
+    return _parse_json(text)
+
+
+def _parse_json(text: bytes) -> Any:
     try:
         return json.loads(text.decode("utf-8-sig").rstrip(), parse_constant=_reject_constant)
     except UnicodeDecodeError:
@@ -108,29 +113,21 @@ def _reject_constant(constant: str) -> NoReturn:
     raise ReportError(f"invalid JSON: {constant} is not allowed")
 
 
-def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
+def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
     """Open a regular file for reading in binary mode; raise `ReportError` if that is not possible."""
     text = os.fsdecode(path)
     name = printable(text)
     try:
-        file = open(os.path.expanduser(text), "rb", opener=_open_nonblocking)  # noqa: SIM115, PTH111 (Path raises for an unknown user)
+        return open_regular_file(os.path.expanduser(text))  # noqa: PTH111 (Path raises for an unknown user)
     except OSError as error:
         raise ReportError(f"{name}: {error.strerror or 'cannot be read'}") from None
     except ValueError:
         raise ReportError(f"{name}: not a valid file name") from None
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise ReportError(f"{name}: not a regular file; pipes and devices cannot be read")
-    return file
-
-
-def _open_nonblocking(path: str, flags: int) -> int:  # opening a pipe would block until it has a writer
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def starts_with_report(path: Path) -> bool:
     """Return whether a file is empty or its first line looks like a report."""
-    with open_regular_file(path) as file:
+    with open_file(path) as file:
         line = file.readline(_PEEK_BYTES).lstrip()
     return not line or (line.startswith(b'{"schema": ') and b'"code": ' in line)
 
@@ -149,7 +146,7 @@ def read_rows(path: str | os.PathLike[str]) -> ReportRows:
 def _is_notebook(path: str | os.PathLike[str]) -> bool:
     if os.fsdecode(path).lower().endswith(".ipynb"):
         return True
-    with open_regular_file(path) as file:
+    with open_file(path) as file:
         start = file.read(_PEEK_BYTES).split()
     return start[:2] == [b"{", b'"cells":']
 
@@ -158,12 +155,11 @@ def read_notebook(path: str | os.PathLike[str]) -> ReportRows:
     """Read the measurements from the output metadata of an executed notebook."""
     faults: list[str] = []
     name = printable(os.fsdecode(path))
-    with open_regular_file(path) as file:
-        text = file.read(_MAX_JSON_BYTES + 1)
-    try:
-        rows = list(_notebook_rows(parse_json(text), faults))
-    except ReportError as error:
-        raise ReportError(f"{name}: {error}") from None
+    with open_file(path) as file:
+        try:
+            rows = list(_notebook_rows(read_json(file, _MAX_JSON_BYTES), faults))
+        except ReportError as error:
+            raise ReportError(f"{name}: {error}") from None
     return ReportRows(_file_name(path), rows, tuple(f"{name}: {fault}" for fault in faults))
 
 

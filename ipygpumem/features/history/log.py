@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.units import many
+from ipygpumem.features.commands.output import print_error
 from ipygpumem.features.history.load import starts_with_report
 
 if TYPE_CHECKING:
@@ -22,10 +22,9 @@ _MAX_UNWRITTEN = 1000
 
 
 class ReportLog:
-    """A log file to which reports are appended. Several processes can append to the same file.
+    """A log file to which several processes can append reports.
 
-    Raises:
-        OptionError: The file cannot be written or contains data other than reports.
+    Raises `OptionError` if the file cannot be written or contains data other than reports.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -51,17 +50,16 @@ class ReportLog:
             reason = error.strerror or str(error)
             if reason != self._last_error:
                 self._last_error = reason
-                _warn(f"cannot write the log {self.path}: {reason}; reports are kept until the log is writable")
+                message = f"cannot write the log {self.path}: {reason}; reports are kept until the log is writable"
+                print_error(OptionError(message))
             return
         if self._dropped:
-            _warn(f"the log {self.path} lacks {many(self._dropped, 'report')} because it was not writable for too long")
+            dropped = many(self._dropped, "report")
+            print_error(OptionError(f"the log {self.path} lacks {dropped} because it was not writable for too long"))
         self._unwritten.clear()
         self._last_error, self._dropped = "", 0
 
 
-def _warn(text: str) -> None:
-    if sys.stderr is not None:
-        print(f"ipygpumem: {text}", file=sys.stderr)  # noqa: T201 (missing reports must be visible)
 
 
 def _append(path: Path, data: bytes) -> None:

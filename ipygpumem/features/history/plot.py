@@ -31,8 +31,7 @@ _USAGE = {
     "allocated": ("#3b82f6", "tensors"),
     "cache": ("#93c5fd", "PyTorch's cache"),
 }
-"""Colors and labels of row fields, from bottom to top. Tensors are drawn above the memory of other processes and memory
-outside PyTorch, so that their peak shows how close the device was to its capacity."""
+"""Colors and labels of fields from bottom to top. In this order, the peak shows how much of the capacity was left."""
 _HOST_USAGE = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
@@ -59,12 +58,9 @@ class _DevicePanel:
 
 
 def history_plot(rows: Sequence[ReportRow], title: str) -> PngImage:
-    """Draw a plot for each device, with a bar for each measurement.
+    """Draw a plot for each device with a bar for each measurement; raise `OptionError` if matplotlib is not installed.
 
     If there are more measurements than pixels, each pixel column shows the highest of its measurements.
-
-    Raises:
-        OptionError: matplotlib is not installed.
     """
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]

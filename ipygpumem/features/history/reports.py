@@ -8,10 +8,9 @@ import io
 import os
 from collections import deque
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, import_library, replacing
+from ipygpumem.core.files import check_path, import_library, write_file
 from ipygpumem.features.history.comparison import last_run
 from ipygpumem.features.history.load import read_reports
 from ipygpumem.features.history.log import ReportLog
@@ -74,11 +73,11 @@ class Reports(Sequence["Report"]):
                 self._remove_from_runs(reports.popleft())
                 self.dropped += 1
             if len(reports) > _MAX_DETAILED:
-                self._strip_details(len(reports) - _MAX_DETAILED - 1)
+                self._remove_details(len(reports) - _MAX_DETAILED - 1)
         if self._log is not None:
             self._log.write(report)
 
-    def _strip_details(self, index: int) -> None:
+    def _remove_details(self, index: int) -> None:
         report = self._reports[index]
         if report.lines or report.modules:
             self._remove_from_runs(report)
@@ -120,11 +119,7 @@ class Reports(Sequence["Report"]):
     def __iter__(self) -> Iterator[Report]:
         return iter(list(self._reports))
 
-    @overload
-    def __getitem__(self, index: int) -> Report: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Report]: ...
-    def __getitem__(self, index: int | slice) -> Report | list[Report]:
+    def __getitem__(self, index: int | slice) -> Any:
         return list(self._reports)[index] if isinstance(index, slice) else self._reports[index]
 
     def cell(self, key: int | str) -> Report:
@@ -178,10 +173,12 @@ class Reports(Sequence["Report"]):
             OptionError: The file cannot be written or pyarrow is not installed.
         """
         arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
+        target = check_path(path, "table", "reports.parquet")
         types = {"int": arrow.int64(), "float": arrow.float64(), "bool": arrow.bool_()}
         schema = arrow.schema([(name, types.get(_TYPES[name], arrow.string())) for name in COLUMNS])
-        table = arrow.table(_columns(self.rows()), schema=schema)
-        _write(path, "reports.parquet", lambda file: parquet.write_table(table, file))
+        data = io.BytesIO()
+        parquet.write_table(arrow.table(_columns(self.rows()), schema=schema), data)
+        write_file(target, data.getvalue())
 
     def __repr__(self) -> str:
         return f"<{len(self)} reports: {list(self._reports)[-3:]}>"
@@ -205,26 +202,15 @@ def _columns(rows: Iterable[ReportRow]) -> dict[str, list[Any]]:
 def _write_or_return(text: str, path: _Path | None, example: str) -> str | None:
     if path is None:
         return text
-    _write(path, example, lambda file: file.write(text.encode()))
+    write_file(check_path(path, "table", example), text.encode())
     return None
-
-
-def _write(path: _Path, example: str, write: Callable[[IO[bytes]], Any]) -> None:
-    target = check_path(path, "table", example)
-    try:
-        with replacing(target) as temporary, temporary.open("wb") as file:
-            write(file)
-    except OSError as error:
-        raise OptionError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def load_reports(path: _Path, *, strict: bool = True) -> Reports:
     """Load the reports from a log (``GPUMem.log``) or from a file written by `Reports.to_json`.
 
-    Args:
-        path: Path of the file.
-        strict: Whether invalid lines, for example after a crash, raise an error. Otherwise, they are skipped and listed
-            in `Reports.faults`.
+    Invalid lines, for example after a crash, raise an error if ``strict`` is true. Otherwise, they are skipped and
+    listed in `Reports.faults`.
 
     Raises:
         ReportError: The file cannot be read or a line is not a valid report. The message contains the line number.

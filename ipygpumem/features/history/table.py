@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -45,19 +46,17 @@ class TablePage:
             end = len(rows) - first
             return rows[max(end - self.size, 0) : max(end, 0)]
 
-        def order(row: ReportRow) -> tuple[bool, float]:
-            value = getattr(row, COLUMNS[self.by])
-            return value is not None, value or 0  # unknown values come last
+        in_order = sorted(rows, key=lambda row: descending(getattr(row, COLUMNS[self.by])))
+        return in_order[first : first + self.size]
 
-        return sorted(rows, key=order, reverse=True)[first : first + self.size]
+
+def descending(value: float | None) -> float:
+    """Return the key that sorts a value in descending order, with unknown values last."""
+    return math.inf if value is None else -value
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Return the rows of the named devices, or all rows if there are no names.
-
-    Raises:
-        OptionError: There are no measurements on one of the devices.
-    """
+    """Return the rows of the named devices, or all rows without names; raise `OptionError` if a device has no rows."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing = [name for name in names if name not in available]
     if missing and available:
@@ -145,11 +144,8 @@ def comparison_tables(
 ) -> list[Table]:
     """Return a table of the second run with the changes from the first run.
 
-    Args:
-        pairs: Rows of the two runs.
-        by: Column in `COLUMNS`. Rows are sorted by the change in it, in descending order; ``in`` keeps their order.
-        names: Names of the two runs.
-        skipped: Number of cell runs in each input that were skipped because the cell ran again.
+    Rows are sorted by the change in the column ``by`` in descending order; ``in`` keeps their order. ``skipped``
+    contains the number of cell runs in each input that were skipped because the cell ran again.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))

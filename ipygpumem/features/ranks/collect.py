@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.serialization import plain, printable
 from ipygpumem.core.tables import TableRepr
-from ipygpumem.features.history.load import open_regular_file, parse_json
+from ipygpumem.features.history.load import open_file, read_json
 from ipygpumem.features.ranks.model import RankResult, rank_result_from
 from ipygpumem.features.ranks.newest_run import is_older_snapshot, missing_ranks, newest_run
 from ipygpumem.features.ranks.rank_files import REPORT, SNAPSHOT
@@ -165,11 +165,8 @@ def _read_reports(files: dict[str, Path], faults: list[str]) -> Iterator[tuple[s
         if not stem.startswith("rank_"):
             continue
         try:
-            with open_regular_file(path) as file:
-                text = file.read(_MAX_REPORT_BYTES + 1)
-            if len(text) > _MAX_REPORT_BYTES:
-                raise ReportError("the file is too large for the report of a rank")  # noqa: TRY301 (handled like other errors)
-            result = rank_result_from(parse_json(text), _rank_name(stem))
+            with open_file(path) as file:
+                result = rank_result_from(read_json(file, _MAX_REPORT_BYTES), _rank_name(stem))
         except ReportError as error:
             faults.append(f"{printable(path.name)}: {str(error).removeprefix(f'{printable(str(path))}: ')}")
             if _RANK_STEM.search(stem):

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_ending, check_path
+from ipygpumem.core.files import check_ending, check_path, write_file
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import HELP, Command, Option, positive
@@ -64,7 +64,6 @@ def _shell(arguments: argparse.Namespace) -> int:
         print_lines(text_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top)))
     if arguments.plot is not None:
         from ipygpumem.features.ranks.plot import ranks_plot
-        from ipygpumem.viewer.write import write_file
 
         write_file(check_path(arguments.plot), ranks_plot(ranks.members).png)
         print_lines(f"{arguments.plot}: memory usage of each rank over time")
@@ -97,13 +96,7 @@ RANKS = Command(
             _COLUMNS,
             default="rank",
         ),
-        Option(
-            ("-n", "--top"),
-            "N",
-            f"maximum number of rows per table (default: {DEFAULT_ROWS})",
-            default=DEFAULT_ROWS,
-            type=positive,
-        ),
+        Option(("-n", "--top"), "N", f"rows per table (default: {DEFAULT_ROWS})", default=DEFAULT_ROWS, type=positive),
         Option(("--plot",), None, "also plot the memory usage of each rank over time", only="magic"),
         Option(("--plot",), "OUT.png", "also plot the memory usage of each rank over time", only="shell"),
         Option(("--view",), None, "also open the viewer with up to eight ranks side by side", only="magic"),

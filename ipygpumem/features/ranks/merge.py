@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MergedReports(TableRepr):
-    """Reports from several sources, such as workers or ranks.
+    """Reports by the name of their source, such as a worker or a rank; None for a source without a report.
 
     Peaks are not added up because they occur at different times, and because sources may share a device.
-
-    Attributes:
-        reports: Report of each source by name; None for a source without a report.
     """
 
     reports: dict[str, Report | None]

@@ -24,14 +24,7 @@ State = Literal["done", "running", "late", "died", "missing", "absent"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device of a rank or an engine.
-
-    Attributes:
-        name: Name in the process, such as ``cuda:0``.
-        uuid: UUID, which is the same in all processes on the host.
-        label: Product name.
-        total: Total memory in bytes.
-    """
+    """A device of a rank or an engine. Unlike its name, the UUID is the same in all processes on the host."""
 
     name: str
     uuid: str | None
@@ -41,13 +34,12 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo(PlainData):
-    """Identity of the process that wrote a report.
+    """Identity of the process that wrote a report. Unknown values are None.
 
     Attributes:
-        rank: Rank; None if unknown.
-        world: World size; None if unknown.
+        world: World size.
         version: Version of ipygpumem.
-        clock: Offset of the shared directory's clock from the host's clock, in seconds; None if unknown.
+        clock: Offset of the shared directory's clock from the host's clock in seconds.
         began: Start of the measurement by the host's clock, in seconds since the Unix epoch; 0 if unknown.
         launch: Pairs (kind, value) that distinguish this launch of the ranks from other launches.
     """
@@ -73,7 +65,6 @@ class RankPeak:
     """Summary of one device in a snapshot, with a limited number of lines and intervals.
 
     Attributes:
-        device: Index of the device.
         requested: Requested memory at the peak in bytes.
         events: Number of recorded events.
         dropped: Number of allocations dropped from the ring buffer; None if unknown.
@@ -100,8 +91,6 @@ class RankResult(PlainData):
 
     Attributes:
         name: Rank or engine ID, such as ``"0"``, or the name of the file.
-        state: State of the process; see `State`.
-        origin: Identity of the process; None if unknown.
         report: Report of the process; None unless ``state`` is ``done``.
         peaks: Summary of each device in the snapshot.
         note: Additional information, such as the reason for a missing report.

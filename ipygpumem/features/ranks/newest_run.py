@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.serialization import printable
 from ipygpumem.features.ranks.model import RankResult
-from ipygpumem.features.ranks.notes import names_by_text
 from ipygpumem.features.ranks.rank_files import REPORT
+from ipygpumem.features.ranks.table import names_by_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

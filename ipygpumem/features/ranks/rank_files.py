@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, replacing
+from ipygpumem.core.files import check_path, write_file
 from ipygpumem.features.ranks.model import MAX_RANKS, RankResult
 from ipygpumem.features.ranks.rank_info import current_rank_info
 from ipygpumem.measurement.allocation_history import recording_problem
@@ -31,15 +31,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 
 
 class RankFiles:
-    """The files of this process in the directory of its run.
+    """The files of this process in the directory of its run, which is created if it does not exist.
 
-    Args:
-        directory: Directory of the run, which is created if it does not exist.
-        rank: Rank of this process; None to read it from torch.distributed or the environment.
-        record: Whether to write a snapshot.
-
-    Raises:
-        OptionError: The rank is invalid or the directory is not writable.
+    If ``rank`` is None, it is read from torch.distributed or the environment. If ``record`` is true, a snapshot is
+    written. Raises `OptionError` if the rank is invalid or the directory is not writable.
     """
 
     def __init__(self, directory: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
@@ -68,10 +63,7 @@ class RankFiles:
     def write_start(self) -> None:
         """Write a report that marks this rank as started; raise `OptionError` if the directory is not writable."""
         self._info = current_rank_info(rank=self._rank, clock=self._clock_difference(), began=time.time())
-        try:
-            self._write(RankResult("", "running", self._info))
-        except OSError as error:
-            raise OptionError(f"cannot write to {self._directory}: {error.strerror or error}") from error
+        self._write(RankResult("", "running", self._info))
 
     def _clock_difference(self) -> float | None:
         """Return the offset of the directory's clock, which is the same on all hosts, from this host's clock."""
@@ -109,13 +101,12 @@ class RankFiles:
         note = self._no_snapshot_reason and f"no snapshot: {self._no_snapshot_reason}"
         try:
             self._write(RankResult("", "done", self._info, report, note=note, snapshot=path))
-        except OSError as error:
-            return f"cannot write {self._path(REPORT)}: {error.strerror or error}"
+        except OptionError as error:
+            return str(error)
         return ""
 
     def _write(self, result: RankResult) -> None:
-        with replacing(self._path(REPORT)) as temporary:
-            temporary.write_bytes(f"{json.dumps(result.to_dict())}\n".encode())
+        write_file(self._path(REPORT), f"{json.dumps(result.to_dict())}\n".encode())
 
 
 def make_directory(name: str) -> Path:

@@ -1,28 +1,33 @@
-"""Tables of several processes: their memory usage, imbalances, devices, and the process that deviates most."""
+"""Tables of several processes: memory usage, imbalances, devices, the process that deviates most, and notes."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, duration, many, pair, size, usage_text
-from ipygpumem.features.history.table import row_cells, row_outcome
-from ipygpumem.features.ranks.notes import join_names, notes_tables, rank_notes
-from ipygpumem.features.ranks.skew import METRICS, compare_ranks, device_usage, rank_rows, spreads
+from ipygpumem.features.history.table import COLUMNS, HOST_NOTE, descending, row_cells, row_outcome
+from ipygpumem.features.outside.table import outside_sentence
+from ipygpumem.features.ranks.skew import METRICS, compare_ranks, device_usage, rank_rows, slow_ranks, spreads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from ipygpumem.core.report import Report
     from ipygpumem.features.history.model import ReportRow
-    from ipygpumem.features.ranks.model import RankResult
+    from ipygpumem.features.ranks.model import RankInfo, RankResult
     from ipygpumem.features.ranks.skew import DeviceUsage, RankComparison, RankRow, Spread
 
 DEFAULT_ROWS = 32
 """Default maximum number of rows per table."""
 _UUID_DIGITS = 8
 _MAX_LINES = 8
+_MAX_NAMES = 8
+_SAME_TIME = 1.0
+"""Differences of clocks and start times below this number of seconds are ignored."""
 _HEADER = ("device", "held", "peak", "allocated", "cached", "outside", "time")
 _HOST_HEADER = ("device", "held", "peak", "resident", "time")
 _STATES = {
@@ -39,15 +44,10 @@ _SIMILAR_TIMES, _SHORT_TIME = 1.1, 0.1
 def ranks_tables(
     results: Sequence[RankResult], role: str = "rank", *, by: str = "rank", limit: int = DEFAULT_ROWS, code: str = ""
 ) -> list[Table]:
-    """Create the tables for several processes.
+    """Create the tables for several processes, each with at most ``limit`` rows.
 
-    Args:
-        results: Results of the processes.
-        role: Term for a process, such as ``rank``.
-        by: Order of the rows: ``rank`` for that of the results, or ``held``, ``peak``, ``outside`` or ``time``, in
-            descending order.
-        limit: Maximum number of rows per table.
-        code: Label of the code that was run, or an empty string.
+    ``role`` is the term for a process, such as ``rank``. Rows are sorted by the column ``by`` in descending order, or
+    keep their order if it is ``rank``. ``code`` is the label of the code that was run, or empty.
     """
     rows = rank_rows(results)
     usage = _usage_table(results, rows, role, by, limit)
@@ -58,7 +58,7 @@ def ranks_tables(
         tables.append(_device_table(devices, role, limit))
     if comparison := compare_ranks(results):
         tables.append(_comparison_table(comparison, role))
-    return [*tables, *notes_tables(results, role, limit)]
+    return [*tables, *_notes_tables(results, role, limit)]
 
 
 def _usage_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: str, by: str, limit: int) -> Table:
@@ -66,6 +66,8 @@ def _usage_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
     reported = [row for _, row in rows if row is not None]
     largest = max((row.peak or 0 for row in reported), default=0) or 1
     header = () if not reported else _HOST_HEADER if all(row.device == HOST for row in reported) else _HEADER
+    if by != "rank":
+        rows = sorted(rows, key=lambda rank_row: descending(getattr(rank_row[1], COLUMNS[by], None)))
     body = tuple(
         TableRow(
             result.name,
@@ -74,25 +76,15 @@ def _usage_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
             bar=None if row is None else max(row.peak or 0, 0) / largest,
             note=_missing_reason(result) if row is None else row_outcome(row),
         )
-        for result, row in _sorted(rows, by)[:limit]
+        for result, row in rows[:limit]
     )
     title = many(len(results), role)
     where = f" on {len(hosts):,} hosts" if len(hosts) > 1 else f" on {hosts[0]}" if hosts else ""
     notes = (f"not shown: {many(len(rows) - limit, 'more row')}",) if len(rows) > limit else ()
     header = ("host", *header) if len(hosts) > 1 else header
-    return Table(title + where, header, body, (*notes, *rank_notes(results, rows, role)))
+    return Table(title + where, header, body, (*notes, *_rank_notes(results, rows, role)))
 
 
-def _sorted(rows: Sequence[RankRow], by: str) -> Sequence[RankRow]:
-    if by == "rank":
-        return rows
-    metric = "seconds" if by == "time" else by
-
-    def descending(rank_row: RankRow) -> float:
-        value = getattr(rank_row[1], metric, None)
-        return float("inf") if value is None else -value
-
-    return sorted(rows, key=descending)
 
 
 def _cells(result: RankResult, row: ReportRow | None, columns: int) -> Sequence[str]:
@@ -191,3 +183,74 @@ def _comparison_table(comparison: RankComparison, role: str) -> Table:
         names = f"{outlier} deviates most, {typical} is the most typical"
         notes.append(f"{comparison.alike:,} of {comparison.compared:,} recordings are equal to that of {typical}")
     return Table(f"{title}: {names}", (typical, outlier, "change"), tuple(body), tuple(notes))
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Join the first eight names with commas, and append the number of remaining names."""
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the names that belong to each text, joined by `join_names`."""
+    names = defaultdict(list)
+    for text, name in pairs:
+        names[text].append(name)
+    return {text: join_names(names_of_text) for text, names_of_text in names.items()}
+
+
+def _notes_tables(results: Iterable[RankResult], role: str, limit: int) -> list[Table]:
+    """Return a table of the reports' notes with the ranks that they apply to, or no table if there are no notes."""
+    reports = ((result.name, result.report) for result in results if result.report is not None)
+    names = names_by_text((note, name) for name, report in reports for note in _notes(report))
+    lines = [f"{role} {joined}: {note}" for note, joined in names.items()]
+    if len(lines) > limit:
+        lines[limit:] = [f"not shown: {many(len(lines) - limit, 'more note')}"]
+    return [Table(f"notes by {role}", (), (), tuple(lines))] if lines else []
+
+
+def _notes(report: Report) -> Iterator[str]:
+    yield from report.notes
+    yield from filter(None, map(outside_sentence, report.libraries))
+    if report.recording is not None and report.recording.error:
+        yield f"no snapshot: {report.recording.error}"
+    if report.profile is not None:
+        yield from report.profile.sentences()
+
+
+def _rank_notes(results: Sequence[RankResult], rows: Sequence[RankRow], role: str) -> Iterator[str]:
+    lost = [result.name for result in results if result.report is None]
+    if lost and not (len(lost) == len(results) and all(result.peaks for result in results)):
+        yield f"no report from {role} {join_names(lost)}"
+    median, slow = slow_ranks(results)
+    if slow:
+        slowest = join_names([f"{name} ({duration(seconds)})" for name, seconds in slow.items()])
+        yield f"much slower than the median of {duration(median)}: {role} {slowest}"
+    origins = [(result.name, result.origin) for result in results if result.origin is not None]
+    versions = names_by_text((origin.version, name) for name, origin in origins if origin.version)
+    if len(versions) > 1:
+        parts = [f"{version} on {role} {names}" for version, names in versions.items()]
+        yield f"different versions of ipygpumem: {'; '.join(parts)}"
+    started = [(name, origin) for name, origin in origins if origin.began]
+    yield from _clock_notes([origin for _, origin in started])
+    yield from _late_start_notes(started, role)
+    if any(row is not None and row.device == HOST for _, row in rows):
+        yield HOST_NOTE
+    yield from dict.fromkeys(result.note for result in results if result.report is not None and result.note)
+
+
+def _clock_notes(origins: Iterable[RankInfo]) -> Iterator[str]:
+    clocks = {info.host: abs(info.clock) for info in origins if info.clock and abs(info.clock) >= _SAME_TIME}
+    if clocks:
+        hosts, seconds = join_names(list(clocks)), duration(max(clocks.values()))
+        yield f"clocks differ by up to {seconds} from that of the shared directory, which sets the start times: {hosts}"
+
+
+def _late_start_notes(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterator[str]:
+    first = min((info.start for _, info in origins), default=0.0)
+    delays = sorted(((info.start - first, name) for name, info in origins), reverse=True)
+    late = [f"{name} by {duration(seconds)}" for seconds, name in delays if seconds >= _SAME_TIME]
+    if late:
+        several_clocks = len({info.host for _, info in origins}) > 1 and all(info.clock is None for _, info in origins)
+        condition = ", if the clocks of the hosts agree" if several_clocks else ""
+        yield f"started after the first {role}{condition}: {role} {join_names(late)}"

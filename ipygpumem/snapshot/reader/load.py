@@ -8,12 +8,12 @@ import io
 import json
 import lzma
 import os
-import stat
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.core.files import open_regular_file
 from ipygpumem.core.units import GIB, MIB, size
 from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
@@ -95,21 +95,13 @@ def _contents(path: str, limits: ReadLimits) -> bytes:
         os.fsencode(path)
     except UnicodeEncodeError:
         raise SnapshotError("not a valid file name") from None
-    with open(path, "rb", opener=_open_without_blocking) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise SnapshotError("not a regular file: reading a pipe or device may never end")
-        if status.st_size > limits.size:
+    with open_regular_file(path) as file:
+        if os.fstat(file.fileno()).st_size > limits.size:
             _fail_too_large(limits.size)
         raw = file.read(limits.size + 1)
     if len(raw) > limits.size:
         _fail_too_large(limits.size)
     return raw
-
-
-def _open_without_blocking(path: str, flags: int) -> int:
-    """Open a file without waiting for the writer of a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _fail_too_large(limit: int) -> NoReturn:

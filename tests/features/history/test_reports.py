@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
@@ -176,7 +177,7 @@ def test_full_disk(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(pytest.importorskip("pyarrow.parquet"), "write_table", full)
-    with pytest.raises(OptionError, match=r"cannot write .*a.parquet: No space left on device"):
-        Reports().to_parquet(tmp_path / "a.parquet")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OptionError, match=r"a.csv was not written: No space left on device"):
+        Reports().to_csv(tmp_path / "a.csv")
     assert list(tmp_path.iterdir()) == []

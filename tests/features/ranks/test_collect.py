@@ -110,7 +110,7 @@ def test_missing_ranks_are_listed(run):
         (b'{"schema": 1}', "not the report of a rank"),
         (b'{"schema": 1, "state": "done", "report": {"devices": {"\\u001b[2J": 5}}}', "schema"),
         (b"null", "not an object"),
-        (b" " * (5 << 20), "the file is too large for the report of a rank"),
+        (b" " * (5 << 20), "the file is larger than 4.0 MiB"),
     ],
 )
 def test_invalid_report_does_not_affect_others(run, text, message):
@@ -294,7 +294,9 @@ def test_clocks_that_differ(run):
     for path in run.glob("*.json"):
         set_duration(path, 5)
     text = str(read_ranks(run))
-    assert "clocks differ by up to 3 min 00 s (far), so start times are those of the shared directory's clock" in text
+    assert (
+        "clocks differ by up to 3 min 00 s from that of the shared directory" in text
+    )
     assert "started after the first rank: rank 1 by 2.00 s" in text
 
 
@@ -308,9 +310,9 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    with pytest.warns(RuntimeWarning, match="cannot write .*rank_00000.json: No space left"):  # noqa: SIM117 (the warning comes at the block's end)
+    with pytest.warns(RuntimeWarning, match="rank_00000.json was not written: No space left"):  # noqa: SIM117 (the warning comes at the block's end)
         with measure(rank_reports=tmp_path, rank=0) as m:
-            monkeypatch.setattr(rank_files.RankFiles, "_write", full)
+            monkeypatch.setattr(Path, "write_bytes", full)
     assert m.report.success is True
     assert read_ranks(tmp_path).members[0].state == "running"
 

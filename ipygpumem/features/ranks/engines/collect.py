@@ -12,11 +12,9 @@ from ipygpumem.core.units import MIB, many
 from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.collect import Ranks
 from ipygpumem.features.ranks.engines.submission import Submission, engine_result, joined_engine
-from ipygpumem.features.ranks.notes import join_names
+from ipygpumem.features.ranks.table import join_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipygpumem.features.ranks.model import RankInfo
 
 _JOIN = "from ipygpumem.jupyter.engine import join as _gpumem_join; _gpumem_join({}); del _gpumem_join"
@@ -44,7 +42,7 @@ class Engines:
         self._submissions: list[Submission] = []
         self._cell = 0
         self._open_cells = 0
-        self._original_send: Callable[..., Any] | None = None
+        self._attached = False
 
     def _is_selected(self, number: int) -> bool:
         return self._targets is None or number in self._targets
@@ -85,8 +83,8 @@ class Engines:
         if not self.numbers:
             raise OptionError("this client has no engines: start a cluster and wait for its engines")
         self._join(self.numbers, timeout)
-        self._original_send = self.client.send_execute_request
-        self.client.send_execute_request = self._recording_send(self._original_send)
+        self._attached = True
+        self.client.send_execute_request = self._send_execute_request
         if self._shell is not None:
             self._shell.events.register("pre_run_cell", self._pre_run_cell)
             self._shell.events.register("post_run_cell", self._post_run_cell)
@@ -99,9 +97,9 @@ class Engines:
 
     def detach(self) -> None:
         """Restore the client without contacting the engines."""
-        if self._original_send is not None:
+        if self._attached:
             del self.client.send_execute_request
-            self._original_send = None
+            self._attached = False
         if self._shell is not None:
             for event, callback in (("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)):
                 with contextlib.suppress(ValueError):
@@ -123,20 +121,18 @@ class Engines:
             else:
                 self.origins[number] = outcome
 
-    def _recording_send(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        def send_execute_request(socket: Any, code: str, *arguments: Any, **options: Any) -> Any:
-            reply = send(socket, code, *arguments, **options)
-            numbers = {uuid.encode(): number for number, uuid in self.client._engines.items()}
-            number = numbers.get(options.get("ident"))
-            if number is not None and not options.get("silent", True):
-                submissions = self._submissions
-                if not submissions or submissions[-1].code != code or number in submissions[-1].replies:
-                    submissions.append(Submission(code, self._cell))
-                    del submissions[:-_MAX_SUBMISSIONS]
-                submissions[-1].replies[number] = reply
-            return reply
-
-        return send_execute_request
+    def _send_execute_request(self, socket: Any, code: str, *arguments: Any, **options: Any) -> Any:
+        """Send code to an engine as the client's own method does, and add the reply to the submissions."""
+        reply = type(self.client).send_execute_request(self.client, socket, code, *arguments, **options)
+        engine_ids = {uuid.encode(): engine_id for engine_id, uuid in self.client._engines.items()}
+        engine_id = engine_ids.get(options.get("ident"))
+        if engine_id is not None and not options.get("silent", True):
+            submissions = self._submissions
+            if not submissions or submissions[-1].code != code or engine_id in submissions[-1].replies:
+                submissions.append(Submission(code, self._cell))
+                del submissions[:-_MAX_SUBMISSIONS]
+            submissions[-1].replies[engine_id] = reply
+        return reply
 
     @property
     def waiting(self) -> list[str]:
@@ -162,7 +158,7 @@ class Engines:
             submission.wait_for_output()
             if done:
                 self._submissions.remove(submission)
-            if submission.has_report and submission.update():
+            if submission.take_reports():
                 reports.append(self._merge(submission, self._cell if cell is None else cell))
         if reports:
             self.last = reports[-1]
@@ -170,7 +166,7 @@ class Engines:
 
     def _merge(self, submission: Submission, cell: int) -> Ranks:
         new = [number for number in self.numbers if number not in self.origins and number not in self.notes]
-        if new and self._original_send is not None:
+        if new and self._attached:
             self._join(new, timeout=5)
         results = tuple(
             engine_result(number, reply, self.origins, self.notes)

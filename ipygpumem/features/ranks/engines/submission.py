@@ -23,7 +23,6 @@ class Submission:
     """A cell submitted to several engines.
 
     Attributes:
-        code: Code of the cell.
         cell: Index of the notebook cell that submitted it.
         replies: Reply of each engine by engine ID, as an ``ipyparallel.AsyncResult``.
         reported: IDs of the engines whose reports have already been merged.
@@ -39,15 +38,15 @@ class Submission:
         """IDs of the engines that have neither replied nor died."""
         return [number for number, reply in sorted(self.replies.items()) if not reply.done()]
 
-    @property
-    def has_report(self) -> bool:
-        """Whether any engine has sent a report and not all engines have rejected the options of the cell."""
-        replies = self.replies.values()
-        return any(map(_messages, replies)) and not all(map(_is_rejection, replies))
+    def take_reports(self) -> bool:
+        """Mark all finished engines as reported, and return whether any of them was not reported before.
 
-    def update(self) -> bool:
-        """Mark all finished engines as reported, and return whether any of them was not reported before."""
-        finished = {number for number, reply in self.replies.items() if reply.done()}
+        Return False if no engine has sent a report or if all engines have rejected the options of the cell.
+        """
+        replies = self.replies.values()
+        if not any(map(_messages, replies)) or all(map(_is_rejection, replies)):
+            return False
+        finished = {engine_id for engine_id, reply in self.replies.items() if reply.done()}
         new, self.reported = finished - self.reported, finished
         return bool(new)
 
