@@ -7,7 +7,7 @@ import pytest
 import ipygpumem
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import MIB
-from ipygpumem.features.history.model import LIMIT, changed_rows, report_rows, rows_from_summary, summary
+from ipygpumem.features.history.model import LIMIT, MIME, changed_rows, output_metadata, report_rows, rows_from_summary
 from ipygpumem.features.history.table import TablePage, history_tables
 from ipygpumem.features.report.line import ShortReport
 
@@ -93,7 +93,7 @@ def test_real_report_round_trips_through_metadata(torch, tmp_path):
         ipygpumem.reports.log = None
     (restored,) = ipygpumem.load_reports(tmp_path / "s.jsonl")
     assert restored == m.report
-    data = json.dumps(summary(m.report))
+    data = json.dumps(output_metadata(m.report)[MIME])
     assert len(data.encode()) <= LIMIT
     for row, original in zip(rows_from_summary(json.loads(data)), report_rows(m.report), strict=True):
         assert (row.held, row.peak, row.outside, row.capacity) == (

@@ -1,4 +1,4 @@
-"""``%gpumem history`` and ``compare``, the log, a cell compared with its previous run, figures in output metadata."""
+"""``%gpumem history`` and ``compare``, the log, a cell compared with its previous run, values in output metadata."""
 
 from __future__ import annotations
 
@@ -182,20 +182,24 @@ def test_configured_log_ends_with_the_extension(fake_gpu, make_notebook, tmp_pat
 
 
 def test_log_failure_is_reported_once(gpu_notebook, tmp_path):
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    gpu_notebook.run(f"%config GPUMem.log = {str(folder / 's.jsonl')!r}")
-    shutil.rmtree(folder)
+    directory = tmp_path / "gone"
+    directory.mkdir()
+    gpu_notebook.run(f"%config GPUMem.log = {str(directory / 's.jsonl')!r}")
+    shutil.rmtree(directory)
     first, second = gpu_notebook.run(allocate(5)), gpu_notebook.run(allocate(6))
     assert first.success and len(first.displays) == 1
     assert first.stderr == (
-        f"ipygpumem: cannot write the log {folder}/s.jsonl: No such file or directory; "
+        f"ipygpumem: cannot write the log {directory}/s.jsonl: No such file or directory; "
         "reports are kept until the log is writable\n"
     )
     assert second.stderr == ""
-    folder.mkdir()
+    directory.mkdir()
     gpu_notebook.run(allocate(7))
-    assert [report.code for report in load_reports(folder / "s.jsonl")][-3:] == [allocate(5), allocate(6), allocate(7)]
+    assert [report.code for report in load_reports(directory / "s.jsonl")][-3:] == [
+        allocate(5),
+        allocate(6),
+        allocate(7),
+    ]
 
 
 def test_last_run_is_shown(gpu_notebook):
@@ -219,7 +223,7 @@ def test_equal_run_is_mentioned_only_on_request(gpu_notebook):
     assert ": the same, " in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
 
 
-def test_output_metadata_contains_the_figures(session):
+def test_output_metadata_contains_the_values(session):
     session.run(allocate(50, "z"))
     (output,) = session.shell.display_pub.outputs
     (row,) = rows_from_summary(json.loads(json.dumps(output["metadata"][MIME])))
@@ -227,7 +231,7 @@ def test_output_metadata_contains_the_figures(session):
     assert (row.cell, row.held, row.peak) == (report.cell, 50 * MIB, report.devices["cuda:0"].peak)
 
 
-def test_figures_of_a_failed_cell_are_stored_once(session):
+def test_values_of_a_failed_cell_are_stored_once(session):
     session.run(allocate(1 << 20, "z"))
     summaries = [output["metadata"][MIME] for output in session.shell.display_pub.outputs if MIME in output["metadata"]]
     assert [output["devices"]["cuda:0"]["ooms"] for output in summaries] == [1]

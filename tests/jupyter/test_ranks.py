@@ -31,7 +31,7 @@ def test_tables(notebook, run):
     assert str(error) == "%gpumem ranks: '$folder' contains $folder: use {folder} to insert the value of the variable"
 
 
-def test_picture_and_viewer(notebook, run):
+def test_image_and_viewer(notebook, run):
     notebook.load()
     result = notebook.run(f"%gpumem ranks {run} --plot")
     assert "rank 2 deviates most" in result.displays[0]["text/plain"]
@@ -40,7 +40,7 @@ def test_picture_and_viewer(notebook, run):
     assert result.success and any("rank_2.pickle.xz" in text for text in result.texts)
 
 
-def test_tables_are_shown_if_the_picture_fails(notebook, tmp_path):
+def test_tables_are_shown_if_the_image_fails(notebook, tmp_path):
     notebook.load()
     notebook.run(
         f"import ipygpumem\nwith ipygpumem.measure(rank_reports={str(tmp_path)!r}, rank=0, snapshot=False): pass"

@@ -23,9 +23,9 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """Rows of the same code and device ``before`` and ``after``, that is, in the first and in the second of two runs.
+    """Rows for the same code and device in two runs: ``before`` in the first run and ``after`` in the second run.
 
-    A row is None if the run does not contain the code. ``row`` is the latest row that is not None.
+    A row is None if the run does not contain the code. ``row`` is ``after`` or, if that is None, ``before``.
     """
 
     row: ReportRow

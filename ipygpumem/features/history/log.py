@@ -60,10 +60,8 @@ class ReportLog:
         self._last_error, self._dropped = "", 0
 
 
-
-
 def _append(path: Path, data: bytes) -> None:
-    """Append complete lines. Before this raises `OSError`, the file is restored."""
+    """Append complete lines. If this is not possible, restore the file and raise `OSError`."""
     with path.open("a+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size:

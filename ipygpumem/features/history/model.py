@@ -1,6 +1,6 @@
-"""Flat rows of reports, one per device, for histories, comparisons, plots and exports.
+"""Reports as flat rows, one per device, for histories, comparisons, plots and exports.
 
-A summary of the rows is also stored in the metadata of the report's notebook output; core/FORMAT.md describes it.
+The metadata of a report's notebook output contains a summary of the rows, which core/FORMAT.md describes.
 """
 
 from __future__ import annotations
@@ -141,12 +141,7 @@ def _device_row(device: DeviceReport, common: dict[str, Any]) -> ReportRow:
 
 
 def output_metadata(report: Report) -> dict[str, Any]:
-    """Return the metadata for the notebook output of a report."""
-    return {MIME: summary(report)}
-
-
-def summary(report: Report) -> dict[str, Any]:
-    """Return a summary as JSON-compatible data. Devices with small changes are omitted if it would exceed `LIMIT`."""
+    """Return the metadata for a report's notebook output. Devices with small changes are omitted to respect `LIMIT`."""
     rows = sorted(report_rows(report), key=_largest_change, reverse=True)
     devices = {row.device: _known_values(row) for row in rows}
     data: dict[str, Any] = {
@@ -162,7 +157,7 @@ def summary(report: Report) -> dict[str, Any]:
             break
         del devices[row.device]
         data["left_out"] = len(rows) - len(devices)
-    return data
+    return {MIME: data}
 
 
 def _largest_change(row: ReportRow) -> int:
@@ -179,7 +174,7 @@ def _known_values(row: ReportRow) -> dict[str, Any]:
 
 
 def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") -> list[ReportRow]:
-    """Return the rows that `summary` was created from; raise `ReportError` if the data is invalid."""
+    """Return the rows of a summary; raise `ReportError` if the summary is invalid."""
     check_schema(mapping(data, ""), _SCHEMA)
     devices = mapping(data.get("devices"), "devices")
     if not devices:

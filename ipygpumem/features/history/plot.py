@@ -36,8 +36,6 @@ _HOST_USAGE = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
 class _DevicePanel:
-    """Data of the plot for one device, with the measurements in execution order."""
-
     def __init__(self, device: str, rows: Sequence[ReportRow]) -> None:
         self.device, self.rows = device, rows
         self.colors = _HOST_USAGE if device == HOST else _USAGE
@@ -116,7 +114,7 @@ def _draw_panel(layout: PlotLayout, panel: _DevicePanel, top: float) -> None:
         if panel.device != HOST and any(getattr(row, name) is None for row in panel.rows)
     ]
     if unknown:
-        info.append(f"{' and '.join(unknown)} partly unknown")
+        info.append(f"partly unknown: {' and '.join(unknown)}")
     layout.title(LEFT, top - 12, clip(panel.device, 24), " · ".join(info))
     numbers = range(0, count, -(-count // _MAX_LABELS))
     cells = [(number, panel.rows[number].cell) for number in numbers]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Outcome
 
 MAX_REPORTS = 10_000
-"""Maximum number of reports that a session keeps, which require about 30 MB. Logs are not limited."""
+"""Maximum number of reports that a session keeps (about 30 MB). Logs are not limited."""
 _MAX_DETAILED = 100
 """Maximum number of reports that keep their lines and modules, which can be 1000 times as large as the other data."""
 _MAX_REPORTS_PER_RUN = 50

@@ -56,7 +56,7 @@ def descending(value: float | None) -> float:
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Return the rows of the named devices, or all rows without names; raise `OptionError` if a device has no rows."""
+    """Filter rows by device name if any names are given; raise `OptionError` if a device has no rows."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing = [name for name in names if name not in available]
     if missing and available:
@@ -98,7 +98,6 @@ def _with_cells(table: Table, rows: Sequence[ReportRow], code_width: int, *, sev
 
 
 def _is_unchanged(row: ReportRow | None) -> bool:
-    """Return whether the code succeeded and all values are known and too small to display."""
     if row is None:
         return False
     changes = (row.held, row.peak, *(() if row.device == HOST else (row.outside,)))

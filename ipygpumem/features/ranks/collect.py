@@ -32,7 +32,7 @@ _NUMBERED_STEM = re.compile(r"(.*?)(\d{1,8})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Ranks(TableRepr):
-    """Several processes with their reports. Peaks are not added up because they occur at different times.
+    """Results of several processes. Peaks are not added up because they occur at different times.
 
     Attributes:
         members: Result of each process, sorted by name.
@@ -55,24 +55,18 @@ class Ranks(TableRepr):
 
     @property
     def difference(self) -> RankComparison | None:
-        """Comparison of two processes by line of code; None if fewer than two processes have a snapshot."""
+        """Comparison of a typical process and the one that deviates most; None if fewer than two have a snapshot."""
         return compare_ranks(self.members)
 
     def pair(self) -> tuple[str, str] | None:
-        """Return the snapshot paths of a typical process and of the process that deviates most from it.
-
-        Return None if either snapshot is missing.
-        """
+        """Return the snapshot paths of a typical process and the one that deviates most, or None if one is missing."""
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.outlier not in paths:
             return None
         return paths[difference.typical], paths[difference.outlier]
 
     def beside(self, limit: int) -> tuple[str, ...]:
-        """Return the paths of up to ``limit`` snapshots to display side by side, starting with those of `pair`.
-
-        Return an empty tuple if `pair` returns None.
-        """
+        """Return up to ``limit`` snapshot paths to display side by side, starting with `pair`; empty if it is None."""
         pair = self.pair()
         if pair is None:
             return ()
@@ -151,7 +145,7 @@ def _rank_name(stem: str) -> str:
 
 
 def _snapshot_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return rank names by stem. If stems differ only in a number, as ``run_0`` and ``run_1`` do, it is the name."""
+    """Return the rank's name for each file stem, such as ``0`` for ``run_0`` if the stems differ only in the number."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CLOCK_TOLERANCE = 1.0
 """Tolerance in seconds when timestamps are compared, because file timestamps are coarse."""
 _SAME_LAUNCH = {"process", "parent", "job", "elastic"}
-"""Kinds of launch IDs that are unique. The master's address is not unique, because its port has a default."""
+"""Kinds of IDs that identify a launch. The master's address does not, because its port has a default."""
 _MAX_MISSING = 100_000
 
 
@@ -35,8 +35,9 @@ def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults
     files_by_reason = names_by_text((reason, f"{printable(stem)}{REPORT}") for stem, reason in earlier.items())
     faults += [f"{names}: {reason}" for reason, names in files_by_reason.items()]
     chosen: dict[str, str] = {}
-    candidates = sorted((item for item in results.items() if item[0] not in earlier), key=_precedence)
-    for stem, result in candidates:
+    candidates = [(result.report is not None, _start(result), stem) for stem, result in results.items()]
+    for _, _, stem in sorted(candidate for candidate in candidates if candidate[-1] not in earlier):
+        result = results[stem]
         older, chosen[result.name] = chosen.get(result.name), stem
         if older is not None:
             is_snapshot = results[older].origin is None and older in files
@@ -47,12 +48,6 @@ def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults
 
 def _start(result: RankResult) -> float:
     return -math.inf if result.origin is None else result.origin.start
-
-
-def _precedence(item: tuple[str, RankResult]) -> tuple[bool, float, str]:
-    """Return a sort key for ``(stem, result)``. Of several results of a rank, the one with the highest key is used."""
-    stem, result = item
-    return result.report is not None, _start(result), stem
 
 
 def _earlier_reason(result: RankResult, newest_result: RankResult) -> str:
@@ -85,10 +80,7 @@ def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
 
 
 def missing_ranks(chosen: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
-    """Yield a result for each rank without a file from this run.
-
-    ``earlier`` contains the names of the ranks that have files from earlier runs.
-    """
+    """Yield a result for each rank without a file from this run. Ranks in ``earlier`` have files from earlier runs."""
     world = max((result.origin.world or 0 for result in chosen if result.origin is not None), default=0)
     names = {result.name for result in chosen}
     for name in map(str, range(min(world, _MAX_MISSING))):

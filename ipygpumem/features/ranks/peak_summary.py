@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LINES = 200
 _INTERVALS = 120
 _MIN_POOL_FILES = 4
-"""Fewer files are read in this process, because starting worker processes takes about a second."""
+"""Minimum number of files for which worker processes are started, because starting them takes about a second."""
 
 
 def summarize_peaks(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:

@@ -85,8 +85,6 @@ def _usage_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
     return Table(title + where, header, body, (*notes, *_rank_notes(results, rows, role)))
 
 
-
-
 def _cells(result: RankResult, row: ReportRow | None, columns: int) -> Sequence[str]:
     if row is None:
         return ("",) * columns
@@ -131,7 +129,7 @@ def _spread_table(listed: Sequence[Spread], role: str) -> Table:
         cells = (lowest, lowest_name, middle, highest, highest_name)
         ratio = "1.0" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
         rows.append(TableRow(label, cells, 1, note="" if ratio == "1.0" else f"highest is {ratio} times the median"))
-    notes = (f"similar on all: {', '.join(similar)}",) if similar else ()
+    notes = (f"similar for all {role}s: {', '.join(similar)}",) if similar else ()
     return Table("imbalance", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), notes)
 
 
@@ -200,7 +198,6 @@ def names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _notes_tables(results: Iterable[RankResult], role: str, limit: int) -> list[Table]:
-    """Return a table of the reports' notes with the ranks that they apply to, or no table if there are no notes."""
     reports = ((result.name, result.report) for result in results if result.report is not None)
     names = names_by_text((note, name) for name, report in reports for note in _notes(report))
     lines = [f"{role} {joined}: {note}" for note, joined in names.items()]

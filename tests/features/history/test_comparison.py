@@ -66,7 +66,7 @@ def test_devices_are_compared_separately():
     assert changes(before, after) == [("step(1)", "step(1)", -2 * MIB), ("step(1)", None, None)]
 
 
-def test_unknown_figures_have_no_change():
+def test_unknown_values_have_no_change():
     (pair,) = pairs(changed_rows([cell(1, end={"process": None})]), changed_rows([cell(1)]))
     assert pair.change("outside") is not None
     (pair,) = pairs(changed_rows([cell(1)]), [])

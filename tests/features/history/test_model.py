@@ -7,7 +7,7 @@ from ipygpumem.core.device_names import HOST
 from ipygpumem.features.history.model import changed_rows, report_rows
 
 
-def test_row_has_the_figures_of_the_report():
+def test_row_has_the_values_of_the_report():
     single = report(cell=7, cell_id="a", code="x = f()")
     device = single.devices["cuda:0"]
     (row,) = report_rows(single)

@@ -9,7 +9,7 @@ import pytest
 import ipygpumem
 from fakes.reports import MIB, after, before, report
 from ipygpumem import ReportError
-from ipygpumem.features.history.model import LIMIT, MIME, report_rows, rows_from_summary, summary
+from ipygpumem.features.history.model import LIMIT, MIME, output_metadata, report_rows, rows_from_summary
 from ipygpumem.features.history.reports import COLUMNS
 
 SUMMARY_FIELDS = (
@@ -39,7 +39,7 @@ SUMMARY_FIELDS += ("allocated", "cache", "outside_level", "others_level", "capac
     ],
 )
 def test_round_trip(cell_report):
-    rows = rows_from_summary(json.loads(json.dumps(summary(cell_report))))
+    rows = rows_from_summary(json.loads(json.dumps(output_metadata(cell_report)[MIME])))
     for row, original in zip(rows, report_rows(cell_report), strict=True):
         assert {name: getattr(row, name) for name in SUMMARY_FIELDS} == {
             name: getattr(original, name) for name in SUMMARY_FIELDS
@@ -72,7 +72,7 @@ def devices_report(count):
 
 @pytest.mark.parametrize("count", [1, 8, 9, 16, 200])
 def test_summary_is_at_most_2_kb(count):
-    data = summary(devices_report(count))
+    data = output_metadata(devices_report(count))[MIME]
     assert len(json.dumps(data).encode()) <= LIMIT
     assert len(data["devices"]) + data.get("left_out", 0) == count
     assert "cuda:0" in data["devices"] or count > 8
@@ -82,7 +82,9 @@ def test_summary_is_at_most_2_kb(count):
 def test_devices_with_the_smallest_changes_are_left_out():
     full_report = devices_report(20)
     unchanged = report(before("cuda:99"), before("cuda:99"), peak=100 * MIB).devices["cuda:99"]
-    data = summary(dataclasses.replace(full_report, devices={"cuda:99": unchanged, **full_report.devices}))
+    data = output_metadata(dataclasses.replace(full_report, devices={"cuda:99": unchanged, **full_report.devices}))[
+        MIME
+    ]
     assert "cuda:99" not in data["devices"]
 
 
@@ -118,9 +120,9 @@ def test_keys_are_documented():
         before(context=False, allocated=0, active=0, reserved=0), after(process=None, mode="device", ooms=1)
     )
     keys = {
-        *summary(full_report),
-        *summary(cuda_start)["devices"]["cuda:0"],
-        *summary(full_report)["devices"]["cuda:0"],
+        *output_metadata(full_report)[MIME],
+        *output_metadata(cuda_start)[MIME]["devices"]["cuda:0"],
+        *output_metadata(full_report)[MIME]["devices"]["cuda:0"],
     }
     assert [key for key in keys if f"`{key}`" not in text.partition("## In a notebook")[2]] == []
     assert [name for name in COLUMNS if f"`{name}`" not in text.partition("## A table")[2]] == []

@@ -1,4 +1,4 @@
-"""The picture of a session: the heights of its pixels are the report's values."""
+"""The image of a session: the heights of its pixels are the report's values."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def test_capacity_is_visible_if_usage_is_near():
 
 @pytest.mark.parametrize("count", [0, 1, 7, 300, 10_000])
 def test_file_is_small_for_any_session(count):
-    picture = render(session(count))
-    assert len(picture.png) <= MAX_BYTES
-    assert picture.width == WIDTH
-    assert Image.open(io.BytesIO(picture.png)).size[0] >= WIDTH
-    assert ("cuda:0: highest usage" in picture.text) is bool(count)
+    image = render(session(count))
+    assert len(image.png) <= MAX_BYTES
+    assert image.width == WIDTH
+    assert Image.open(io.BytesIO(image.png)).size[0] >= WIDTH
+    assert ("cuda:0: highest usage" in image.text) is bool(count)
 
 
 def test_each_device_and_the_host_have_a_plot():

@@ -26,7 +26,7 @@ def test_equal_runs_are_described_on_request():
     assert last_run(cell(7, held=301), previous, 4 * MIB) is None
 
 
-def test_only_exact_figures_are_compared():
+def test_only_exact_values_are_compared():
     bound = report(before(), before(), peak=900 * MIB, exact=False, cell=5)
     assert last_run(cell(7, peak=3), bound, MIB) is None
     whole_device = report(

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from fakes.sessions import cell
 from ipygpumem import ReportError
 from ipygpumem.features.history.load import read_notebook, read_rows, short_names
-from ipygpumem.features.history.model import MIME, summary
+from ipygpumem.features.history.model import MIME, output_metadata
 from ipygpumem.features.history.reports import Reports
 
 
 def output(report):
-    return {"output_type": "display_data", "data": {"text/plain": "x"}, "metadata": {MIME: summary(report)}}
+    return {"output_type": "display_data", "data": {"text/plain": "x"}, "metadata": output_metadata(report)}
 
 
 def notebook(*cells, **changes):
@@ -32,7 +32,7 @@ def path(tmp_path):
     return tmp_path / "run.ipynb"
 
 
-def test_figures_of_a_notebook(path):
+def test_values_of_a_notebook(path):
     path.write_text(json.dumps(notebook([output(cell(5, held=3, peak=9)), {"output_type": "stream", "text": "x"}], [])))
     result = read_rows(path)
     assert (result.name, result.faults) == ("run.ipynb", ())
@@ -113,9 +113,9 @@ JUNK = st.recursive(
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cells=st.lists(JUNK, max_size=4), figures=JUNK)
-def test_arbitrary_notebooks_are_read_or_reported(path, cells, figures):
-    content = notebook([{"metadata": {MIME: figures}}], nbformat=4)
+@given(cells=st.lists(JUNK, max_size=4), values=JUNK)
+def test_arbitrary_notebooks_are_read_or_reported(path, cells, values):
+    content = notebook([{"metadata": {MIME: values}}], nbformat=4)
     content["cells"] += cells
     path.write_text(json.dumps(content))
     try:

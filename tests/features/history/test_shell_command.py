@@ -8,7 +8,7 @@ import pytest
 
 from cli.commands import run
 from fakes.sessions import cell, session
-from ipygpumem.features.history.model import MIME, summary
+from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import Reports
 
 
@@ -32,7 +32,7 @@ def notebook(tmp_path):
                 "cell_type": "code",
                 "id": item.cell_id,
                 "source": item.code,
-                "outputs": [{"metadata": {MIME: summary(item)}}],
+                "outputs": [{"metadata": output_metadata(item)}],
             }
             for item in reports
         ]
@@ -57,10 +57,10 @@ def test_history(capsys, log):
 
 def test_history_as_json(capsys, log):
     path = log("s.jsonl", session(40))
-    facts = json.loads(run(capsys, "history", path, "--json")[1])
-    assert facts["file"] == str(path)
-    assert len(facts["rows"]) == 40
-    assert facts["rows"][0]["peak"] == 47 << 20
+    output = json.loads(run(capsys, "history", path, "--json")[1])
+    assert output["file"] == str(path)
+    assert len(output["rows"]) == 40
+    assert output["rows"][0]["peak"] == 47 << 20
 
 
 def test_history_of_one_device(capsys, log):
@@ -123,8 +123,8 @@ def test_compare_a_notebook_with_a_log(capsys, notebook, log):
     assert (status, err) == (0, "")
     assert out.splitlines()[0] == "s.jsonl compared with run.ipynb: 2 rows in both, 1 differ"
     assert out.splitlines()[2].startswith("  In [2]  step(2)  +9.0 MiB  +3.0 MiB")
-    facts = json.loads(run(capsys, "compare", before, after, "--json")[1])
-    assert [item["change"]["held"] for item in facts["cells"]] == [0, 3 << 20]
+    output = json.loads(run(capsys, "compare", before, after, "--json")[1])
+    assert [item["change"]["held"] for item in output["cells"]] == [0, 3 << 20]
     assert run(capsys, "compare", before, "none.jsonl") == (1, "", "ipygpumem: none.jsonl: No such file or directory\n")
 
 

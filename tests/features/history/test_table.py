@@ -56,7 +56,7 @@ def test_sort_by_each_column():
     assert column([cell(1), cell(2, outside=5), cell(3, outside=-9)], TablePage("outside")) == ["[2]", "[3]"]
 
 
-def test_unknown_figures_are_sorted_last():
+def test_unknown_values_are_sorted_last():
     unread = before(process=None, used=None, source=None, mode="torch-only")
     unknown = report(before(), unread, peak=None, cell=5)
     assert column([unknown, cell(6, outside=-3)], TablePage("outside")) == ["[6]", "[5]"]
@@ -104,7 +104,7 @@ def test_host_rows_and_empty_session():
     assert text([]) == "this session: no measurements yet"
 
 
-def test_figures_of_the_whole_device_are_marked():
+def test_values_of_the_whole_device_are_marked():
     whole_device = report(before(process=None, mode="device"), before(process=None, mode="device"), cell=1)
     assert "~0" in text([whole_device])
 

@@ -29,8 +29,8 @@ DATA = Path(__file__).parents[2] / "data"
 MIB = 1 << 20
 
 
-def work(folder, rank, mib):
-    with measure(rank_reports=folder, rank=rank):
+def work(directory, rank, mib):
+    with measure(rank_reports=directory, rank=rank):
         data = mmap.mmap(-1, mib * MIB)  # new pages: bytes may reuse free memory of the process
         data.write(b"\1" * (mib * MIB))
     return len(data)
@@ -124,7 +124,7 @@ def test_invalid_report_does_not_affect_others(run, text, message):
 
 def test_invalid_snapshot_is_reported_once(run):
     (run / "rank_00002.pickle").write_bytes(b"junk")
-    assert read_ranks(run).faults == ("rank_00002.pickle: neither a pickle (protocol 2 to 5) nor JSON",)
+    assert read_ranks(run).faults == ("rank_00002.pickle: neither a pickle (protocols 2 to 5) nor JSON",)
 
 
 def test_unrelated_files_are_ignored(run):
@@ -294,9 +294,7 @@ def test_clocks_that_differ(run):
     for path in run.glob("*.json"):
         set_duration(path, 5)
     text = str(read_ranks(run))
-    assert (
-        "clocks differ by up to 3 min 00 s from that of the shared directory" in text
-    )
+    assert "clocks differ by up to 3 min 00 s from that of the shared directory" in text
     assert "started after the first rank: rank 1 by 2.00 s" in text
 
 
@@ -378,12 +376,12 @@ def test_torchrun(tmp_path, count):
     assert peak.highest_of == (str(count - 1), "host")
 
 
-def spawned(rank, folder):
+def spawned(rank, directory):
     """Run by torch.multiprocessing.spawn: the rank is unknown until torch.distributed is initialized."""
     import torch.distributed as dist
 
-    with measure(rank_reports=folder):
-        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    with measure(rank_reports=directory):
+        dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=2)
         dist.barrier()
     dist.destroy_process_group()
 

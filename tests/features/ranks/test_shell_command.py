@@ -18,17 +18,17 @@ DATA = Path(__file__).parents[2] / "data"
 
 @pytest.fixture
 def run(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
+    directory = tmp_path / "run"
+    directory.mkdir()
     for rank in range(3):
         device = DeviceInfo("cuda:0", f"GPU-{rank}234567-89", "H200", 1 << 37)
         info = RankInfo(rank, 3, "node", 100 + rank, "0.1.0", (device,))
         result = RankResult("", "done", info, cell(None, held=10, peak=100 * (rank + 1)))
-        (folder / f"rank_0000{rank}.json").write_text(json.dumps(result.to_dict()))
+        (directory / f"rank_0000{rank}.json").write_text(json.dumps(result.to_dict()))
     for rank in range(3):
         source = "gpt_small" if rank < 2 else "resnet50"
-        (folder / f"rank_0000{rank}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
-    return folder
+        (directory / f"rank_0000{rank}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
+    return directory
 
 
 def test_tables(run, capsys):
@@ -47,15 +47,15 @@ def test_sort_and_limit(run, capsys):
 
 def test_json(run, capsys):
     assert main(["ranks", str(run), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert list(facts["members"]) == ["0", "1", "2"] and facts["difference"]["odd"] == "2"
-    assert facts["members"]["2"]["report"]["devices"]["cuda:0"]["peak"] == 300 << 20
+    output = json.loads(capsys.readouterr().out)
+    assert list(output["members"]) == ["0", "1", "2"] and output["difference"]["odd"] == "2"
+    assert output["members"]["2"]["report"]["devices"]["cuda:0"]["peak"] == 300 << 20
 
 
-def test_picture_and_page(run, tmp_path, capsys):
-    picture, page = tmp_path / "x.png", tmp_path / "x.html"
-    assert main(["ranks", str(run), "--plot", str(picture), "--html", str(page)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
+def test_image_and_page(run, tmp_path, capsys):
+    image, page = tmp_path / "x.png", tmp_path / "x.html"
+    assert main(["ranks", str(run), "--plot", str(image), "--html", str(page)]) == 0
+    assert image.read_bytes().startswith(b"\x89PNG")
     text = page.read_text()
     names = re.findall('class="ipygpumem-data" data-name="([^"]*)"', text)
     assert [name[:10] for name in names] == ["rank_00000", "rank_00002", "rank_00001"], (

@@ -14,12 +14,12 @@ MIB = 1 << 20
 
 
 def member(rank, report, *, uuid="GPU-aaaa1111-2", lines=(), **origin):
-    facts = RankInfo(rank, 4, **{"host": "node", "pid": 7, "version": "0.1.0", **origin})
-    facts = dataclasses.replace(facts, devices=(DeviceInfo("cuda:0", uuid, "H200", 143_771 * MIB),))
+    info = RankInfo(rank, 4, **{"host": "node", "pid": 7, "version": "0.1.0", **origin})
+    info = dataclasses.replace(info, devices=(DeviceInfo("cuda:0", uuid, "H200", 143_771 * MIB),))
     parts = tuple(AllocationSite(label, mib * MIB, 1) for label, mib in lines)
     total = sum(mib for _, mib in lines) * MIB
     peaks = (RankPeak(0, total, 9, 0, parts, AllocationSite("other lines", 0, 0)),) if lines else ()
-    return RankResult(str(rank), "done", facts, report, peaks)
+    return RankResult(str(rank), "done", info, report, peaks)
 
 
 def text(members, **options):
@@ -48,7 +48,7 @@ def test_shared_device_dead_engine_and_slow_engine():
         "            lowest  engine      median     highest  engine",
         "  peak  +300.0 MiB       0  +310.0 MiB  +900.0 MiB       2  highest is 2.9 times the median",
         "  time      2.31 s       0      2.31 s      9.00 s       1  highest is 3.9 times the median",
-        "similar on all: held, outside PyTorch, host peak",
+        "similar for all engines: held, outside PyTorch, host peak",
         "",
         "devices at the end of the measurements",
         "            engines              used  by these engines  other processes",
@@ -68,11 +68,11 @@ def test_short_times_are_not_compared():
     assert table[table.index("imbalance") + 1 :] == [
         "            lowest  rank      median     highest  rank",
         "  peak  +398.0 MiB     0  +399.0 MiB  +400.0 MiB     1",
-        "similar on all: held, outside PyTorch, host peak, time",
+        "similar for all ranks: held, outside PyTorch, host peak, time",
         "",
         *table[table.index("devices at the end of the measurements") :],
     ]
-    assert "similar on all: held, outside PyTorch, host peak, time" in text(
+    assert "similar for all ranks: held, outside PyTorch, host peak, time" in text(
         [member(0, cell(1)), member(1, cell(1, peak=9))]
     )
 

@@ -11,7 +11,7 @@ from ipygpumem.core.report import code_label
 from ipygpumem.core.units import MIB, many
 from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.collect import Ranks
-from ipygpumem.features.ranks.engines.submission import Submission, engine_result, joined_engine
+from ipygpumem.features.ranks.engines.submission import Submission, engine_identity, engine_result
 from ipygpumem.features.ranks.table import join_names
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Engines:
 
     def _join(self, numbers: list[int], timeout: float) -> None:
         for number, reply in self._execute({number: _JOIN.format(number) for number in numbers}, timeout).items():
-            outcome = joined_engine(reply)
+            outcome = engine_identity(reply)
             if isinstance(outcome, str):
                 self.notes[number] = outcome
             else:
@@ -148,7 +148,7 @@ class Engines:
 
         Args:
             include_partial: Whether to include partial reports of cells that only some engines have finished.
-            cell: If given, include partial reports only of cells that this notebook cell submitted.
+            cell: Index of a notebook cell. If given, include partial reports only of cells that it submitted.
         """
         reports = []
         for submission in list(self._submissions):
@@ -227,7 +227,6 @@ class Engines:
 
 
 def _should_show(ranks: Ranks, settings: Any) -> bool:
-    """Return whether the notebook's settings for reports require displaying a merged report."""
     when = "changed" if settings is None else settings.report
     threshold = MIB if settings is None else settings.min_change
     if when != "changed":

@@ -12,8 +12,6 @@ from ipygpumem.measurement.runtime import current
 
 
 class _ActiveEngines:
-    """The monitored engines as part of the runtime's state."""
-
     engines: Engines | None = None
 
     def close(self) -> None:

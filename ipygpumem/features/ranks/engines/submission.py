@@ -75,10 +75,10 @@ def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], note
     return RankResult(name, "missing", origin, note="ran the cell, but sent no report")
 
 
-def joined_engine(reply: Any) -> RankInfo | str:
+def engine_identity(reply: Any) -> RankInfo | str:
     """Return the identity of an engine from its reply to the join request, or the reason why it has not joined."""
     if not reply.done():
-        return "busy: it joins once it is idle"
+        return "it is busy; monitoring starts once it is idle"
     reply.wait_for_output(1)
     try:
         reply.get(0)
@@ -86,7 +86,7 @@ def joined_engine(reply: Any) -> RankInfo | str:
         origin = None if message is None else rank_result_from(json.loads(message), "").origin
     except Exception as error:
         return _join_error(error)
-    return "the engine did not identify itself when it joined" if origin is None else origin
+    return "the engine did not identify itself" if origin is None else origin
 
 
 def _join_error(error: Exception) -> str:

@@ -36,8 +36,8 @@ def shell():
 def client(shell, tmp_path_factory):
     import ipyparallel
 
-    folder = str(Path(ipygpumem.__file__).parents[1])
-    paths = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    directory = str(Path(ipygpumem.__file__).parents[1])
+    paths = os.pathsep.join([directory, *filter(None, [os.environ.get("PYTHONPATH")])])
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "IPYTHONDIR")}
     os.environ |= {"PYTHONPATH": paths, "IPYTHONDIR": str(tmp_path_factory.mktemp("ipython"))}
     cluster = ipyparallel.Cluster(n=ENGINES, controller_ip="127.0.0.1", log_level=40)
@@ -135,9 +135,9 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "engines on" not in run(shell, "%%px --no-stream --targets 0\nk = os.urandom(32 << 20)")[1]
 
 
-def check_notes(shell, folder):
+def check_notes(shell, directory):
     """The merged report contains notes, and the files that the engines wrote."""
-    path = f"{folder}/t_{{rank}}.json"
+    path = f"{directory}/t_{{rank}}.json"
     result, text = run(
         shell, f"%%gpumem --engines --limit 1MiB --trace {path}\n%%px --no-stream\nimport torch; x = torch.ones(9)"
     )
@@ -145,8 +145,8 @@ def check_notes(shell, folder):
     assert "notes by engine" in text
     assert "engine 0, 1, 2, 3: limits on GPU memory (peak 1.0 MiB) were not checked because no GPU was measured" in text
     for number in range(ENGINES):
-        assert (folder / f"t_{number}.json").exists()
-        assert f"trace: {folder}/t_{number}.json (" in text
+        assert (directory / f"t_{number}.json").exists()
+        assert f"trace: {directory}/t_{number}.json (" in text
     assert "profiling took" in text
 
 
@@ -215,7 +215,7 @@ def test_busy_engines_without_the_package(shell, client):
     enable(client, timeout=2)
     _, text = run(shell, "%gpumem engines")
     assert "0 engines monitored" in text
-    assert "engine 3 is not monitored: busy: it joins once it is idle" in text
+    assert "engine 3 is not monitored: it is busy; monitoring starts once it is idle" in text
     assert "engine 2 is not monitored: the installed version of ipygpumem does not support engines" in text
     assert "engine 0 is not monitored" in text
     _, text = run(shell, "%%px --no-stream\nimport os; data = os.urandom(16 << 20)")
