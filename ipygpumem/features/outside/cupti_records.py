@@ -63,7 +63,7 @@ class OutsideRecords:
         self._observers: ProfilerObservers | None = None
 
     def problem(self) -> str | None:
-        """Return the reason why recording is not possible, or None if no reason is known before recording is started."""
+        """Return the reason why recording is not possible, or None if no reason is known before it is started."""
         try:
             self._prepare()
         except CuptiError as error:
@@ -194,7 +194,7 @@ class OutsideRecords:
             self._live.move_to_pytorch(device, address, self._intervals)
 
     def live_by_owner(self) -> tuple[float, dict[Owner, int]] | None:
-        """Return the time at which recording began and the live memory in bytes by owner, or None if recording is inactive."""
+        """Return the time at which recording began and the live memory in bytes by owner; None if it is not active."""
         with self._lock:
             if not self._recording:
                 return None
