@@ -110,7 +110,7 @@ class Snapshot(SnapshotData):
         return curve if time_us is None or curve is None else curve.at(time_us)
 
     def peak(self, device: int | None = None) -> RequestedPeak:
-        """Return the maximum of the requested bytes together with the allocations that are alive at this event."""
+        """Return the maximum of the requested bytes together with the allocations that are alive at the peak."""
         live = self.live(device=device)
         trace, requested = live.timeline.trace, live.timeline.requested.peak()[1]
         return RequestedPeak(trace.device, requested, live.event, trace.time_of(live.event), live)
@@ -141,7 +141,7 @@ class Snapshot(SnapshotData):
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Measure the free memory inside segments after an event (default: the last) and whether ``need`` bytes fit.
+        """Measure the free memory inside segments after an event (default: the last), and try to fit ``need`` bytes.
 
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
@@ -235,7 +235,7 @@ class Snapshot(SnapshotData):
         return summary_text(self, device)
 
     def view(self, *others: Snapshot, device: int | None = None, source: bool = True, paths: bool = True) -> View:
-        """Return the interactive viewer, which a notebook displays and other front ends print as a summary.
+        """Return an object that notebooks display as the interactive viewer and other front ends print as a summary.
 
         Args:
             others: Up to seven snapshots to display next to this one.
@@ -274,7 +274,7 @@ class Snapshot(SnapshotData):
         return written
 
     def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
-        """Write the static image, 880 CSS pixels wide and at most 60 kB, and return its absolute path.
+        """Write the static image, 880 CSS pixels wide and usually at most 60 kB, and return its absolute path.
 
         Args:
             path: Path of the file. An existing file is replaced after the new file is complete.

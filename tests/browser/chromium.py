@@ -10,7 +10,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find():
-    """The path of Chromium on this machine, "" for Playwright's build, or None."""
+    """Return the path of Chromium on this machine, an empty string for Playwright's build, or None."""
     for name in NAMES:
         if path := shutil.which(name):
             return path

@@ -1,4 +1,4 @@
-"""The monitor in JupyterLab: shows two devices while cells run, pauses and resumes, and stops with its page."""
+"""The monitor in JupyterLab shows two devices while cells run, pauses and resumes, and stops when its page closes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ CUDA, HOST = random_timeline(3000), random_timeline(40, "cpu", 2, reserved=False
 
 @pytest.fixture
 def opened(page, tmp_path):
-    """The page of two devices. It must send no network requests and log no errors."""
+    """Open the page of two devices, which must send no network requests and log no errors."""
     file = tmp_path / "my <timeline>.html"
     file.write_text(timeline_page((CUDA, HOST), "my <timeline>.html", ["A <b>note</b>."]), encoding="utf-8")
     requests, messages = [], []
@@ -42,7 +42,7 @@ def settled(page):
 
 
 def place(page, x, y):
-    """A point of the plot, as fractions of its width and height."""
+    """Return a point of the plot, given as fractions of its width and height."""
     box = page.locator(".pad").bounding_box()
     return box["x"] + box["width"] * x, box["y"] + box["height"] * y
 

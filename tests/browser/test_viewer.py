@@ -21,7 +21,7 @@ PICKS = 120
 
 
 class Snapshots(dict):
-    """Real files by name, read on first use; large ones that are not available are skipped."""
+    """Real files by name, read on first use. Tests with large files are skipped if the files are not available."""
 
     def __missing__(self, name):
         self[name] = Snapshot.load(path(name))
@@ -55,11 +55,11 @@ def test_each_file_shows_its_peak(viewing, snapshots, name):
         "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)"
         ".data.buffer)).size"
     )
-    assert pixels > 5, "the picture has colors"
+    assert pixels > 5, "the plot has colors"
 
 
 def expected(timeline, order, answer, height):
-    """The row that each pixel of a column shows, from below (None: thin band, or empty), and all rows."""
+    """Return the row that each pixel of a column shows from bottom to top (None for a band or no row), and all rows."""
     allocations, event, scale = timeline.allocations, answer["event"], answer["scale"]
     rows = order[(allocations.start[order] <= event) & (allocations.end[order] > event)]
     sizes = allocations.size[rows]
@@ -493,7 +493,7 @@ def test_layout_fits_the_window(viewing, snapshots, width):
 
 @pytest.mark.parametrize("place", [0.2, 0.5, 0.8])
 def test_labels_on_a_narrow_timeline_are_complete(viewing, snapshots, place):
-    """The positions of the peak and of the out-of-memory error in a plot that is only 192 pixels wide."""
+    """The labels of the peak and of the out-of-memory error fit into a plot that is only 192 pixels wide."""
     view = viewing(snapshots["oom_fragmented"], size=(320, 900))
     event = snapshots["oom_fragmented"].ooms()[0].event
     view.call(f"zoom({event - 100 * place}, {event + 100 * (1 - place)})")
@@ -566,7 +566,7 @@ def test_accessibility(viewing, snapshots, tab, scheme):
 
 
 def measured_snapshot():
-    """gpt_small as recorded by a measured cell: cells, name and capacity of the device, sampled device memory."""
+    """Return gpt_small as if a measured cell had recorded it, with cells, device properties and sampled memory."""
     content = raw("gpt_small")
     times = [event["time_us"] for event in content["device_traces"][0]]
     samples = [times[0] + (times[-1] - times[0]) * number // 20 for number in range(21)]

@@ -183,7 +183,7 @@ def test_contrast_themes(viewing):
 
 
 def sampled(count=9):
-    """A device whose memory was sampled, with an allocation and a region."""
+    """Return a snapshot of a device whose memory was sampled, with an allocation and a region."""
     names = {"device used": 80, "outside PyTorch and other processes": 30}
     curves = {
         name: {

@@ -227,7 +227,7 @@ def test_damaged_data(viewing, damage):
 
 
 def replaced(script):
-    """The page with a script that runs before the script of the page."""
+    """Return the page with a script that runs before the script of the page."""
     text = page([PageData("made", Snapshot.load(CASES["hostile names"]).encode())])
     # the policy names the page's script by its hash: a different script needs a different policy
     return re.sub('content="default-src[^"]*"', 'content=""', text).replace(
@@ -236,7 +236,7 @@ def replaced(script):
 
 
 def page_without(name):
-    """The page in a browser that lacks a feature."""
+    """Return the page for a browser that lacks a feature."""
     return replaced(f"delete window.{name};")
 
 

@@ -62,7 +62,7 @@ class Viewing:
         self.page.goto(self.address + hash_)
 
     def drawn(self):
-        """Wait until the first picture and all panels are drawn."""
+        """Wait until the plot and all panels are drawn for the first time."""
         end = time.monotonic() + 60
         # The policy of the page forbids eval, which wait_for_function needs
         while not self.page.evaluate(DRAWN):
@@ -80,7 +80,7 @@ class Viewing:
         self.messages.clear()
 
     def call(self, text):
-        """``window.ipygpumem.TEXT`` as plain data. The call returns when everything is drawn."""
+        """Return ``window.ipygpumem.TEXT`` as plain data after everything is drawn."""
         return self.page.evaluate(f"window.ipygpumem.{text}")
 
     def settle(self):
@@ -106,22 +106,22 @@ class Viewing:
 
     @property
     def plot_height(self):
-        """Pixels of the picture from top to bottom."""
+        """Return the height of the plot in pixels."""
         return int(self.page.locator("canvas.picture").first.get_attribute("height"))
 
     def visible(self):
-        """The visible part of the axes."""
+        """Return the visible part of the axes."""
         return self.call("view()")
 
     def export(self, kind):
-        """Download an export; returns its path and name."""
+        """Download an export, and return its path and name."""
         self.page.locator(".menu summary").click()
         with self.page.expect_download() as download:
             self.page.get_by_role("button", name=kind).click()
         return Path(download.value.path()), download.value.suggested_filename
 
     def byte_labels(self):
-        """The labels of all byte axes from top to bottom, each with the width that it was squeezed into, if any."""
+        """Return the labels of all byte axes from top to bottom, each with the width to which it was compressed."""
         svg = self.export("Image as SVG")[0].read_text(encoding="utf-8")
         texts = re.findall(r"<text ([^>]*)>([^<]*)</text>", svg)
         axis = [(facts, text) for facts, text in texts if f'x="{BYTE_AXIS_X}"' in facts]
@@ -129,7 +129,7 @@ class Viewing:
         return [(text, width and float(width[1])) for (_, text), width in zip(axis, widths, strict=True)]
 
     def foreign_requests(self):
-        """Requests to anything but the page itself and its own worker."""
+        """Return all requests except those of the page itself and of its worker."""
         own = ("blob:", "data:", self.address)
         return [url for url in self.requests if not url.startswith(own)]
 

@@ -22,6 +22,6 @@ def path(name):
 
 
 def raw(name):
-    """The file's dict, read by Python's unpickler, as these files are trusted."""
+    """Return the dict in a file, read by Python's unpickler because these files are trusted."""
     with lzma.open(path(name)) as file:
         return pickle.load(file)

@@ -9,7 +9,7 @@ PROTO = b"\x80\x04"
 
 
 class Reduced:
-    """Pickled as a call."""
+    """An object that is pickled as a function call."""
 
     def __init__(self, function, *arguments):
         self.call = (function, arguments)
@@ -19,7 +19,7 @@ class Reduced:
 
 
 def nested_tuple_key(depth):
-    """A dict with nested tuples as a key, each with the same tuple twice: the hash takes 2**depth steps."""
+    """Return a dict whose key is a tuple of nested tuples, each contained twice: hashing takes 2**depth steps."""
     return (
         PROTO
         + b"}("
@@ -33,7 +33,7 @@ def nested_tuple_key(depth):
 
 
 def billion_laughs(depth=40):
-    """Nested lists, each with the same list ten times: small until they are traversed."""
+    """Return nested lists that each contain the next list ten times, which are small until they are traversed."""
     body = b"]\x94(K\x01e"
     for level in range(depth):
         body += b"0]\x94(" + b"".join(b"h" + bytes([level]) for _ in range(10)) + b"e"
@@ -81,7 +81,7 @@ def _rotated(value, bits):
 
 
 def colliding_pairs(count):
-    """Pairs of numbers with the same hash, computed by inverting Python's hash of tuples (xxHash)."""
+    """Return pairs of numbers with the same hash, computed by inverting Python's hash of tuples (xxHash)."""
     factor, lane_factor, seed = _PRIMES
     target = _rotated(12345678901234567 * pow(factor, -1, 1 << 64) & _WRAP, 33)
     first = 0

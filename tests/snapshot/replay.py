@@ -6,14 +6,14 @@ MEMORY = ("alloc", "free_requested", "free_completed")
 
 
 def ordered(trace):
-    """Events by time, where they have times."""
+    """Return the events ordered by time if they have timestamps."""
     if all("time_us" in event for event in trace):
         return sorted(trace, key=lambda event: event["time_us"])
     return list(trace)
 
 
 def replay(raw, device):
-    """Everything about one device: curve (starting with event -1), peak, live sets, counts of gaps."""
+    """Return the curve (starting with event -1), the peak, the live sets and the counts of gaps of a device."""
     traces = raw.get("device_traces", [])
     trace = ordered(traces[device]) if device < len(traces) else []
     blocks = [
@@ -55,7 +55,7 @@ def replay(raw, device):
 
 
 def at_first(trace, blocks):
-    """The blocks alive before the first event."""
+    """Return the blocks that are alive before the first event."""
     live = {}
     touched = set()
     for event in trace:
@@ -70,7 +70,7 @@ def at_first(trace, blocks):
 
 
 def last_action(raw, trace, at_end):
-    """The action that ends an allocation: the completed free, or the request if completed frees were not recorded."""
+    """Return the action that ends an allocation: the completed free, or the request if those were not recorded."""
     if any(event["action"] == "free_completed" for event in trace):
         return "free_completed"
     requested = set()
@@ -93,7 +93,7 @@ def reserved(raw, device, trace):
 
 
 def live_of(snapshot, device, event):
-    """The live set of a snapshot in the format of `replay`, without frames."""
+    """Return the live set of a snapshot in the format of `replay`, without frames."""
     allocations = snapshot.timeline(device).allocations
     rows = allocations.live(event)
     return {int(allocations.address[row]): int(allocations.size[row]) for row in rows}

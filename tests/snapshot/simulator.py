@@ -46,7 +46,7 @@ class Device:
         return [b for r in self.ranges for b in r.blocks if b.state != "inactive"]
 
     def state(self):
-        """Requested bytes, reserved bytes, live blocks, segments."""
+        """Return the requested bytes, the reserved bytes, the live blocks and the segments."""
         live = sorted((b.address, b.requested, b.state == "active_pending_free") for b in self.live())
         segments = sorted((r.address, r.size, r.stream) for r in self.ranges)
         return sum(b[1] for b in live), sum(s[1] for s in segments), live, segments
@@ -141,7 +141,7 @@ class Device:
                 self.log("segment_free", home.address, home.size, home.stream, home.pool, frames)
 
     def unmap(self, home, frames):
-        """Unmap the whole pages of the first free block that contains any; two ranges remain."""
+        """Unmap the whole pages in the first free block that contains any, which leaves two ranges."""
         for at, block in enumerate(home.blocks):
             first = -(-(block.address - home.address) // PAGE) * PAGE + home.address
             last = (block.address + block.size - home.address) // PAGE * PAGE + home.address
@@ -164,7 +164,7 @@ class Device:
 
 
 class Simulator:
-    """Run operations that are encoded as numbers, so that hypothesis can generate and shrink them."""
+    """Runs operations that are encoded as numbers, so that hypothesis can generate and shrink them."""
 
     def __init__(self, devices=1, with_pools=True):
         self.clock = 1_700_000_000_000_000
@@ -202,7 +202,7 @@ class Simulator:
                 device.log("snapshot", 0, device.state()[0], 0, (0, 0))
 
     def snapshot(self, ring_size=None):
-        """The file's dict; only the last ``ring_size`` events of each device are in the ring buffer."""
+        """Return the dict of a file with the last ``ring_size`` events of each device, as in a ring buffer."""
         start = [max(0, len(d.trace) - ring_size) if ring_size is not None else 0 for d in self.devices]
         return {
             "segments": [self.segment(d, r) for d in self.devices for r in sorted(d.ranges, key=lambda r: r.address)],

@@ -1,4 +1,4 @@
-"""Ticks at round values, and texts inside the plot."""
+"""Ticks at round values and text inside the plot."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.node
 
 @pytest.fixture(scope="session")
 def node():
-    """Run a command in the folder of the viewer, with its packages installed."""
+    """Run a command in the directory of the viewer, with its packages installed."""
     installed = VIEWER / "node_modules" / ".package-lock.json"
     lock = VIEWER / "package-lock.json"
     if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:

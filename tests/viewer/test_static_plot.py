@@ -1,4 +1,4 @@
-"""The still plot of a snapshot: exact, small, and independent of the user's matplotlib settings."""
+"""The static image of a snapshot is exact, small, and independent of the user's matplotlib settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_file_is_small_with_high_resolution(name):
 
 
 def test_peak_is_at_its_event():
-    """One allocation among thousands: its color reaches from the axis up to its bytes and occurs nowhere else."""
+    """The color of one allocation among thousands covers exactly the pixels of this allocation."""
     low = [event(addr=1 << 30, size=1), event("free_completed", addr=1 << 30, size=1)]
     trace = [event(addr=8192, size=100 << 20), *low * 30, event("free_completed", 8192, 100 << 20), *low * 2000]
     still = static_image(Snapshot.load({"segments": [], "device_traces": [trace]}))

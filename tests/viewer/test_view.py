@@ -1,4 +1,4 @@
-"""Displays of a view in each front end, and answers of its widget."""
+"""Displays of a view in each front end, and responses of its widget."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ draw_once = functools.cache(view.static_image)
 
 
 @pytest.fixture(autouse=True)
-def pictures_are_drawn_once(monkeypatch):
+def images_are_drawn_once(monkeypatch):
     """Draw the image of each snapshot once for this module, because drawing takes half a second."""
     monkeypatch.setattr(view, "static_image", draw_once)
 
@@ -209,7 +209,7 @@ def test_plain_python(capsys):
 
 @pytest.fixture
 def ask(snapshot, monkeypatch):
-    """Send a request to a widget and return the answer that a page would receive."""
+    """Send a request to a widget and return the response that a page would receive."""
     viewer = View([snapshot]).widget
     answers = []
     monkeypatch.setattr(type(viewer), "send", lambda self, content, buffers=None: answers.append((content, buffers)))

@@ -1,4 +1,4 @@
-"""Shared snapshots contain neither source text nor folders; everything else is unchanged."""
+"""Shared snapshots contain neither source code nor directories; everything else is unchanged."""
 
 from __future__ import annotations
 

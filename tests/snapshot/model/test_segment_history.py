@@ -1,4 +1,4 @@
-"""Segments and blocks at any event."""
+"""Segments and blocks after any event."""
 
 from __future__ import annotations
 

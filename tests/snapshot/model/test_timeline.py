@@ -1,4 +1,4 @@
-"""Columns compared with a slow replay, on real files and random histories; cases that other tools get wrong."""
+"""Columns agree with a slow replay of real files and random histories, also in unusual cases."""
 
 from __future__ import annotations
 

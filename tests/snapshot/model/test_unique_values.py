@@ -1,4 +1,4 @@
-"""Sets of numbers."""
+"""Distinct values and membership tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries on the events between two positions."""
+"""Queries on the events in a window."""
 
 from __future__ import annotations
 

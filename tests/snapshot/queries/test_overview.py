@@ -1,4 +1,4 @@
-"""The summary, and its notes about missing or inconsistent data."""
+"""The summary and its notes on missing or inconsistent data."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def batches_from_the_first_byte(monkeypatch):
 
 
 def runs(data):
-    """The runs of a file; none if it has to be read without them."""
+    """Return the runs of a file, or an empty list if it must be read without them."""
     reader = PickleReader(data, ReadLimits())
     try:
         reader.read()
@@ -48,7 +48,7 @@ def stack(snapshot, number):
 
 
 def messages(raw):
-    """The errors for a pickle and for the dict in it."""
+    """Return the error messages for a pickle and for the dict in it."""
     errors = []
     for source in (pickle.dumps(raw, 4), raw):
         try:
@@ -60,7 +60,7 @@ def messages(raw):
 
 
 def rows(snapshot, device):
-    """All values of all events, as stored in the file."""
+    """Return all values of all events, as stored in the file."""
     return trace_rows(snapshot, snapshot.timelines[device].trace)
 
 
@@ -177,7 +177,7 @@ def test_entries_with_the_same_keys_are_read_in_batches(fields, fresh, optimized
 
 
 def copied(value):
-    """An equal value that is another object."""
+    """Return an equal value that is a different object."""
     return "".join(list(value)) if type(value) is str else type(value)(list(value)) if type(value) is list else value
 
 
@@ -436,7 +436,7 @@ def test_entry_with_two_memo_indices():
 
 
 def parts_without_frames(data):
-    """The opcodes of a pickle without frames, whose lengths no longer fit."""
+    """Return the opcodes of a pickle without its frames, whose lengths are no longer valid."""
     places = [(code.name, at) for code, _, at in pickletools.genops(data)]
     for (name, at), (_, end) in zip(places, [*places[1:], ("", len(data))], strict=True):
         if name not in {"PROTO", "FRAME"}:

@@ -130,7 +130,7 @@ def test_truncated_files_are_refused():
 
 
 def places(value, at=()):
-    """The paths to all values of a snapshot, one item of each list."""
+    """Yield the paths to all values of a snapshot, with one item of each list."""
     yield at
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -225,7 +225,7 @@ INVALID_VALUES = [
 
 
 def load(source, use=lambda snapshot: None):
-    """The message of the error, or "" if there is none."""
+    """Return the message of the error, or an empty string if there is none."""
     try:
         snapshot = Snapshot.load(source)
     except SnapshotError as error:
@@ -315,7 +315,7 @@ def short_text(text):
 
 
 def repeated_objects(kind):
-    """A pickle that repeats one frame, event, segment or block 131,072 times, in two bytes each."""
+    """Return a pickle that repeats one frame, event, segment or block 131,072 times, in two bytes each."""
     head = b"\x80\x04}\x94(" + short_text("segments") + b"]\x94"
     numbers = short_text("addr") + b"K\x00" + short_text("size") + b"K\x01" + short_text("time_us") + b"K\x01"
     event = b"}\x94(" + short_text("action") + short_text("alloc") + numbers
@@ -371,7 +371,7 @@ def test_maximum_depth_of_stacks():
 
 
 def refused(source, limit):
-    """The message of the error, raised before ``limit`` MiB are used."""
+    """Return the message of the error, which must be raised before ``limit`` MiB is used."""
     tracemalloc.start()
     try:
         with pytest.raises(SnapshotError) as exc_info:
