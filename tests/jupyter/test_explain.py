@@ -1,4 +1,4 @@
-"""``%gpumem explain`` in IPython, and ``ipygpumem.explain`` without it."""
+"""``%gpumem explain`` and ``ipygpumem.explain`` on the fake GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def steps(waterfall):
 
 @pytest.fixture
 def heap(gpu_notebook, fake_gpu):
-    """100 MiB allocated, 30 MiB of free segments, 14 MiB in other segments, 64 MiB in a graph's pool."""
+    """Return a notebook with 100 MiB of tensors and with cached memory in free, fragmented and private segments."""
     blocks = [fake_gpu.alloc(size * MIB) for size in (100, 30, 6, 6)]
     fake_gpu.free(blocks[1])
     fake_gpu.free(blocks[3])

@@ -1,4 +1,4 @@
-"""Cells that run out of memory on the fake GPU have one panel each, and their error is unchanged."""
+"""Each cell that runs out of memory on the fake GPU has one panel, and its error is unchanged."""
 
 from __future__ import annotations
 

@@ -53,7 +53,6 @@ class Explanation(PlainData):
     note: str = ""
 
     def __repr__(self) -> str:
-        """Return the waterfalls as text."""
         return text_waterfalls(self.devices, self.note)
 
     def _repr_html_(self) -> str:
@@ -164,7 +163,6 @@ def _recorded(owners: dict[Owner, int]) -> list[NamedMemory]:
 
 
 def _pools(index: int, owners: dict[Owner, int], *, shared: bool) -> list[NamedMemory]:
-    """Return the memory in pools that is not included in the records of libraries."""
     pools = []
     for pool in pool_readings([index]):
         nbytes = pool.used if pool.held is None else pool.held

@@ -1,7 +1,6 @@
 """Data classes for waterfalls, whose steps lead from the usage in nvidia-smi to ``torch.cuda.memory_allocated()``.
 
-The parts between two totals add up exactly to the difference between the totals. There are separate parts for memory
-that cannot be attributed and, with a negative size, for memory that is counted twice.
+The parts between two totals add up exactly to their difference. Memory that is counted twice is a negative part.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class WaterfallStep:
 
     Attributes:
         amount: Size in bytes; None if unknown.
-        grade: Accuracy of the size.
         todo: Advice on reducing the size; empty if there is none.
         note: Explanation; empty if there is none.
     """

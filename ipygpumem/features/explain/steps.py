@@ -35,12 +35,7 @@ _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
-    """Memory outside PyTorch of one library or pool.
-
-    Attributes:
-        amount: Size in bytes.
-        managed: Whether it is CUDA managed memory.
-    """
+    """Memory of one library or pool outside PyTorch in bytes. ``managed`` is True for CUDA managed memory."""
 
     name: str
     amount: int
@@ -153,7 +148,6 @@ def _process_advice(process: OtherProcess) -> str:
 def _outside_steps(
     reading: DeviceReading, baseline: Baseline | None, named: Sequence[NamedMemory], *, kernels: bool, recorded: bool
 ) -> list[WaterfallStep]:
-    """Return the parts between the memory of this process, or of the device, and PyTorch's reserved memory."""
     if reading.outside is None:
         return []
     steps = []

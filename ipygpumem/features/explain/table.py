@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import template
-from ipygpumem.core.units import VISIBLE, precise_size, size
+from ipygpumem.core.units import precise_size, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,7 +55,6 @@ class _Row:
 
     @property
     def percent(self) -> float:
-        """Width of the bar in HTML, in percent."""
         return max((self.end - self.start) * 100, _MIN_BAR) if self.end > self.start else 0.0
 
 
@@ -80,8 +79,7 @@ def _rows(waterfall: Waterfall) -> Iterator[_Row]:
 def _size(kind: str, nbytes: int) -> str:
     if kind == "total":
         return size(nbytes)
-    text = size(abs(nbytes)) if abs(nbytes) >= VISIBLE else precise_size(abs(nbytes))
-    return f"{'+' if nbytes < 0 else '-'} {text}"
+    return f"{'+' if nbytes < 0 else '-'} {precise_size(abs(nbytes))}"
 
 
 def text_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
@@ -151,7 +149,6 @@ def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
 
 
 def _html_notes(waterfall: Waterfall) -> Iterator[str]:
-    """Yield notes and reasons for the accuracy that must be visible without tooltips."""
     for row in _rows(waterfall):
         if row.step.grade.trust in {"unknown", "device"}:
             yield f"{row.step.label}: {row.grade}"

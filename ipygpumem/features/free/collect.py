@@ -159,7 +159,6 @@ def _last_exception_refers_to(shell: Any, obj: Any) -> bool:
 
 
 def _exceptions_and_frames(shell: Any) -> Iterator[BaseException | FrameType]:
-    """Yield the last exception, its causes, the members of exception groups, and the frames of the tracebacks."""
     pending, seen_ids = _last_exceptions(shell), set()
     while pending:
         obj = pending.pop()

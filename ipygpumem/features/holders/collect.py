@@ -143,8 +143,7 @@ class _BlockAssignment:
     ) -> None:
         self.notes = search.notes
         self._before, self._after = before, after
-        self._since = since
-        self._label = label
+        self._since, self._label = since, label
         self._assigned: set[tuple[str, int]] = set()
         self._storages: list[NamedStorage] = []
         foreign = 0

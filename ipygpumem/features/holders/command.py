@@ -19,11 +19,8 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
     from ipygpumem.features.holders.table import holders_tables
 
     selected = _holders(notebook, arguments)
-
-    def show() -> None:
-        notebook.show_tables(holders_tables(selected, limit=arguments.n, parts=arguments.parts))
-
-    return show_result(notebook, arguments, selected, show)
+    tables = holders_tables(selected, limit=arguments.n, parts=arguments.parts)
+    return show_result(notebook, arguments, selected, lambda: notebook.show_tables(tables))
 
 
 def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:

@@ -1,9 +1,4 @@
-"""Data classes for storages, their holders, and the totals of devices.
-
-A storage is counted once, even if several tensors share it, and belongs to the holder of its first name. Names are
-ordered as follows: variables of the notebook, attributes of the user's modules and of other modules, outputs, local
-variables of running threads, local variables in the frames of the last exception.
-"""
+"""Data classes for storages, their holders, and the totals of devices."""
 
 from __future__ import annotations
 

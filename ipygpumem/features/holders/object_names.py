@@ -1,8 +1,4 @@
-"""Assign names to objects by following references from the roots to the tensors.
-
-Roots are visited in the order of `PLACES`, starting with the variables of the notebook. Objects that only an autograd
-graph keeps alive are visited last, and named after the tensor with the graph.
-"""
+"""Assign names to objects by following references from the roots, in the order of their places, to the tensors."""
 
 from __future__ import annotations
 
@@ -50,7 +46,6 @@ class NamedObject:
         parent_id: The id of the referrer; None for a root.
         holder: Name of the holder; empty if the next reference on the path determines it.
         graph: Whether the path passes through an autograd graph.
-        depth: Length of the path.
     """
 
     parent_id: int | None

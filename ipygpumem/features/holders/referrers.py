@@ -13,6 +13,7 @@ import itertools
 import sys
 import time
 import types
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -236,10 +237,7 @@ class ReferrerGraph:
         exceeds the number of references from these objects and from the search. The search refers to each object in the
         heap, in this graph and as often as counted in ``own_references``.
         """
-        inner_references: dict[int, int] = {}
-        for object_id in ids:
-            for child_id in self.children.get(object_id, ()):
-                inner_references[child_id] = inner_references.get(child_id, 0) + 1
+        inner_references = Counter(child_id for object_id in ids for child_id in self.children.get(object_id, ()))
         held = set()
         base_count = _reference_count_of_unheld()
         for object_id in ids:
@@ -248,7 +246,7 @@ class ReferrerGraph:
             # all C++ owners of an object share a single Python reference, which the collector does not know
             extra_inside = [id(referrer) in ids for referrer in self.extra.get(object_id, ())]
             uncounted = sum(extra_inside) - bool(extra_inside)
-            inner = inner_references.get(object_id, 0) - uncounted
+            inner = inner_references[object_id] - uncounted
             if not all(extra_inside) or count - base_count - own_references.get(object_id, 0) > inner:
                 held.add(object_id)
         pending = list(held)

@@ -167,10 +167,8 @@ class _HolderSearch:
         if not ids or not self.limit.complete:  # an incomplete search may have missed their names
             return
         held = self.referrers.held_from_outside(ids, self.targets.own_references())
-        cycles = [object_id for object_id in ids if object_id not in held]
-        alive = [object_id for object_id in ids if object_id in held]
-        names.name_unreached(alive, NO_NAME, "elsewhere")
-        names.name_unreached(cycles, "unreachable cycles", "garbage")
+        names.name_unreached(held, NO_NAME, "elsewhere")
+        names.name_unreached(ids - held, "unreachable cycles", "garbage")
 
     def _named_storages(self, names: ObjectNames) -> list[NamedStorage]:
         groups: dict[StorageLocation, list[int]] = {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
-from ipygpumem.core.units import VISIBLE, many, signed, size
+from ipygpumem.core.units import VISIBLE, many, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,9 +107,7 @@ def _shorten(name: str) -> str:
 
 
 def _size(nbytes: int) -> str:
-    if nbytes == 0 or abs(nbytes) >= VISIBLE:
-        return size(nbytes) if nbytes >= 0 else signed(nbytes)
-    return "<0.1 MiB"
+    return "<0.1 MiB" if 0 < abs(nbytes) < VISIBLE else size(nbytes)
 
 
 def _freeable(holders: Holders, device: str) -> list[str]:

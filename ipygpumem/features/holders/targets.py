@@ -60,7 +60,6 @@ class SearchTargets:
         by_id: The targets by the id of the tensor or storage.
         kinds: Kind of each storage of a module or an optimizer, by device and address.
         extra: Referrers through C++, which the collector does not know, by the id of the referent.
-        base_ids: The ids of the bases of views.
         references: A weak reference to each storage by location, which prevents the reuse of its address.
     """
 
@@ -144,7 +143,6 @@ class SearchTargets:
             self._roles[id(obj)] = min(kind, self._roles.get(id(obj), "plain"), key=KINDS.index)
 
     def _set_kinds(self) -> None:
-        """Set the kind of each storage to that of its tensor. Wrapped tensors inherit the kind of the wrapper."""
         for root_id, kind in self._roles.items():
             pending, seen_ids = [root_id], {root_id}
             while pending:

@@ -1,8 +1,7 @@
 """Find referrers that the garbage collector does not track, and referrers of classes.
 
 The collector does not track NumPy arrays, which may contain Python objects or share a tensor's memory, nor dicts and
-tuples that contain only untracked objects. If no variable refers to a class, it is named after an instance, a subclass
-or a tuple that contains it.
+tuples that contain only untracked objects. Classes without a variable are named after instances, subclasses or tuples.
 """
 
 from __future__ import annotations

@@ -47,7 +47,6 @@ def explain(failures: list[FailedAllocation], count: int, *, caught: bool) -> Ou
 
 
 def _line(failure: FailedAllocation) -> str:
-    """Describe the innermost line of the user's code, with its source code and the cell that called it."""
     frame = next((frame for frame in failure.frames if not is_library_file(frame[0])), None)
     if frame is None:
         return ""

@@ -70,9 +70,8 @@ class OomHistory:
     def resume(self) -> None:
         """Start recording if it is enabled, CUDA is initialized and no other recording is active."""
         is_active = self._recorder is not None and not self._recorder.history.lost
-        if self.template is None or pytorch.started() is None or is_active:
-            return
-        if allocator.is_recording() or recording_problem():
+        is_configured = self.template is not None and pytorch.started() is not None
+        if is_active or not is_configured or allocator.is_recording() or recording_problem():
             return
         recorder = Recorder(self._runtime, HistoryOptions(max_entries=_MAX_EVENTS))
         recorder.start()

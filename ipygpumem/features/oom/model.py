@@ -40,10 +40,8 @@ class FailedAllocation:
     Attributes:
         requested: The requested size, as rounded by the allocator.
         limit: Maximum memory usage of PyTorch on the device. By default, the total memory of the device.
-        free: Free memory on the device.
         thread: Name of the thread; empty for the main thread.
         frames: Python stack, innermost frame first. If the thread runs no Python code, the stack of the main thread.
-        reading: Counters of the device; None if they could not be read.
         free_blocks: Free blocks in PyTorch's segments; None if the allocator does not list them.
         other_processes: Other processes on the device, in descending order of memory usage.
         holders: Holders of the memory; None if this was not the first failure in the cell.
@@ -79,8 +77,7 @@ class OutOfMemoryReport:
     """Report on the allocations that failed in a cell.
 
     Attributes:
-        failure: The last failed allocation.
-        count: Number of failed allocations.
+        failure: The last of the ``count`` failed allocations.
         line: Description of the line of code that requested the memory.
         caught: Whether the code caught the error.
         holders: Current holders of the memory or, if the code caught the error, the holders at the first failure.
