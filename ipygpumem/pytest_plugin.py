@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ipygpumem.core.report import Report
-    from ipygpumem.measure_block import measure
 
 _MARK = "gpumem_limit"
 _MAX_ROWS = 30
@@ -89,8 +88,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         yield
         return
     import ipygpumem
+    from ipygpumem.measurement.runtime import current
 
-    block = _start_measurement(limits)
+    if current().baseline is None and "torch" in sys.modules:
+        ipygpumem.preload_pytorch()  # otherwise the report of the first test would include the CUDA context
+    block = ipygpumem.measure(host_peak="reset", **limits).__enter__()
     error: Exception | None = None
     outcome: Any = yield
     try:
@@ -109,29 +111,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         outcome.force_exception(pytest.fail.Exception(f"{type(error).__name__}: {error}", pytrace=False))
 
 
-def _start_measurement(limits: dict[str, Any]) -> measure:
-    import ipygpumem
-    from ipygpumem.measurement.runtime import current
-
-    if current().baseline is None and "torch" in sys.modules:
-        ipygpumem.preload_pytorch()  # otherwise the report of the first test would include the CUDA context
-    return ipygpumem.measure(host_peak="reset", **limits).__enter__()
-
-
 def _user_properties(report: Report) -> list[tuple[str, object]]:
     """Return a pair of name and value for each property. The value is the maximum over all devices, in bytes."""
     devices = report.devices.values()
     peaks = [device.peak for device in devices if device.high is None or device.high.exact]
     outside = [device.outside for device in devices if device.process_wide]
-    metrics = (
-        *(_largest(values) for values in (peaks, [device.held for device in devices], outside)),
-        report.host.peak if report.host.exact else None,
-    )
-    return [(name, value) for name, value in zip(_PROPERTIES, metrics, strict=True) if value is not None]
-
-
-def _largest(values: list[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
+    metrics = (peaks, [device.held for device in devices], outside, [report.host.peak] if report.host.exact else [])
+    known = [[value for value in values if value is not None] for values in metrics]
+    return [(name, max(values)) for name, values in zip(_PROPERTIES, known, strict=True) if values]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -172,9 +172,7 @@ def _integer(value: str) -> int:
 
 
 def _event_or_oom(value: str) -> int | str:
-    if value != "oom" and not _INTEGER.fullmatch(value):
-        raise OptionError(f"must be the index of an event or oom, got {value!r}")
-    return value if value == "oom" else int(value)
+    return value if value == "oom" else _integer(value)
 
 
 _FILES = Option(("files",), "FILE", "a snapshot (pickle or JSON, optionally .gz or .xz)", many=True)

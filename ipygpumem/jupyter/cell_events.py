@@ -26,7 +26,7 @@ from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container
     from types import FrameType
 
     from ipygpumem.jupyter.cell_report import CellOptions
@@ -43,7 +43,7 @@ class _PrintedErrors(set[str]):
 
 
 def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
-    """Wrap an IPython callback so that it prints exceptions instead of raising them, each distinct one only once."""
+    """Wrap an IPython callback so that it prints exceptions instead of raising them. Each message is printed once."""
 
     @functools.wraps(callback)
     def safe(*arguments: Any, **options: Any) -> _Result | None:
@@ -55,7 +55,7 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
             printed = current().state(_PrintedErrors)
             if line not in printed:
                 printed.add(line)
-                print(f"ipygpumem: this cell has no report ({line}); printed only once", file=sys.stderr)  # noqa: T201
+                print(f"ipygpumem: this cell has no report ({line}); this message is printed once", file=sys.stderr)  # noqa: T201
             return None
 
     return safe
@@ -140,23 +140,13 @@ class CellStacks:
         self._drop = drop
         self.stacks: defaultdict[int, list[RunningCell]] = defaultdict(list)
 
-    def __iter__(self) -> Iterator[RunningCell]:
-        return iter([cell for stack in self.stacks.values() for cell in stack])
-
-    def clear(self) -> None:
-        """Remove all cells."""
-        self.stacks.clear()
-
     def outermost(self) -> RunningCell | None:
         """Return the outermost cell of the current thread or, if this thread runs no cell, of another thread."""
         stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
     def whole_cell(self) -> RunningCell | None:
-        """Return the cell as written by the user, which contains the bodies of cell magics such as ``%%capture``.
-
-        Such magics run their body as a nested cell, whose text is the end of the text of the enclosing cell.
-        """
+        """Return the cell as written by the user. Cell magics such as ``%%capture`` run their body as a nested cell."""
         stack = self.stacks[threading.get_ident()]
         position = len(stack) - 1
         while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):
@@ -202,7 +192,7 @@ class CellStacks:
 
 
 def before_tracebacks(shell: Any, callback: Callable[[], None]) -> Callable[[], None]:
-    """Call a function whenever a shell is about to show a traceback. Return a function that ends this."""
+    """Call a function before a shell shows a traceback, until the returned function is called."""
     show = shell.showtraceback
 
     def showtraceback(*arguments: Any, **options: Any) -> Any:
@@ -213,7 +203,7 @@ def before_tracebacks(shell: Any, callback: Callable[[], None]) -> Callable[[], 
 
 
 class ExecutionCounts:
-    """Execution counts of the cells of one shell by the file names of the cells. IPython 8 and later store them."""
+    """Execution counts of a shell's cells by file name. IPython 8 and later store these counts themselves."""
 
     def __init__(self, shell: Any) -> None:
         self._compile = shell.compile

@@ -64,26 +64,26 @@ class ReportPresenter:
         self._ooms = ooms
         self._baselines = baselines
         self._modes = ModeCollector(magics.session)
-        self._standing_plan: tuple[tuple[Any, ...], Plan] | None = None
+        self._default_plan: tuple[tuple[Any, ...], Plan] | None = None
         self.send: Callable[[Report], None] | None = None
 
-    def standing_plan(self) -> Plan:
+    def default_plan(self) -> Plan:
         """Return the plan for cells without options. It is cached to reduce the overhead of each cell."""
         magics = self._magics
         outside = magics.outside == "library"  # the plan then has state for each cell, so it cannot be cached
         key = (magics.limit, outside, magics.record.recorder is not None)
-        if self._standing_plan is None or self._standing_plan[0] != key or outside:
+        if self._default_plan is None or self._default_plan[0] != key or outside:
             extra = self.collectors(requested=False)
             limits = Limits(peak=magics.limit)
             plan = make_plan(magics.session, outside=outside, limits=limits, every_cell=True, extra=extra)
-            self._standing_plan = (key, plan)
-        return self._standing_plan[1]
+            self._default_plan = (key, plan)
+        return self._default_plan[1]
 
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
         """Return the collectors that every plan of this shell includes.
 
         Args:
-            requested: Whether the user requested the report, which then mentions an unchanged previous run as well.
+            requested: Whether the user requested the report, which then always mentions the previous run of the cell.
         """
         record = self._magics.record
         recording = [] if record.recorder is None else [record]
@@ -100,11 +100,11 @@ class ReportPresenter:
         muted: bool = False,
         live: LiveDisplay | None = None,
     ) -> None:
-        """Show a report, or send it to another process if `send` is set.
+        """Show the report of a measurement, or send it to another process if `send` is set.
 
         Args:
-            report: The report.
-            measurement: Measurement that the report describes.
+            report: Report of the measurement.
+            measurement: The measurement, which has ended.
             options: Options of the magic that requested the report; None for an automatic report.
             muted: Whether a call of ``clear_output(wait=True)`` is pending, so that the report would clear the output.
             live: Live display below the cell, which the report replaces.

@@ -79,7 +79,7 @@ class CellMeasurements:
         measured = magics.report != "off" or magics.limit is not None or magics.record.recorder is not None
         # for a %%gpumem cell, the magic starts the measurement
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
-            cell.plan = self.presenter.standing_plan()
+            cell.plan = self.presenter.default_plan()
             cell.measurement = cell.plan.begin(self._runtime, self._measurement_options())
             self._begin_live(cell)
 
@@ -148,7 +148,7 @@ class CellMeasurements:
             if cell is not None:
                 self._drop(cell)
             if last:
-                self.ooms.discard()
+                self.ooms.observer.take()  # there is no report, and therefore no panel
             return
         muted = self.clearing.waiting and self.clearing.waits(result)
         try:
@@ -249,7 +249,7 @@ class CellMeasurements:
 
     def close(self) -> None:
         """Finish the measurements of all running cells and save their recordings before the extension is unloaded."""
-        for cell in self._open:
+        for cell in [cell for stack in self._open.stacks.values() for cell in stack]:
             measurement, plan = cell.measurement, cell.plan
             if measurement is not None and plan is not None and (plan.recorder is not None or cell.options is not None):
                 plan.collectors = tuple(c for c in plan.collectors if isinstance(c, ProfileCollector))
@@ -262,7 +262,7 @@ class CellMeasurements:
                 if report is not None and report.profile is not None:
                     self._magics.print(f"ipygpumem: {'; '.join(report.profile.sentences())}")
             self._drop(cell)
-        self._open.clear()
+        self._open.stacks.clear()
         self.live.close()
 
     def open_cell(self) -> tuple[int | None, float] | None:

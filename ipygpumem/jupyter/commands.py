@@ -28,10 +28,9 @@ COMMANDS = (
 
 
 def similar_command(statement: str, names: Container[str]) -> tuple[str, str] | None:
-    """Find a misspelled command: a statement that starts with a name which is not in ``names``.
+    """Return a tuple of the misspelled and the correct name of a command, or None if the statement is not misspelled.
 
-    Returns:
-        A tuple of the misspelled and the correct name, or None if no command has a similar name.
+    A statement is misspelled if its first word is not one of the known ``names`` but similar to the name of a command.
     """
     match = _NAME.match(statement)
     if match is None or match[0] in names or ASSIGNMENT.match(statement[match.end() :].lstrip()):

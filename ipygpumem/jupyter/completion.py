@@ -18,10 +18,7 @@ _LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)
 
 
 def candidates(line: str) -> list[str] | None:
-    """Return the completions of the last argument of a line.
-
-    None means that the line is not a ``%gpumem`` magic or that the argument is a value that cannot be completed.
-    """
+    """Return the completions of the last argument of a line, or None if it cannot be completed."""
     match = _LINE.match(line)
     if match is None or "\n" in match["rest"] or not match["rest"][:1].isspace():
         return None

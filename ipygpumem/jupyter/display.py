@@ -48,8 +48,7 @@ class DisplayMixin:
 
     def print(self, *lines: str) -> None:
         """Print lines."""
-        for line in lines:
-            print(line)  # noqa: T201 (its purpose)
+        print(*lines, sep="\n")  # noqa: T201 (its purpose)
 
     def publish(
         self, bundle: dict[str, str], metadata: dict[str, Any] | None = None, display_id: str | None = None

@@ -1,4 +1,4 @@
-"""Loading and unloading the extension."""
+"""Functions that load and unload the extension."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
         return resolve_name(name, self.shell.user_ns.__getitem__)
 
     def set_reports(self, *, on: bool) -> None:
-        """Enable or disable the report after every cell."""
+        """Enable or disable automatic reports."""
         if not on and self.report != "off":
             self._report_when_on = self.report
         if on is (self.report == "off"):
@@ -161,7 +161,9 @@ class GPUMem(Magics, Settings, DisplayMixin):
         statement = split_statement(STATEMENT, line)[1]
         if statement and split_command(COMMANDS, line) is None:
             return run_statement(self.shell, compile_statement(self.shell, statement), local_ns)
-        self.print("ipygpumem: the extension was loaded in the parent of this forked process, which is not measured")
+        self.print(
+            "ipygpumem: this forked process is not measured, because its parent process has loaded the extension"
+        )
         return None
 
     def _statement(self, arguments: argparse.Namespace, statement: str, local_ns: Any) -> Any:

@@ -82,7 +82,7 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 
 
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Return the source regions of the named functions and methods, without those that the code ``text`` defines.
+    """Return the source regions of the named functions and methods, except those defined in the code ``text``.
 
     Raises:
         OptionError: A name does not refer to a function, or the source code of the function is not available.

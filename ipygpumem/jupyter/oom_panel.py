@@ -52,11 +52,6 @@ class OomPanel:
         elif self.report is not None:
             self._magics.show_line(self.report)
 
-    def discard(self) -> None:
-        """Discard the failed allocations of a cell that has no report."""
-        if self.observer.count:
-            self.observer.take()
-
     def remove(self) -> None:
         """Stop observing failed allocations."""
         self._monitor.cancel_when_started(self._listen)

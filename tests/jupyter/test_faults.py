@@ -234,7 +234,9 @@ def test_internal_error_is_reported_once(gpu_notebook, monkeypatch, place):
             patched.setattr(Measurement, place, broken)
         result = gpu_notebook.run(f"{allocate(10)}\n6 * 7")
         assert result.value == 42
-        assert result.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); printed only once\n"
+        assert (
+            result.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); this message is printed once\n"
+        )
         assert result.texts == []
         result = gpu_notebook.run("1/0")
         assert isinstance(result.error, ZeroDivisionError)
@@ -339,7 +341,7 @@ def test_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
     assert facts["calls"] == facts["nvml"] == {}
     assert (
         facts["stdout"]
-        == "ipygpumem: the extension was loaded in the parent of this forked process, which is not measured\n"
+        == "ipygpumem: this forked process is not measured, because its parent process has loaded the extension\n"
     )
     assert len(gpu_notebook.run(allocate(64, "more")).texts) == 1
 

@@ -34,7 +34,8 @@ class Option:
         default: Value if the option is not specified.
         many: Whether the option can be repeated or the argument accepts several values.
         path: Whether the value is a path, which can then be completed.
-        type: Function that converts the value from text and raises `OptionError` if the text is invalid.
+        type: Function that converts the value from text and raises `OptionError` if the text is invalid. For an option
+            that can be repeated, it returns a list, and the value of the option is the concatenation of these lists.
         values: Number of values after the flag.
         only: Interface that supports the option; None if both do.
         usage: Text of the option in the usage line; empty if it is the ``metavar``.
@@ -81,7 +82,13 @@ class Command:
 
 
 HELP = Option(("-h", "--help"), None, "show this help", only="magic")
-DEVICE = Option(("-d", "--device"), "DEVICE", "only this device (cuda:0, 0); can be repeated", many=True)
+DEVICE = Option(
+    ("-d", "--device"),
+    "DEVICE",
+    "only this device (cuda:0, 0); can be repeated",
+    many=True,
+    type=lambda text: text.split(","),
+)
 
 
 def result_options(noun: str) -> tuple[Option, ...]:
@@ -159,7 +166,6 @@ def parse_line(program: str, options: Iterable[Option], line: str) -> argparse.N
     for option in options:
         parser.add_argument(*option.flags, **_argparse_options(option, "*"))
     arguments = parser.parse_args(split_line(line))
-    _split_devices(arguments)
     if getattr(arguments, "var", None) is not None:
         _check_variable(arguments.var)
     return arguments
@@ -178,13 +184,7 @@ def add_shell_command(subparsers: Any, command: Command) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}."
     )
-
-    def run(arguments: argparse.Namespace) -> int:
-        _split_devices(arguments)
-        assert command.shell is not None  # noqa: S101 (only commands for the shell are added)
-        return command.shell(arguments)
-
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=command.shell)
     for option in command.options_of("shell"):
         parser.add_argument(*option.flags, **_argparse_options(option, "+"))
     parser.add_argument(
@@ -200,7 +200,7 @@ def _argparse_options(option: Option, many: str) -> dict[str, Any]:
     if option.is_argument:
         settings["nargs"] = many if option.many else None
     elif option.many:
-        settings |= {"action": "append", "default": []}
+        settings |= {"action": "append", "default": []} if option.type is None else {"action": "extend"}
     else:
         settings |= {"action": _SingleValueAction, "default": option.default}
     if option.values > 1:
@@ -220,11 +220,6 @@ def _argparse_type(convert: Any) -> Any:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return read
-
-
-def _split_devices(arguments: argparse.Namespace) -> None:
-    if isinstance(getattr(arguments, "device", None), list):
-        arguments.device = [name for text in arguments.device for name in text.split(",")] or None
 
 
 def split_line(line: str) -> list[str]:
