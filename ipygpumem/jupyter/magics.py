@@ -211,7 +211,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
         with_lines = arguments.lines or arguments.function
         return make_plan(
             self.session,
-            devices=None if devices is None else self.session.monitor.parse_devices(devices),
+            devices=self.session.monitor.parse_devices(devices) if devices else None,
             lines=function_regions(arguments.function, self.shell.user_ns, text) if with_lines else None,
             all_functions=not arguments.function,
             peak_lines=not arguments.quiet,

@@ -119,7 +119,7 @@ def result_command(name: str, description: str, noun: str, read: Callable[[list[
     """
 
     def run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
-        value = read(arguments.device)
+        value = read(arguments.device or None)
         return show_result(notebook, arguments, value, lambda: notebook.show_object(value))
 
     return Command(name, description, result_options(noun), magic=run)
@@ -200,7 +200,7 @@ def _argparse_options(option: Option, many: str) -> dict[str, Any]:
     if option.is_argument:
         settings["nargs"] = many if option.many else None
     elif option.many:
-        settings |= {"action": "append", "default": []} if option.type is None else {"action": "extend"}
+        settings |= {"action": "append" if option.type is None else "extend", "default": []}
     else:
         settings |= {"action": _SingleValueAction, "default": option.default}
     if option.values > 1:

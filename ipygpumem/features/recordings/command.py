@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from ipygpumem.jupyter.magics import GPUMem
 
 
-def _key_value(text: str) -> tuple[str, Any]:
+def _key_value(text: str) -> list[tuple[str, Any]]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise OptionError(f"must be KEY=VALUE, got {text!r}")
     try:
-        return key, ast.literal_eval(value)
+        return [(key, ast.literal_eval(value))]
     except (ValueError, SyntaxError):
-        return key, value
+        return [(key, value)]
 
 
 RECORDING = (
