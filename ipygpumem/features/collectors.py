@@ -65,7 +65,7 @@ def make_plan(
         raise OptionError("--lines requires allocation stacks: use --stacks python or --stacks all")
     collectors: list[Collector] = []
     if outside:
-        collectors.append(OutsideCollector(runtime.monitor, every_cell=every_cell))
+        collectors.append(OutsideCollector(every_cell=every_cell))
     if lines is not None:
         from ipygpumem.features.lines.collect import LinesCollector
 

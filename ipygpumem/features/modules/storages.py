@@ -177,7 +177,9 @@ class ModelStorages:
         parts: Iterable[Any] = ()
         if self.types.role(cls) == "tensor":
             yield value
-            parts = _attribute_values(value) if self.types.dispatches(value) else ()
+            if self.types.dispatches(value):
+                in_slots = (item for base in mro(cls) for _, item in slot_values(value, base))
+                parts = [*(instance_dict(value) or {}).values(), *in_slots]
         elif cls in {list, tuple}:
             parts = value
         elif is_instance(value, dict):
@@ -190,8 +192,3 @@ def _compiled(module: Any, members: dict[str, Any]) -> str:
     if members.get("_compiled_call_impl") is not None or type(module).__name__ == "OptimizedModule":
         return "compiled"
     return "scripted" if any(base.__name__ == "ScriptModule" for base in mro(type(module))) else ""
-
-
-def _attribute_values(value: Any) -> list[Any]:
-    in_slots = [item for base in mro(type(value)) for _, item in slot_values(value, base)]
-    return [*(instance_dict(value) or {}).values(), *in_slots]

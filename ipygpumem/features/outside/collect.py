@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ipygpumem.jupyter.settings import Settings
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Outcome
-    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 _Pools = dict[tuple[str, int], PoolReading]
 
@@ -37,8 +36,7 @@ class OutsideCollector(Collector):
     section = "libraries"
     cost = 0.0
 
-    def __init__(self, monitor: DeviceMonitor, *, every_cell: bool = False) -> None:
-        self._monitor = monitor
+    def __init__(self, *, every_cell: bool = False) -> None:
         self._every_cell = every_cell  # report each problem only once
         self._problem = ""
         self._acquired = False
@@ -58,7 +56,7 @@ class OutsideCollector(Collector):
 
     def start(self) -> None:
         """Open the recording interval of the measurement."""
-        self._before = self._pools()
+        self._before = _pools()
         if self._acquired:
             try:
                 self._interval = outside_records().open_interval()
@@ -73,18 +71,11 @@ class OutsideCollector(Collector):
             if self._interval is not None:
                 with contextlib.suppress(Exception):
                     outside_records().close_interval(self._interval)
-            self._after = self._pools()
+            self._after = _pools()
         if self._acquired:
             self._acquired = False
             with contextlib.suppress(Exception):
                 outside_records().release()
-
-    def _pools(self) -> _Pools:
-        torch = self._monitor.find_devices()
-        if torch is None:
-            return {}
-        devices = [index for index in self._monitor.devices if pytorch.has_context(torch, index)]
-        return {(pool.name, pool.device): pool for pool in pool_readings(devices)}
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
         """Return the report with the memory outside PyTorch of each device."""
@@ -167,6 +158,10 @@ class OutsideCollector(Collector):
             return 0
         recorded = self._interval.owners.get(Owner.allocator(index), AllocationTotals())
         return recorded.change - change
+
+
+def _pools() -> _Pools:
+    return {(pool.name, pool.device): pool for pool in pool_readings(pytorch.devices_in_use())}
 
 
 def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:

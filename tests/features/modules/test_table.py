@@ -86,6 +86,10 @@ def test_text():
     assert text.splitlines()[-1] == "a note"
 
 
+def test_number_of_runs_in_json():
+    assert [phase["times"] for phase in TREE.to_dict()["phases"]] == [2, 3]
+
+
 def test_html_escapes_names():
     html = html_tables(module_tables([TREE]))
     assert "model: Net&lt;b&gt;" in html

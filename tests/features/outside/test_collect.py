@@ -189,7 +189,7 @@ def test_profiler_in_block(gpu, cupti):
 
 
 def test_collector_that_was_not_started(gpu, cupti):
-    collector = OutsideCollector(current().monitor)
+    collector = OutsideCollector()
     collector.stop()
     collector.stop()
     measurement = Measurement(current())
