@@ -13,7 +13,7 @@ from ipygpumem.core.tables import text_tables
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
 from ipygpumem.features.history.comparison import pair_rows
-from ipygpumem.features.history.load import ReportRows, read_notebook, read_rows, short_names
+from ipygpumem.features.history.load import SessionRows, read_notebook, read_rows, short_names
 from ipygpumem.features.history.table import COLUMNS, PAGE, TablePage, comparison_tables, history_tables, select_devices
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
         from ipygpumem.features.history.reports import session_reports
 
         reports = session_reports()
-        rows = ReportRows("this session", changed_rows(reports), dropped=reports.dropped)
+        rows = SessionRows("this session", changed_rows(reports), dropped=reports.dropped)
     notebook.cells.claim()
     selected = select_devices(rows.rows, devices)
     tables = history_tables(selected, page, title=rows.name, dropped=rows.dropped)
@@ -56,7 +56,7 @@ def _page(arguments: argparse.Namespace) -> TablePage:
     return TablePage(arguments.by or "in", arguments.page or 1, arguments.top or PAGE)
 
 
-def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = read_rows) -> int:
+def _shell(arguments: argparse.Namespace, read: Callable[[str], SessionRows] = read_rows) -> int:
     page, devices = _page(arguments), device_names(arguments.device or ())
     if arguments.plot is not None:
         if len(arguments.files) > 1:
@@ -89,7 +89,7 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = re
     return status
 
 
-def _read(name: str, read: Callable[[str], ReportRows] = read_rows) -> ReportRows:
+def _read(name: str, read: Callable[[str], SessionRows] = read_rows) -> SessionRows:
     with progress(f"reading {name}"):
         rows = read(name)
     print_skipped(rows.faults)

@@ -30,7 +30,7 @@ _NOTEBOOK_FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class ReportRows:
+class SessionRows:
     """Rows of one session, log or notebook.
 
     Attributes:
@@ -132,15 +132,15 @@ def starts_with_report(path: Path) -> bool:
     return not line or (line.startswith(b'{"schema": ') and b'"code": ' in line)
 
 
-def read_rows(path: str | os.PathLike[str]) -> ReportRows:
-    """Read a log or an executed notebook. Invalid lines are skipped and listed in `ReportRows.faults`."""
+def read_rows(path: str | os.PathLike[str]) -> SessionRows:
+    """Read a log or an executed notebook. Invalid lines are skipped and listed in `SessionRows.faults`."""
     if _is_notebook(path):
         return read_notebook(path)
     faults: list[str] = []
     rows = changed_rows(read_reports(path, faults))
     if faults and not rows:
         raise ReportError(faults[0])
-    return ReportRows(_file_name(path), rows, tuple(faults))
+    return SessionRows(_file_name(path), rows, tuple(faults))
 
 
 def _is_notebook(path: str | os.PathLike[str]) -> bool:
@@ -151,7 +151,7 @@ def _is_notebook(path: str | os.PathLike[str]) -> bool:
     return start[:2] == [b"{", b'"cells":']
 
 
-def read_notebook(path: str | os.PathLike[str]) -> ReportRows:
+def read_notebook(path: str | os.PathLike[str]) -> SessionRows:
     """Read the measurements from the output metadata of an executed notebook."""
     faults: list[str] = []
     name = printable(os.fsdecode(path))
@@ -160,7 +160,7 @@ def read_notebook(path: str | os.PathLike[str]) -> ReportRows:
             rows = list(_notebook_rows(read_json(file, _MAX_JSON_BYTES), faults))
         except ReportError as error:
             raise ReportError(f"{name}: {error}") from None
-    return ReportRows(_file_name(path), rows, tuple(f"{name}: {fault}" for fault in faults))
+    return SessionRows(_file_name(path), rows, tuple(f"{name}: {fault}" for fault in faults))
 
 
 def _notebook_rows(data: Any, faults: list[str]) -> Iterator[ReportRow]:
