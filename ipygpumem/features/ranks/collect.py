@@ -66,7 +66,7 @@ class Ranks(TableRepr):
         return paths[difference.typical], paths[difference.outlier]
 
     def beside(self, limit: int) -> tuple[str, ...]:
-        """Return up to ``limit`` snapshot paths, starting with those of `pair`, or an empty tuple if there is no pair."""
+        """Return up to ``limit`` snapshot paths, starting with those of `pair`, or an empty tuple if that is None."""
         pair = self.pair()
         if pair is None:
             return ()

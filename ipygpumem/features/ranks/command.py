@@ -86,7 +86,7 @@ def _write_page(target: str, ranks: Ranks) -> None:
 
 RANKS = Command(
     "ranks",
-    "show the ranks of a run side by side, from the directory passed to measure(rank_reports=DIRECTORY)",
+    "compare the ranks of a run that used measure(rank_reports=DIRECTORY)",
     (
         Option(("directory",), "DIRECTORY", "directory with the reports and snapshots of the ranks", path=True),
         Option(
