@@ -173,8 +173,8 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             return
         limit_error = None
         try:
-            if self._ranks is not None and self._ranks.update_rank() and self._plan.recorder is not None:
-                measurement.record(self._plan.recorder, self._ranks.snapshot)  # the rank may have changed
+            if self._ranks is not None and self._ranks.update_rank():
+                measurement.path = self._ranks.snapshot
             finished = self._plan.finish(
                 measurement, MeasurementLabel(self._label()), success=kind is None, code=self._code
             )

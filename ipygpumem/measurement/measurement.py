@@ -104,6 +104,8 @@ class Measurement:
 
     Attributes:
         devices: Names of the devices to report on; None selects all devices that this process uses.
+        recorder: Recorder of allocation history from `begin` to `end`; None to record nothing.
+        path: File in which to save the recording; None to discard it after the report.
         observers: Observers, started in this order after the first reading and stopped in reverse order.
         after: The reading at the end; None before the end.
         recorded: Information about the recording, even if it was not saved; None if there is no recording.
@@ -114,14 +116,14 @@ class Measurement:
         self.runtime = runtime
         self.options = options or MeasurementOptions()
         self.devices: tuple[str, ...] | None = None
+        self.recorder: Recorder | None = None
+        self.path: Path | None = None
         self.observers: list[MeasurementObserver] = []
         self.after: Reading | None = None
         self.recorded: RecordingInfo | None = None
         self.samples: SampleWindow | None = None
         self._before: Reading | None = None
         self._scope: PeakScope | None = None
-        self._recorder: Recorder | None = None
-        self._path: Path | None = None
         self._notes: list[str] = []
         self._start = 0.0
         self._cost_before = 0.0
@@ -129,10 +131,6 @@ class Measurement:
         self._interval: MeasurementInterval | None = None
         self._start_us = 0
         self._pid = 0
-
-    def record(self, recorder: Recorder, path: Path | None) -> None:
-        """Record allocation history from `begin` to `end`, and save it to ``path`` unless that is None."""
-        self._recorder, self._path = recorder, path
 
     def begin(self) -> None:
         """Take the first reading and start the timer. After an exception, `abandon` must be called."""
@@ -149,8 +147,8 @@ class Measurement:
         self._before = before = monitor.read(
             busy=False, read_allocator=lambda index: peaks.enter(scope, index, reset=options.reset_peaks)
         )
-        if self._recorder is not None:
-            self._recorder.start(before)
+        if self.recorder is not None:
+            self.recorder.start(before)
         for observer in self.observers:
             observer.start()
         self._devices = tuple(monitor.devices.values())
@@ -183,11 +181,11 @@ class Measurement:
             if self.options.synchronize:
                 pytorch.synchronize()
             self.after = after = self.runtime.monitor.read(read_allocator=lambda index: peaks.leave(scope, index))
-            if self._recorder is not None:
+            if self.recorder is not None:
                 code = code or MeasuredCode()
-                self._recorder.windows = [] if self.samples is None else [self.samples]
-                self.recorded = self._recorder.save(
-                    self._path, sources=code.sources, numbers=code.numbers, cell=cell, after=after
+                self.recorder.windows = [] if self.samples is None else [self.samples]
+                self.recorded = self.recorder.save(
+                    self.path, sources=code.sources, numbers=code.numbers, cell=cell, after=after
                 )
         finally:
             self.abandon()
@@ -209,7 +207,7 @@ class Measurement:
             sampled=None if self.samples is None else self.samples.outside_peaks(before, after, peak_by_name),
             sampling_problems=None if self.samples is None else self.samples.problems(),
             notes=(*self._notes, *(self._unused(before, after) if self.devices else ())),
-            recording=None if self._path is None else self.recorded,
+            recording=None if self.path is None else self.recorded,
         )
 
     def _unused(self, before: Reading, after: Reading) -> list[str]:
@@ -235,8 +233,8 @@ class Measurement:
         self._stop_observers()
         if self._scope is not None:
             runtime.peaks.drop(self._scope)
-        if self._recorder is not None:
-            self._recorder.stop()
+        if self.recorder is not None:
+            self.recorder.stop()
 
     def _stop_observers(self) -> None:
         if self.samples is not None:

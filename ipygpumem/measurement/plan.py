@@ -95,7 +95,7 @@ class Plan:
         measurement.devices = self.devices
         if self.recorder is not None:
             self.recorder.keep_snapshot = any(collector.reads_recording for collector in self.collectors)
-            measurement.record(self.recorder, self.path)
+            measurement.recorder, measurement.path = self.recorder, self.path
         try:
             for collector in self.collectors:
                 collector.attach(measurement)

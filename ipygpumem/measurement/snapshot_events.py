@@ -26,8 +26,7 @@ class EventLookup:
     """
 
     def __init__(self, timeline: Timeline, recorder: Recorder) -> None:
-        device = timeline.device
-        trace = timeline.trace
+        device, trace = timeline.device, timeline.trace
         counted = trace.events(Action.ALLOC, Action.FREE_REQUESTED)
         # a free request is followed by its completion, unless a stream still uses the block
         following = np.minimum(counted + 1, len(trace) - 1)

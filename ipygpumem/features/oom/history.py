@@ -10,14 +10,13 @@ from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
 from ipygpumem.measurement.cell_sources import notebook_sources
-from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from ipygpumem.measurement.recorder import CellInfo
     from ipygpumem.measurement.runtime import Runtime
 
 _MAX_EVENTS = 100_000

@@ -8,7 +8,7 @@ from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.units import many
 from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.plan import Collector, with_notes
-from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.recorder import CellInfo, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import RecordingInfo, Report
     from ipygpumem.measurement.allocation_history import HistoryOptions
     from ipygpumem.measurement.plan import Outcome
-    from ipygpumem.measurement.recorder import CellInfo
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
 
