@@ -104,8 +104,7 @@ class Reports(Sequence["Report"]):
     def log(self) -> str | None:
         """Path of the file to which each new report is appended as one line of JSON; None if there is no log.
 
-        Raises:
-            OptionError: On assignment, if the file cannot be written or contains data other than reports.
+        Assigning a path raises `OptionError` if the file cannot be written or contains data other than reports.
         """
         return None if self._log is None else str(self._log.path)
 

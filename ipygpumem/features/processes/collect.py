@@ -52,8 +52,8 @@ def processes(*, device: Iterable[str | int] | None = None) -> Processes:
         device: Names or indices of the devices (``"cuda:0"``, 0), or None for all devices.
 
     Raises:
-        DeviceError: If a device does not exist.
-        NvmlError: If the NVIDIA driver is missing or cannot list processes.
+        DeviceError: A device does not exist.
+        NvmlError: The NVIDIA driver is missing or cannot list processes.
     """
     monitor = current().monitor
     names = None if device is None else monitor.parse_devices(str(name) for name in device)
