@@ -50,8 +50,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         history: Additional arguments for ``torch.cuda.memory._record_memory_history``.
         devices: Names (``"cuda:0"``) or indices of the devices to report on; None selects all devices.
         peaks: ``exact`` resets PyTorch's peak counters. With ``untouched``, peaks may be upper bounds.
-        host_peak: ``bound`` reports an upper bound on the peak of host memory if necessary. ``reset`` reports the exact
-            peak but lowers the program's ``ru_maxrss``.
+        host_peak: With ``bound``, the peak of host memory may be an upper bound. ``reset`` lowers ``ru_maxrss``.
         synchronize: Whether to wait for the current stream of each device before and after the block.
         lines: If True, report memory by source line for the block and the notebook functions that it calls. Instead of
             True, pass functions or methods to list only these and the block. Requires a recording.

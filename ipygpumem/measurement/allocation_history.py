@@ -124,8 +124,7 @@ class ActiveRecording:
 class AllocationHistory:
     """Allocation history from `start` to `take`, recorded by this package or by the program.
 
-    The constructor raises `RecordingError` if allocation history cannot be recorded, and `OptionError` if this version
-    of PyTorch does not support an option.
+    The constructor raises `RecordingError` if recording is impossible and `OptionError` for an unsupported option.
 
     Attributes:
         own: Whether this package started the recording.

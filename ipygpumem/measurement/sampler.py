@@ -151,11 +151,7 @@ class SampleWindow:
 
 
 class Sampler:
-    """Sampler of device memory usage.
-
-    Attributes:
-        windows: Samples of the open measurements.
-    """
+    """Sampler of device memory usage. ``windows`` contains the samples of the open measurements."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

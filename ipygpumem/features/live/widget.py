@@ -23,8 +23,7 @@ class MonitorWidget(anywidget.AnyWidget):
     """Chart of memory usage over time.
 
     A page requests its script with ``{"id": ..., "get": "script", "from": byte}`` and the previous readings with
-    ``{"id": ..., "get": "past"}``. It sends ``{"here": view}`` while it is visible and ``{"bye": view}`` when it is
-    closed.
+    ``{"id": ..., "get": "past"}``. It sends ``{"here": view}`` while it is visible and ``{"bye": view}`` when closed.
 
     Args:
         history: Function that returns the previous readings as JSON data.
