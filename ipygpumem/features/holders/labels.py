@@ -259,7 +259,7 @@ _BY_TYPE: dict[int, Any] = {
 }
 
 
-def is_labelled_indirectly(obj: Any, child: Any) -> bool:
+def is_labeled_indirectly(obj: Any, child: Any) -> bool:
     """Return whether ``obj`` has labeled references to all objects that are reachable through ``child``."""
     if type(obj) is types.FunctionType:
         return child is obj.__closure__ or child is obj.__defaults__

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.introspection import is_exactly, type_name
-from ipygpumem.features.holders.labels import ReferenceLabel, fallback_label, is_labelled_indirectly, reference_labels
+from ipygpumem.features.holders.labels import ReferenceLabel, fallback_label, is_labeled_indirectly, reference_labels
 from ipygpumem.features.holders.model import PLACES
 
 if TYPE_CHECKING:
@@ -157,20 +157,20 @@ class ObjectNames:
     def _name_children(self, object_id: int, child_ids: dict[int, None], queue: _Queue) -> None:
         objects, target_ids = self._referrers.objects, self._targets.by_id
         obj, named = objects[object_id], self.named[object_id]
-        skipped = {child_id for child_id in child_ids if is_labelled_indirectly(obj, objects[child_id])}
+        skipped = {child_id for child_id in child_ids if is_labeled_indirectly(obj, objects[child_id])}
         self._skipped |= skipped
         child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
         is_target = object_id in target_ids
         # each local variable in a traceback or a thread is a separate holder
         is_frame = type(obj) is types.FrameType and named.place in {"traceback", "thread"}
-        labelled: set[int] = set()
+        labeled: set[int] = set()
         for child_id, label in reference_labels(obj, named.label.style, target_ids, child_ids):
             if child_id in child_ids or (label.indirect and child_id in objects):
-                labelled.add(child_id)
+                labeled.add(child_id)
                 holder = f"{self.name(object_id)}{label.text}" if is_frame else ""
                 last_resort = label.last_resort or object_id in self._targets.optimizer_ids
                 self._name(child_id, named.child(object_id, label, holder=holder, last_resort=last_resort), queue)
-        for child_id in (child_id for child_id in child_ids if child_id not in labelled):
+        for child_id in (child_id for child_id in child_ids if child_id not in labeled):
             if is_target and child_id in self._node_ids:
                 self._graph_edges.append((object_id, child_id))  # graphs are followed after all other references
             else:
