@@ -1,4 +1,4 @@
-"""``%gpumem history`` and ``compare``, the log, a cell compared with its previous run, values in output metadata."""
+"""``%gpumem history`` and ``compare``, the log, a comparison with the previous run, and values in output metadata."""
 
 from __future__ import annotations
 

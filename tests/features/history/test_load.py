@@ -1,4 +1,4 @@
-"""Files of reports that are incomplete, unrelated or malicious."""
+"""Report files that are incomplete, unrelated or malicious."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_summary_is_at_most_2_kb(count):
     assert len(data["devices"]) >= min(count, 7)
 
 
-def test_devices_with_the_smallest_changes_are_left_out():
+def test_devices_with_the_smallest_changes_are_omitted():
     full_report = devices_report(20)
     unchanged = report(before("cuda:99"), before("cuda:99"), peak=100 * MIB).devices["cuda:99"]
     data = output_metadata(dataclasses.replace(full_report, devices={"cuda:99": unchanged, **full_report.devices}))[

@@ -1,4 +1,4 @@
-"""The image of a session: the heights of its pixels are the report's values."""
+"""Plots of a session: the heights of the bars correspond to the values in the reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def render(reports):
 
 
 class Plot:
-    """The plot of the only device: pixels, shape (height, columns, 3), and the center of each bar in columns."""
+    """Plot of one device: pixels of shape (height, columns, 3) and the center column of each bar."""
 
     def __init__(self, reports):
         rows = changed_rows(reports)
@@ -41,15 +41,15 @@ class Plot:
         self.centers = ((np.arange(len(rows)) + 0.5) * PLOT_WIDTH * SCALE / bars).astype(int)
 
     def mask(self, color):
-        """Pixels of a color."""
+        """Return the pixels of a color."""
         return (self.pixels == [int(color[at : at + 2], 16) for at in (1, 3, 5)]).all(axis=2)
 
     def mib(self, color, column):
-        """MiB between the lowest and the highest pixel of a color."""
+        """Return the distance in MiB between the lowest and the highest pixel of a color."""
         return float(self.mask(color)[:, column].sum()) * self.panel.limit / HEIGHT / MIB
 
 
-def test_each_bar_has_the_height_of_its_levels():
+def test_each_bar_has_the_height_of_its_values():
     plot = Plot([cell(1, held=500, peak=2000), cell(2, held=100, level=600, outside=300, peak=1900)])
     tolerance = 2 * plot.panel.limit / HEIGHT
     for row, column in zip(plot.panel.rows, plot.centers, strict=True):
@@ -103,7 +103,7 @@ def test_each_device_and_the_host_have_a_plot():
     assert render([host]).text.startswith("host: highest usage 200.0 MiB")
 
 
-def test_unknown_levels_are_not_drawn():
+def test_unknown_values_are_not_drawn():
     plot = Plot([report(before(), before(process=None, others=None, mode="torch-only"), peak=None)])
     (column,) = plot.centers
     levels = {name: plot.mib(color, column) for name, (color, _) in plot.panel.colors.items()}

@@ -143,7 +143,7 @@ def test_comparison_of_two_runs():
     ]
 
 
-def test_rows_without_memory_use_in_either_run_are_left_out():
+def test_rows_without_memory_use_in_either_run_are_omitted():
     lines = compared([cell(1), cell(2, held=5)], [cell(1), cell(2)])
     assert [line.split()[1] for line in lines[2:3]] == ["[2]"]
     assert lines[3:] == ["not shown: 1 row without memory usage in either run"]

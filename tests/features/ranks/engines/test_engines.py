@@ -1,4 +1,4 @@
-"""A real cluster of four engines on this machine, and the shell of a notebook connected to it."""
+"""Tests with a real cluster of four engines on this machine and the shell of a notebook connected to it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
 
 
 def check_notes(shell, directory):
-    """The merged report contains notes, and the files that the engines wrote."""
+    """The merged report contains the notes and the paths of the files that the engines wrote."""
     path = f"{directory}/t_{{rank}}.json"
     result, text = run(
         shell, f"%%gpumem --engines --limit 1MiB --trace {path}\n%%px --no-stream\nimport torch; x = torch.ones(9)"
@@ -289,7 +289,7 @@ def test_without_ipyparallel(monkeypatch):
 
 
 def test_results_are_sent_as_json(shell):
-    """Engines send text, because versions of Python and of this package may differ."""
+    """Engines send JSON because the versions of Python and of this package may differ."""
     from fakes.sessions import cell
     from ipygpumem.features.ranks.model import RankResult, rank_result_from
 
