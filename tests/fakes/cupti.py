@@ -166,9 +166,9 @@ class FakeCupti:
 
 
 def use_library(monkeypatch, library):
-    """Replace CUPTI by a fake library, and return the records of memory outside PyTorch."""
-    from ipygpumem.features.outside import cupti_records
+    """Replace CUPTI with a fake library, and return the recorder of memory outside PyTorch."""
+    from ipygpumem.features.outside import cupti_recorder
     from ipygpumem.sources.cupti.library import Cupti
 
-    monkeypatch.setattr(cupti_records, "Cupti", lambda: Cupti(library))
-    return cupti_records.outside_records()
+    monkeypatch.setattr(cupti_recorder, "Cupti", lambda: Cupti(library))
+    return cupti_recorder.cupti_recorder()

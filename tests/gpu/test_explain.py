@@ -90,8 +90,8 @@ def test_libraries_and_managed_memory(run_python):
     values = run_python(
         HEAD
         + """
-from ipygpumem.features.outside.cupti_records import outside_records
-outside_records().acquire()
+from ipygpumem.features.outside.cupti_recorder import cupti_recorder
+cupti_recorder().acquire()
 base, _, _ = explain_steps()
 cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB))
 managed = ctypes.c_void_p()
@@ -101,7 +101,7 @@ torch.cuda.synchronize()
 sizes, trusts, _ = explain_steps()
 cudart.cudaFree(pointer); cudart.cudaFree(managed)
 sizes_after, _, _ = explain_steps()
-outside_records().release()
+cupti_recorder().release()
 emit(base=base, sizes=sizes, after=sizes_after, trusts=trusts)
 """
     )

@@ -135,16 +135,16 @@ def test_names_of_libraries_while_cupti_records(cupti, heap, fake_gpu):
 
 
 def test_records_that_include_the_first_kernels(cupti, make_notebook, fake_gpu):
-    from ipygpumem.features.outside.cupti_records import outside_records
+    from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 
-    outside_records().acquire()
+    cupti_recorder().acquire()
     notebook = make_notebook()
     notebook.run("import torch", store_history=False)
     notebook.load()
     amounts = steps(ipygpumem.explain().devices[0])
     assert "first kernels" not in amounts, "their libraries would be counted twice"
     assert amounts["kernel code, stacks, CUDA graphs"] == KERNELS
-    outside_records().release()
+    cupti_recorder().release()
 
 
 def test_error_of_records(cupti, heap, fake_gpu):

@@ -12,7 +12,7 @@ from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.errors import NvmlError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import size
-from ipygpumem.features.outside.cupti_records import outside_records
+from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import pytorch
@@ -70,7 +70,7 @@ def environment(runtime: Runtime | None = None) -> Environment:
         accuracy["GPU memory"] = ("unknown", torch or not_started)
     else:
         accuracy |= {line.label: (line.grade.trust, line.grade.reason) for line in breakdown(device)}
-    accuracy["outside PyTorch, by library"] = _accuracy(torch or outside_records().problem(), "CUPTI's records")
+    accuracy["outside PyTorch, by library"] = _accuracy(torch or cupti_recorder().problem(), "CUPTI's records")
     module = pytorch.module()
     return Environment(
         python=platform.python_version(),

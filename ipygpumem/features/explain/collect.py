@@ -14,7 +14,7 @@ from ipygpumem.features.explain.cache import cached_memory
 from ipygpumem.features.explain.model import Waterfall, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
-from ipygpumem.features.outside.cupti_records import outside_records
+from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import DEVICE_MEMORY
 from ipygpumem.features.processes.collect import other_processes_by_device
@@ -117,7 +117,7 @@ def _without_cuda(runtime: Runtime) -> Explanation:
 def _read_records() -> tuple[float | None, dict[Owner, int], str]:
     """Return the time at which CUPTI started to record allocations, the memory of each owner, and a note."""
     try:
-        records = outside_records().live_by_owner()
+        records = cupti_recorder().live_by_owner()
     except CuptiError as error:
         return None, {}, f"libraries cannot be identified: {error}"
     if records is None:

@@ -12,7 +12,7 @@ from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import difference, duration, signed
 from ipygpumem.features.outside.allocation_totals import AllocationTotals, Owner, RecordingInterval
-from ipygpumem.features.outside.cupti_records import outside_records
+from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
 from ipygpumem.measurement.plan import Collector, with_notes
@@ -48,7 +48,7 @@ class OutsideCollector(Collector):
     def attach(self, measurement: Measurement) -> None:
         """Start recording before the first reading so that the measurement excludes CUPTI's own memory."""
         try:
-            outside_records().acquire()
+            cupti_recorder().acquire()
             self._acquired = True
         except CuptiError as error:
             self._problem = str(error)
@@ -59,7 +59,7 @@ class OutsideCollector(Collector):
         self._before = _pools()
         if self._acquired:
             try:
-                self._interval = outside_records().open_interval()
+                self._interval = cupti_recorder().open_interval()
             except CuptiError as error:
                 self._problem = str(error)
 
@@ -70,12 +70,12 @@ class OutsideCollector(Collector):
         if not self._after:
             if self._interval is not None:
                 with contextlib.suppress(Exception):
-                    outside_records().close_interval(self._interval)
+                    cupti_recorder().close_interval(self._interval)
             self._after = _pools()
         if self._acquired:
             self._acquired = False
             with contextlib.suppress(Exception):
-                outside_records().release()
+                cupti_recorder().release()
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
         """Return the report with the memory outside PyTorch of each device."""
@@ -100,7 +100,7 @@ class OutsideCollector(Collector):
     def _is_new_problem(self, confidence: Grade) -> bool:
         if not self._every_cell or confidence.trust != "unknown":
             return True
-        reported = outside_records().reported_problems
+        reported = cupti_recorder().reported_problems
         is_new = confidence.reason not in reported
         reported.add(confidence.reason)
         return is_new
@@ -192,21 +192,21 @@ class OutsideSetting:
 
     def apply(self, _change: Any = None) -> None:
         """Start or stop recording. If recording cannot be started, print the reason; later cells try again."""
-        records, enabled = outside_records(), self._settings.outside == "library"
-        records.reported_problems.clear()
+        recorder, enabled = cupti_recorder(), self._settings.outside == "library"
+        recorder.reported_problems.clear()
         if enabled and not self._acquired:
             try:
-                records.acquire()
+                recorder.acquire()
                 self._acquired = True
             except CuptiError as error:
-                records.reported_problems.add(str(error))
+                recorder.reported_problems.add(str(error))
                 print(f"ipygpumem: memory outside PyTorch is reported without libraries: {error}")  # noqa: T201
         elif self._acquired and not enabled:
             self._acquired = False
-            records.release()
+            recorder.release()
 
     def remove(self) -> None:
         """Stop recording when the extension is unloaded."""
         self._settings.unobserve(self.apply, names=["outside"])
         self._acquired = False
-        outside_records().close()
+        cupti_recorder().close()

@@ -13,7 +13,7 @@ from fakes.cupti import CUPY, FakeCupti, use_library
 from fakes.nvml import FakeNvmlDevice
 from fakes.reports import waterfall_imbalance
 from ipygpumem.core.units import MIB
-from ipygpumem.features.outside.cupti_records import outside_records
+from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 
 
 def steps(waterfall):
@@ -71,7 +71,7 @@ def test_pool_counters_replace_records(gpu, cupy):
 def test_memory_in_records_and_pool_is_listed_once(gpu, cupti, cupy):
     cupy.total = 100 * MIB  # before recording
     gpu.outside(100 * MIB)
-    outside_records().acquire()
+    cupti_recorder().acquire()
     cupti.alloc(0x1000, 156 * MIB, CUPY)
     gpu.outside(156 * MIB)
     cupy.total = 256 * MIB
@@ -80,7 +80,7 @@ def test_memory_in_records_and_pool_is_listed_once(gpu, cupti, cupy):
     assert (amounts["CuPy"], amounts["CuPy's pool, before recording"]) == (156 * MIB, 100 * MIB)
     assert "kernel code, stacks, CUDA graphs" not in amounts
     assert waterfall_imbalance(waterfall) == 0
-    outside_records().release()
+    cupti_recorder().release()
 
 
 def test_pool_larger_than_used_memory_is_counted_twice(gpu, cupy):
@@ -103,7 +103,7 @@ def test_mig_instance_with_only_the_whole_gpu_visible(make_gpu):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="requires os.fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forked_child(gpu, cupti):
-    outside_records().acquire()
+    cupti_recorder().acquire()
     cupti.alloc(0x1000, 5)
     pid = os.fork()
     if pid == 0:
@@ -112,4 +112,4 @@ def test_forked_child(gpu, cupti):
         except BaseException:  # the child must not continue as a second pytest
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    outside_records().release()
+    cupti_recorder().release()

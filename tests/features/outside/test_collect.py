@@ -13,7 +13,7 @@ import torch
 from fakes.cupti import CTYPES, CUBLAS, CUPY, MANAGED, NCCL, STATIC, TORCH, FakeCupti, use_library
 from ipygpumem import Report, measure
 from ipygpumem.features.outside.collect import OutsideCollector
-from ipygpumem.features.outside.cupti_records import outside_records
+from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import library_pools as pools
@@ -177,10 +177,10 @@ def test_without_gpu():
 
 def test_profiler_in_block(gpu, cupti):
     with measure(outside=True) as m:
-        outside_records().pause()
+        cupti_recorder().pause()
         gpu.outside(10 * MIB)
         cupti.alloc(0x1000, 10 * MIB, CUPY)
-        outside_records().resume()
+        cupti_recorder().resume()
         allocate(gpu, cupti, 0x2000, 6 * MIB, NCCL)
     memory = outside_memory(m)
     assert (memory.named, memory.rest, memory.grade.trust) == (6 * MIB, 10 * MIB, "sampled")

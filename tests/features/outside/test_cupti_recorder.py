@@ -249,7 +249,7 @@ def test_start_and_stop_in_many_threads(records, cupti):
 
 
 def test_interrupt_during_start_stops_recording(records, cupti, monkeypatch):
-    from ipygpumem.features.outside import cupti_records as outside
+    from ipygpumem.features.outside import cupti_recorder as outside
 
     def interrupt():
         raise KeyboardInterrupt
@@ -356,11 +356,11 @@ import sys, threading
 sys.path[:0] = {path!r}
 from fakes.cupti import FakeCupti
 from ipygpumem.sources.cupti.library import Cupti
-from ipygpumem.features.outside import cupti_records as outside
+from ipygpumem.features.outside import cupti_recorder as outside
 cupti = FakeCupti()
 outside.Cupti = lambda: Cupti(cupti)
-outside.outside_records().acquire()
-interval = outside.outside_records().open_interval()
+outside.cupti_recorder().acquire()
+interval = outside.cupti_recorder().open_interval()
 def work():
     address = 0x1000
     while True:
@@ -369,7 +369,7 @@ def work():
 workers = [threading.Thread(target=work, daemon=True) for _ in range(3)]
 workers[0].start()
 while not interval.owners:
-    outside.outside_records().live_by_owner()
+    outside.cupti_recorder().live_by_owner()
 {end}
 """
 

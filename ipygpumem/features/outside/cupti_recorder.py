@@ -41,7 +41,7 @@ _POLL_SECONDS = 0.05
 _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 
 
-class OutsideRecords:
+class CuptiRecorder:
     """Recorder of this process's allocations. There is one per process because CUPTI's callbacks are global."""
 
     def __init__(self) -> None:
@@ -256,6 +256,6 @@ class OutsideRecords:
             raise problem
 
 
-def outside_records() -> OutsideRecords:
+def cupti_recorder() -> CuptiRecorder:
     """Return the recorder of this process."""
-    return current().state(OutsideRecords)
+    return current().state(CuptiRecorder)
