@@ -9,10 +9,11 @@ import pytest
 
 from fakes.reports import before
 from ipygpumem.core.breakdown import Baseline
+from ipygpumem.core.grade import grade
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.features.explain.cache import CachedMemory
-from ipygpumem.features.explain.steps import device_waterfall
+from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import _rows, html_waterfalls, text_waterfalls
 
 MIB = 1 << 20
@@ -73,6 +74,13 @@ a note"""
 
 def test_text():
     assert text_waterfalls([waterfall()], "no GPU") == TEXT
+
+
+def test_accuracy_has_the_same_words_in_table_and_notes():
+    text = text_waterfalls([waterfall(named=[NamedMemory("CuPy", 2 * MIB, grade("exact"), managed=True)])])
+    assert re.search(r"managed memory +- 2\.0 MiB +▒ +at most", text)
+    assert "managed memory: at most (2.0 MiB of managed memory (CuPy), of which" in text
+    assert "bound" not in text
 
 
 def test_each_bar_starts_where_the_previous_one_ends():
