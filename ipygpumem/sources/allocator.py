@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from ipygpumem.core.errors import attempt
 from ipygpumem.core.reading import Counters
 from ipygpumem.sources import pytorch
 
@@ -74,10 +75,8 @@ def uses_expandable_segments() -> bool:
     settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     if "expandable_segments:true" in settings.replace(" ", "").lower():
         return True
-    try:
-        return any(segment.get("is_expandable") for segment in segments())
-    except Exception:  # not supported by this allocator backend
-        return False
+    # some allocator backends do not list segments
+    return any(segment.get("is_expandable") for segment in attempt(segments) or ())
 
 
 def pinned_memory(torch: Any) -> int | None:
@@ -150,9 +149,8 @@ def allocated_blocks() -> AllocatedBlocks | None:
 
     Adds a ``snapshot`` event to a running recording.
     """
-    try:
-        listed_segments = segments()
-    except Exception:  # cudaMallocAsync, a pluggable allocator, a failed kernel
+    listed_segments = attempt(segments)
+    if listed_segments is None:  # cudaMallocAsync, a pluggable allocator, a failed kernel
         return None
     blocks, ranges = [], []
     for segment in listed_segments:

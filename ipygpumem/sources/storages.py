@@ -11,10 +11,11 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ipygpumem.core.errors import attempt
 from ipygpumem.core.introspection import mro, type_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     Role = Literal["tensor", "storage", "module", "optimizer"]
 
@@ -82,7 +83,7 @@ class TorchTypes:
 
     def weak_reference(self, storage: Any) -> Any:
         """Return a weak reference to a storage, which prevents reuse of its StorageImpl's address."""
-        return _attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
+        return attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
         """Return a list with a storage's location, if any. ``address`` avoids ``data_ptr()``, which may copy data."""
@@ -130,16 +131,16 @@ class TorchTypes:
 
     def gradient(self, tensor: Any) -> Any | None:
         """Return the gradient of a leaf tensor, or None for other tensors, for which PyTorch would emit a warning."""
-        has_gradient = _attempt(lambda: self._requires_grad(tensor) and self._is_leaf(tensor))
-        return _attempt(lambda: self._grad(tensor)) if has_gradient else None
+        has_gradient = attempt(lambda: self._requires_grad(tensor) and self._is_leaf(tensor))
+        return attempt(lambda: self._grad(tensor)) if has_gradient else None
 
     def base(self, tensor: Any) -> Any | None:
         """Return the base tensor of a view, or None."""
-        return _attempt(lambda: self._view_base(tensor))
+        return attempt(lambda: self._view_base(tensor))
 
     def grad_fn(self, tensor: Any) -> Any | None:
         """Return the autograd node that computed a tensor, or None for a leaf."""
-        return _attempt(lambda: None if self._is_leaf(tensor) else self._grad_fn(tensor))
+        return attempt(lambda: None if self._is_leaf(tensor) else self._grad_fn(tensor))
 
     def saved(self, node: Any) -> tuple[list[Any], bool]:
         """Return a tuple ``(values, incomplete)``: a node's saved values, and whether some of them are unreadable.
@@ -179,13 +180,5 @@ class TorchTypes:
     @staticmethod
     def next_nodes(node: Any) -> list[Any]:
         """Return the next nodes in the autograd graph."""
-        functions = _attempt(lambda: tuple(node.next_functions)) or ()
+        functions = attempt(lambda: tuple(node.next_functions)) or ()
         return [next_node for next_node, _ in functions if next_node is not None]
-
-
-def _attempt(getter: Callable[[], Any]) -> Any:
-    """Call a getter and return None if it fails, because PyTorch raises various errors for missing attributes."""
-    try:
-        return getter()
-    except Exception:
-        return None

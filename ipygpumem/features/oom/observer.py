@@ -13,6 +13,7 @@ import traceback
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.errors import attempt
 from ipygpumem.core.introspection import is_own_frame, thread_name
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.oom.model import FailedAllocation, free_blocks
@@ -82,22 +83,15 @@ class FailedAllocationObserver:
         fields: dict[str, Any] = {"device": device, "requested": requested, "limit": limit, "free": free}
         self._failures.append(fields)
         del self._failures[:-_MAX_FAILURES]
-        # each value is stored immediately, because reading the next may fail
-        fields["thread"] = _attempt(_current_thread) or ""
-        fields["frames"] = _attempt(_stack) or ()
-        fields["reading"] = _attempt(lambda: monitor.read(busy=False).devices.get(device))
-        fields["free_blocks"] = _attempt(lambda: free_blocks(allocator.segments(), index))
-        fields["other_processes"] = _attempt(lambda: monitor.other_processes(fields["reading"])) or ()
+        # each value is stored immediately, because reading the next may fail, for example without host memory
+        fields["thread"] = attempt(_current_thread) or ""
+        fields["frames"] = attempt(_stack) or ()
+        fields["reading"] = attempt(lambda: monitor.read(busy=False).devices.get(device))
+        fields["free_blocks"] = attempt(lambda: free_blocks(allocator.segments(), index))
+        fields["other_processes"] = attempt(lambda: monitor.other_processes(fields["reading"])) or ()
         if self.count == 1:
-            fields["holders"] = _attempt(lambda: holders(limit=_SEARCH_LIMIT))
-            fields["saved"] = "" if self._save is None else _attempt(self._save) or ""
-
-
-def _attempt(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except Exception:  # host memory may also be exhausted
-        return None
+            fields["holders"] = attempt(lambda: holders(limit=_SEARCH_LIMIT))
+            fields["saved"] = "" if self._save is None else attempt(self._save) or ""
 
 
 def _current_thread() -> str:

@@ -147,7 +147,7 @@ def test_thread_whose_name_raises(listening):
 
 
 def test_failure_is_kept_if_recording_details_raises(listening, monkeypatch):
-    monkeypatch.setattr("ipygpumem.features.oom.observer._attempt", lambda read_part: read_part())
+    monkeypatch.setattr("ipygpumem.features.oom.observer.attempt", lambda read_part: read_part())
     monkeypatch.setattr("ipygpumem.features.oom.observer.thread_name", lambda thread: 1 / 0)
     fail_in_thread(listening)
     assert [failure.requested for failure in failed_allocations().take()] == [200 * GIB]
