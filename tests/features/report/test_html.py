@@ -102,7 +102,7 @@ def test_bar_is_never_wider_than_the_device():
 
 def test_bar_has_no_negative_parts():
     inconsistent = after(process=None, others=None, mode="device", used=700 * MIB)
-    assert "-" not in ShortReport(report(end=inconsistent)).html().split("of the device: ")[1].split('"')[0]
+    assert "-" not in ShortReport(report(end=inconsistent)).html().split("device memory: ")[1].split('"')[0]
 
 
 def test_no_change():
