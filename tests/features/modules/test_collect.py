@@ -1,4 +1,4 @@
-"""Memory by module: real modules, autograd and optimizers, with CPU storages as blocks of the fake device."""
+"""Memory usage by module, with real modules and optimizers whose CPU storages are blocks of a fake device."""
 
 from __future__ import annotations
 
@@ -584,7 +584,7 @@ def test_step_that_raises_ends_its_phase(traffic):
 
 @pytest.fixture
 def process_group():
-    """A process group with one process."""
+    """Create a process group with one process."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("this build of PyTorch has no Gloo backend")

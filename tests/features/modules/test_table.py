@@ -14,9 +14,9 @@ from ipygpumem.features.modules.table import module_tables
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def row(path, class_name, depth, peak, own_bytes, **facts):
+def row(path, class_name, depth, peak, own_bytes, **values):
     sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "activations", "temporary"), 0)
-    return ModuleRow(path, class_name, depth, 1, **{**sizes, "peak": peak, "own": own_bytes, **facts})
+    return ModuleRow(path, class_name, depth, 1, **{**sizes, "peak": peak, "own": own_bytes, **values})
 
 
 TREE = ModuleTree(
@@ -103,12 +103,12 @@ def test_buffers_have_a_column_if_present():
 
 
 def transformer(blocks=12, **last_block):
-    """A model with a list of identical blocks of attention and MLP."""
+    """Yield the rows of a model with a list of identical blocks, each with attention and an MLP."""
     yield row("", "GPT", 0, blocks * 10 * MIB, 0)
     yield row("h", "ModuleList", 1, blocks * 10 * MIB, 0)
     for number in range(blocks):
-        facts = last_block if number == blocks - 1 else {}
-        yield replace(row(f"h.{number}", "Block", 2, 10 * MIB, 3 * MIB, parameters=MIB, temporary=5 * MIB), **facts)
+        values = last_block if number == blocks - 1 else {}
+        yield replace(row(f"h.{number}", "Block", 2, 10 * MIB, 3 * MIB, parameters=MIB, temporary=5 * MIB), **values)
         yield row(f"h.{number}.attn", "Attention", 3, 4 * MIB, 4 * MIB, temporary=(5 if number else 6) * KIB)
         yield row(f"h.{number}.mlp", "MLP", 3, 3 * MIB, 3 * MIB)
 

@@ -37,9 +37,9 @@ def gpu(fake_gpu):
     return fake_gpu
 
 
-def allocate(gpu, cupti, address, size, source, **facts):
+def allocate(gpu, cupti, address, size, source, **values):
     gpu.outside(size)
-    cupti.alloc(address, size, source, **facts)
+    cupti.alloc(address, size, source, **values)
 
 
 def outside_memory(m):

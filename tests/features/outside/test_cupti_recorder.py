@@ -1,4 +1,4 @@
-"""Recording with a fake CUPTI: intervals, threads, profilers, errors."""
+"""Recording with a fake CUPTI library: intervals, threads, profilers and errors."""
 
 from __future__ import annotations
 

@@ -55,15 +55,15 @@ def test_names(path, name):
     assert library_name(path) == name
 
 
-def library(name, change, **facts):
-    facts = {"memory": "device", "peak": max(change, 0), "allocated": max(change, 0), "freed": 0, **facts}
-    return LibraryMemory(name, "", change=change, allocations=1, **facts)
+def library(name, change, **values):
+    values = {"memory": "device", "peak": max(change, 0), "allocated": max(change, 0), "freed": 0, **values}
+    return LibraryMemory(name, "", change=change, allocations=1, **values)
 
 
-def balanced(*libraries, **facts):
+def balanced(*libraries, **values):
     device = report().devices["cuda:0"]
-    facts = {"peak": 0, "reserved": None, "graphs": None, "seconds": 0.0, "grade": EXACT, **facts}
-    return device, balance(device, libraries, (), **facts)
+    values = {"peak": 0, "reserved": None, "graphs": None, "seconds": 0.0, "grade": EXACT, **values}
+    return device, balance(device, libraries, (), **values)
 
 
 def test_libraries_and_remainder_add_up_to_change_outside():

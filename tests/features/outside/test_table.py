@@ -23,8 +23,8 @@ LIBRARIES = (
 POOLS = (PoolMemory("CuPy's pool", 256 * MIB, 200 * MIB, 300 * MIB, None, grade("exact", "cupy")),)
 
 
-def with_libraries(libraries=LIBRARIES, pools=POOLS, trust=None, **facts):
-    base = report(**facts)
+def with_libraries(libraries=LIBRARIES, pools=POOLS, trust=None, **values):
+    base = report(**values)
     memory = balance(
         base.devices["cuda:0"],
         libraries,

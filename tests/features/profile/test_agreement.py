@@ -1,4 +1,4 @@
-"""The timeline agrees with PyTorch's deprecated memory timeline of the same profile at every time."""
+"""The timeline of a profile always agrees with PyTorch's deprecated memory timeline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_session(run):
 
 
 def by_torch(session, path, device):
-    """Timestamps in microseconds, and bytes by category with shape (times, categories), as exported by torch."""
+    """Return the timestamps in microseconds and the sizes by category that torch exports."""
     profile = session._profile
     if not hasattr(profile, "export_memory_timeline"):
         pytest.skip("this version of torch has no memory timeline")

@@ -37,12 +37,12 @@ def test_each_column_shows_its_highest_state():
 def test_each_layer_has_the_height_of_its_bytes():
     timeline, scale = random_timeline(300, reserved=False), 4
     with style():
-        sheet = PlotLayout(400, scale)
-        module._draw_panel(sheet, timeline, 50)
-        plot = sheet.pixels()[50 * scale : (50 + module._PLOT_HEIGHT) * scale, :, :3]
-    rows = module._highest_rows(timeline, sheet.columns)
+        layout = PlotLayout(400, scale)
+        module._draw_panel(layout, timeline, 50)
+        plot = layout.pixels()[50 * scale : (50 + module._PLOT_HEIGHT) * scale, :, :3]
+    rows = module._highest_rows(timeline, layout.columns)
     unit = float(timeline.total.max()) * module._HEADROOM / len(plot)
-    for column in (1500, 2000, 2500, sheet.columns - 20):
+    for column in (1500, 2000, 2500, layout.columns - 20):
         pixels = plot[:, LEFT * scale + column]
         for category, color in enumerate(module._COLORS):
             height = (pixels == [int(color[at : at + 2], 16) for at in (1, 3, 5)]).all(axis=1).sum() * unit
@@ -50,14 +50,14 @@ def test_each_layer_has_the_height_of_its_bytes():
             assert height == pytest.approx(timeline.usage[rows[column], category], abs=scale * unit)
 
 
-def test_picture():
-    picture = profile_plot((random_timeline(5000), random_timeline(20, "cpu", 2, reserved=False)), "my $name$.html")
-    assert len(picture.png) <= MAX_BYTES
-    image = Image.open(io.BytesIO(picture.png))
-    assert picture.width == WIDTH
-    assert image.width / picture.width == image.height / picture.height
-    assert picture.text.startswith("cuda:0: peak ")
-    assert "; cpu: peak " in picture.text
+def test_plot():
+    plot = profile_plot((random_timeline(5000), random_timeline(20, "cpu", 2, reserved=False)), "my $name$.html")
+    assert len(plot.png) <= MAX_BYTES
+    image = Image.open(io.BytesIO(plot.png))
+    assert plot.width == WIDTH
+    assert image.width / plot.width == image.height / plot.height
+    assert plot.text.startswith("cuda:0: peak ")
+    assert "; cpu: peak " in plot.text
 
 
 def test_many_devices():
