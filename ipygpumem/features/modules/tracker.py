@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import traceback
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,6 @@ from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
 _MAX_ADDRESSES = 2_000_000
 
@@ -235,10 +235,8 @@ class ModuleTracker:
 
 
 def _running_frames() -> tuple[set[int], str]:
-    frame: FrameType | None = sys._getframe(1)
     ids, file = set(), ""
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         ids.add(id(frame))  # the frame itself would keep local variables alive
         file = frame.f_code.co_filename
-        frame = frame.f_back
     return ids, file
