@@ -1,4 +1,4 @@
-"""Run the shell command."""
+"""Functions that run the shell command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ipygpumem events``: all events as a table."""
+"""The command ``ipygpumem events``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The viewer as a file and in the browser."""
+"""The viewer as an HTML file and in a browser."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_progress_is_shown_in_terminals_only(monkeypatch, capsys):
 
 @pytest.fixture(scope="session")
 def bare_python(tmp_path_factory):
-    """An environment with Python and numpy only: no torch, no IPython, no NVML."""
+    """Return the interpreter of an environment with numpy but without torch, IPython and NVML."""
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, with_pip=False, symlinks=True)
     site = next((folder / "lib").glob("python*")) / "site-packages"

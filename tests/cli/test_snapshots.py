@@ -31,9 +31,9 @@ def test_summary(capsys):
 def test_summary_as_json(capsys):
     status, out, _ = run(capsys, "summary", "--json", OOM)
     assert status == 0
-    facts = json.loads(out)
-    assert facts["file"] == OOM
-    first = facts["devices"][0]
+    result = json.loads(out)
+    assert result["file"] == OOM
+    first = result["devices"][0]
     assert {
         "device": 0,
         "events": 6207,
@@ -67,8 +67,8 @@ def test_leaks(capsys):
         "   352.6 MiB  58 %  project/experiment.py:27 step  (296 blocks)",
         "   254.3 MiB  42 %  in 4 more",
     ]
-    facts = json.loads(run(capsys, "leaks", OOM, "--first", "3000", "--last", "5000", "--json")[1])
-    assert facts["devices"][0]["bytes"] == Snapshot.load(OOM).leaks(3000, 5000).bytes
+    result = json.loads(run(capsys, "leaks", OOM, "--first", "3000", "--last", "5000", "--json")[1])
+    assert result["devices"][0]["bytes"] == Snapshot.load(OOM).leaks(3000, 5000).bytes
 
 
 def test_fragmentation(capsys):
@@ -81,15 +81,15 @@ def test_fragmentation(capsys):
     ]
     assert "no allocation failed" in run(capsys, "fragmentation", GPT, "--at", "oom")[1]
     assert json.loads(run(capsys, "fragmentation", OOM, "--at", "oom", "--json")[1])["ooms"][0]["asked"] == 32 << 20
-    facts = json.loads(run(capsys, "fragmentation", OOM, "--at", "3000", "--need", "30MiB", "--json")[1])
-    assert facts["devices"][0]["fit"]["segment"] == 30 << 20
+    result = json.loads(run(capsys, "fragmentation", OOM, "--at", "3000", "--need", "30MiB", "--json")[1])
+    assert result["devices"][0]["fit"]["segment"] == 30 << 20
 
 
 def test_diff(capsys):
     status, out, _ = run(capsys, "diff", GPT, OOM, "--json", "--by", "function")
-    facts = json.loads(out)
+    result = json.loads(out)
     assert status == 0
-    assert sum(change["bytes"] for change in facts["changes"]) == facts["after"] - facts["before"]
+    assert sum(change["bytes"] for change in result["changes"]) == result["after"] - result["before"]
     status, out, _ = run(capsys, "diff", OOM, OOM, "--at", "1000", "5000", "--top", "1")
     assert status == 0
     assert out.startswith("+")

@@ -1,4 +1,4 @@
-"""The replacement for ipyexperiments.utils.mem: same names, units and tolerance."""
+"""The replacement for ipyexperiments.utils.mem, which has the same names, units and tolerance."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ipygpumem import OptionError, RecordingError, print_cuda_memory_usage, save
 MIB = 1 << 20
 
 
-def test_folder_is_created_for_snapshot(fake_gpu, tmp_path):
+def test_directory_is_created_for_snapshot(fake_gpu, tmp_path):
     with save_memory_snapshot(tmp_path / "a" / "b") as path:
         fake_gpu.alloc(MIB)
     assert path == tmp_path / "a" / "b" / "snapshot.pickle"
@@ -31,14 +31,14 @@ def test_file_name(fake_gpu, tmp_path, name):
     assert path.is_file()
 
 
-def test_existing_folder(fake_gpu, tmp_path):
+def test_existing_directory(fake_gpu, tmp_path):
     (tmp_path / "run.pickle").mkdir()
     with save_memory_snapshot(tmp_path / "run.pickle") as path:
         pass
     assert path == tmp_path / "run.pickle" / "snapshot.pickle"
 
 
-def test_home_folder_is_expanded(fake_gpu, tmp_path, monkeypatch):
+def test_home_directory_is_expanded(fake_gpu, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with save_memory_snapshot("~/runs") as path:
@@ -63,7 +63,7 @@ def test_invalid_path_raises_before_block(fake_gpu, tmp_path):
         raise AssertionError("the block ran")
 
 
-def test_no_folder_is_created_without_gpu(tmp_path):
+def test_no_directory_is_created_without_gpu(tmp_path):
     with pytest.raises(RecordingError, match=re.escape(NO_GPU)), save_memory_snapshot(tmp_path / "runs"):
         raise AssertionError("the block ran")
     assert list(tmp_path.iterdir()) == []

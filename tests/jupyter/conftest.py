@@ -1,4 +1,4 @@
-"""A real IPython shell in this process, new for each test, with the outputs of its cells."""
+"""Fixtures with a real IPython shell in this process, which is new for each test, and the outputs of its cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traitlets.config import Config
 
 @dataclass
 class CellResult:
-    """The result of a cell."""
+    """Result and outputs of a cell."""
 
     success: bool
     value: Any
@@ -33,13 +33,13 @@ class CellResult:
 
     @property
     def text(self):
-        """The text of the only report."""
+        """Text of the report, of which there must be exactly one."""
         (text,) = self.texts
         return text
 
 
 class Notebook:
-    """A shell and its cells: ``notebook.run("1 + 1").value``."""
+    """A shell that runs cells, as in ``notebook.run("1 + 1").value``."""
 
     def __init__(self, shell):
         self.shell = shell
@@ -72,7 +72,7 @@ class Notebook:
 
 @pytest.fixture
 def make_notebook(tmp_path_factory, monkeypatch):
-    """A function that creates a notebook: ``make_notebook(GPUMem={"report": "always"})``.
+    """Return a function that creates a notebook, as in ``make_notebook(GPUMem={"report": "always"})``.
 
     With ``terminal=True``, it creates the shell of IPython in a terminal.
     """
@@ -106,13 +106,13 @@ def make_notebook(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def notebook(make_notebook):
-    """A notebook without the extension."""
+    """Return a notebook without the extension."""
     return make_notebook()
 
 
 @pytest.fixture
 def cpu_notebook(make_notebook):
-    """A notebook with the extension on a machine without a GPU, reporting after every cell."""
+    """Return a notebook with the extension, on a machine without a GPU, that reports after every cell."""
     notebook = make_notebook(GPUMem={"report": "always"})
     notebook.load()
     return notebook
@@ -120,7 +120,7 @@ def cpu_notebook(make_notebook):
 
 @pytest.fixture
 def gpu_notebook(fake_gpu, make_notebook):
-    """A notebook with torch and the extension on a machine with a fake H200."""
+    """Return a notebook with torch and the extension, on a machine with a fake H200."""
     notebook = make_notebook()
     notebook.run("import torch", store_history=False)
     notebook.load()

@@ -1,4 +1,4 @@
-"""Cells behave as they would without the extension, and each is reported once."""
+"""Behavior of cells, which is the same as without the extension, and their reports."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_cell_below_magic(cpu_notebook, name):
 @pytest.mark.parametrize("name", ["interrupted while waiting", "cancelled while waiting"])
 def test_interrupted_wait_below_magic(cpu_notebook, name):
     cell, _, error, _ = TRAPS[name]
-    result = cpu_notebook.run(f"%%gpumem -v facts\n{cell}")
+    result = cpu_notebook.run(f"%%gpumem -v report\n{cell}")
     check(result, None, error, 1)
-    assert cpu_notebook.run("facts.success").value is False
+    assert cpu_notebook.run("report.success").value is False
     # no measurement is left open: the next cell has its own peak
     from ipygpumem.measurement.runtime import current
 
@@ -170,7 +170,7 @@ def test_silent_and_unstored(cpu_notebook):
 
 
 def test_kernel_that_ends_cell_with_none(cpu_notebook):
-    """ipykernel does this for a cancelled async cell."""
+    """ipykernel passes None as the result of a cancelled async cell."""
     shell = cpu_notebook.shell
     infos = []
     shell.events.register("pre_run_cell", infos.append)
@@ -297,11 +297,11 @@ def test_help_combined_with_another_option_runs_nothing(cpu_notebook):
 
 
 def test_programmatic_call(cpu_notebook):
-    """Scripts exported by nbconvert call the magic like this."""
-    result = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '-v facts', 'x = 1\\nx + 41')")
+    """Scripts exported by nbconvert call the magic as a function."""
+    result = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '-v report', 'x = 1\\nx + 41')")
     assert result.success
     assert "Out" in result.stdout and "42" in result.stdout
-    assert cpu_notebook.shell.user_ns["facts"].success is True
+    assert cpu_notebook.shell.user_ns["report"].success is True
     result = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '', '1/0')")
     assert isinstance(result.error, ZeroDivisionError)
     result = cpu_notebook.run("get_ipython().run_cell_magic('gpumem', '--help', 'ran = True')")
@@ -343,7 +343,7 @@ def test_result_is_not_read(cpu_notebook):
 
 
 def test_cell_report_runs_few_files(cpu_notebook):
-    """The code that measures an ordinary cell and shows its report is in 20 files, with 15 changes of folder."""
+    """An ordinary cell runs code in at most 20 files of the package and changes the subpackage at most 15 times."""
     package, files = Path(ipygpumem.__file__).parent, []
 
     def record(frame, event, _):

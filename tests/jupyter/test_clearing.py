@@ -1,4 +1,4 @@
-"""A pending ``clear_output(wait=True)`` is not triggered by our report."""
+"""A pending ``clear_output(wait=True)`` is not triggered by the report."""
 
 import pytest
 
@@ -21,7 +21,7 @@ ALLOCATE = "kept = [bytearray(30 << 20)]\nimport sys\nfrom IPython.display impor
         ("h = display('frame', display_id=True); clear_output(wait=True); h.update('other')", 0),
     ],
 )
-def test_last_picture_is_not_cleared(cpu_notebook, tail, reports):
+def test_last_plot_is_not_cleared(cpu_notebook, tail, reports):
     result = cpu_notebook.run(ALLOCATE + tail)
     assert sum("RSS" in text for text in result.texts) == reports, result.texts
 

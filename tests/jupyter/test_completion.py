@@ -108,7 +108,7 @@ def test_paths(line, tmp_path, monkeypatch):
 
 
 def completions(shell, text):
-    """The lines that result from the completions of a line."""
+    """Return the lines that result from the completions of a line."""
     with provisionalcompleter():
         completions = shell.Completer.completions(text, len(text))
         return [text[: part.start] + part.text + text[part.end :] for part in completions]

@@ -1,4 +1,4 @@
-"""Loading and unloading: the extension restores what it changed in a shell, and nothing else."""
+"""Loading and unloading the extension, which restores exactly the objects of a shell that it has changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALLOCATE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"
 
 
 def footprint(shell):
-    """Everything in a shell that an extension can change, by name."""
+    """Return the objects of a shell that an extension can change, by name."""
     shell.run_line_magic("unload_ext", "no_such_extension")  # IPython 9 loads its magics on first use
     magics = shell.magics_manager
     return {

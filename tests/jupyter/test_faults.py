@@ -29,7 +29,7 @@ def allocate(mib, name="kept"):
 # snapshots that cannot be written
 
 
-def test_folder_removed_during_cell(gpu_notebook, tmp_path):
+def test_directory_removed_during_cell(gpu_notebook, tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
     result = gpu_notebook.run(
@@ -60,14 +60,14 @@ def test_full_disk(gpu_notebook, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_read_only_folder(gpu_notebook, tmp_path):
+def test_read_only_directory(gpu_notebook, tmp_path):
     tmp_path.chmod(0o500)
     result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True")
     assert result.stderr.startswith(f"UsageError: %%gpumem: cannot write to {tmp_path}: ")
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
-def test_unwritable_folder(gpu_notebook):
+def test_unwritable_directory(gpu_notebook):
     result = gpu_notebook.run("%%gpumem --snapshot /proc/x.pickle\nran = True")
     assert result.stderr.startswith("UsageError: %%gpumem: cannot write to /proc: ")
     assert "ran" not in gpu_notebook.shell.user_ns
@@ -143,7 +143,7 @@ def test_torch_import_error(notebook, monkeypatch):
 
 
 def test_late_import_of_torch(fake_gpu, make_notebook, monkeypatch):
-    """A reading happens while a cell imports torch, and another one after the import."""
+    """A reading is taken while a cell imports torch, and another one after the import."""
     torch_module = sys.modules["torch"]
     notebook = make_notebook(GPUMem={"preload": "off", "report": "always"})
     monkeypatch.delitem(sys.modules, "torch")

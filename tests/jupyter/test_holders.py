@@ -92,7 +92,7 @@ def test_holders_added_by_a_cell(gpu_notebook):
 
 
 def test_command_runs_few_files(gpu_notebook):
-    """The code of ``%gpumem who`` from the magic to the printed table is in at most 20 files in four folders."""
+    """The code of ``%gpumem who`` from the magic to the printed table is in at most 20 files of four packages."""
     gpu_notebook.run(f"x = torch.ones(3 << 20, {GPU}\nloss = torch.ones(1 << 20, requires_grad=True).exp().sum()")
     files = set()
 

@@ -17,7 +17,7 @@ class Stream(io.StringIO):
 
 
 def put(monkeypatch):
-    """Replace stdout and stderr; not a fixture, because pytest replaces them between fixtures and the test."""
+    """Replace stdout and stderr. A fixture cannot do so, because pytest replaces them again before the test."""
     out, err = Stream(), Stream()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)

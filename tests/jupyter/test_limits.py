@@ -1,4 +1,4 @@
-"""Limits: ``%%gpumem --limit*`` and ``GPUMem.limit``; and models: ``--modules``."""
+"""Limits (``%%gpumem --limit`` and ``GPUMem.limit``) and reports by module (``--modules``)."""
 
 from __future__ import annotations
 

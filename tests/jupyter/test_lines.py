@@ -35,7 +35,7 @@ def nb(gpu_notebook):
 
 
 def uses(notebook):
-    """The uses of all listed lines, by the text of the line."""
+    """Return the memory usage of all listed lines by the text of the line."""
     (device,) = notebook.last.lines
     return {
         line.text.strip(): line.use for listing in device.listings for line in listing.lines if line.use is not None

@@ -28,7 +28,7 @@ def allocate(mib, name="kept"):
 
 
 def usage(result):
-    """The message of a UsageError, which has one line."""
+    """Return the message of a UsageError, which must have one line."""
     assert isinstance(result.error, UsageError), result
     assert result.stdout == ""
     assert result.displays == []

@@ -1,4 +1,4 @@
-"""The monitor in the kernel: when it reads, when it pauses, and invalid requests."""
+"""Readings and pauses of the monitor in the kernel, and invalid requests."""
 
 from __future__ import annotations
 

@@ -26,22 +26,22 @@ def notebook(make_notebook, tmp_path):
     return notebook
 
 
-def test_both_files_and_picture_below_report(notebook, tmp_path):
+def test_both_files_and_plot_below_report(notebook, tmp_path):
     result = notebook.run("%%gpumem --trace {folder}/t.json.gz --timeline {folder}/t.html\n" + BODY + "y.shape")
     assert result.success
     assert tuple(result.value) == (1000, 200)
-    report, picture = result.displays
+    report, plot = result.displays
     assert f"trace: {tmp_path}/t.json.gz (" in report["text/plain"]
     assert "profiling took" in report["text/plain"]
-    assert set(picture) == {"text/plain", "image/png"}
-    assert picture["text/plain"].startswith("cpu at its peak, by category (")
-    assert "all categories" in picture["text/plain"]
+    assert set(plot) == {"text/plain", "image/png"}
+    assert plot["text/plain"].startswith("cpu at its peak, by category (")
+    assert "all categories" in plot["text/plain"]
     assert "traceEvents" in json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))
     assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
     assert notebook.last.profile.timeline == str(tmp_path / "t.html")
 
 
-def test_trace_alone_has_no_picture(notebook):
+def test_trace_alone_has_no_plot(notebook):
     assert len(notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY).displays) == 1
 
 

@@ -1,4 +1,4 @@
-"""The sampled peak in a notebook's reports, and no thread after unloading."""
+"""Sampled peaks in a notebook's reports, and the end of the sampler thread after unloading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every trait of GPUMem: by %config, in a configuration file, and with invalid values."""
+"""All traits of GPUMem, set by %config and in a configuration file, also to invalid values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAKE_AND_DROP = "x = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); del
 
 @pytest.fixture
 def configured(make_notebook):
-    """A notebook with ``c.GPUMem.*`` set before the extension is loaded; `.said` is the output of the load."""
+    """Return a function that creates a notebook with a configuration and loads the extension; `said` is its output."""
 
     def make(**settings):
         notebook = make_notebook(GPUMem=settings)
@@ -36,7 +36,7 @@ def configured(make_notebook):
 
 @pytest.fixture(params=["before the load", "by %config"])
 def setting(request, configured):
-    """The same settings in a configuration file and by %config."""
+    """Return a function that creates a notebook with settings from a configuration file or set by %config."""
 
     def make(**settings):
         if request.param == "before the load":
@@ -108,7 +108,7 @@ def test_invalid_value_in_configuration_does_not_break_load(fake_gpu, configured
 
 
 def test_nonexistent_device(fake_gpu, make_notebook, monkeypatch):
-    """Before torch is imported the devices are unknown: the line is printed with the baseline."""
+    """The device is checked after the import of torch, because the devices are unknown before."""
     from ipygpumem.sources import pytorch
 
     notebook = make_notebook(GPUMem={"devices": "cuda:7"})

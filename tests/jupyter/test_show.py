@@ -1,4 +1,4 @@
-"""One display per report; colors only in terminals that support them."""
+"""Displays of reports, of which each has one, and colors in terminals."""
 
 from __future__ import annotations
 

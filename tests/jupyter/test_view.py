@@ -21,7 +21,7 @@ BODY = "kept = torch.ones(30 << 20, dtype=torch.uint8, device='cuda')\nlen(kept)
 
 
 def watch(monkeypatch, kind):
-    """Make the shell look like that of a kernel; tests/kernel has real kernels."""
+    """Give the shell the attributes of a kernel's shell. The tests in tests/kernel use real kernels."""
     monkeypatch.setattr(
         "ipygpumem.viewer.display_target.shell_target",
         lambda shell: DisplayTarget(

@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 
 @dataclass
 class Answer:
-    """The reply to a request, and a pair ``(type, content)`` for each output message."""
+    """Reply to a request and the output messages, as pairs ``(type, content)``."""
 
     reply: dict
     outputs: list = field(default_factory=list)
@@ -90,7 +90,7 @@ class Kernel:
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    """A kernel with the extension on a machine without a GPU, reporting after every cell."""
+    """Return a kernel with the extension, on a machine without a GPU, that reports after every cell."""
     from jupyter_client.manager import KernelManager
 
     manager = KernelManager()

@@ -38,7 +38,7 @@ class Displays:
 
 
 def execute(kernel, code, *, stdin=True, cell="c1"):
-    """Send an execute request as a notebook does, with the id of the cell; without ``cell``, as a console does."""
+    """Send an execute request as a notebook does, with the cell ID, or without it as a console does."""
     content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": stdin}
     message = kernel.client.session.msg("execute_request", content | {"stop_on_error": False})
     message["metadata"] = {} if cell is None else {"cellId": cell}
@@ -152,10 +152,10 @@ def test_cleared_output_is_not_restored(run):
 
 
 def test_live_plot_is_not_cleared(run):
-    """Each round ends with clear_output(wait=True): the next output clears the picture."""
+    """Each iteration ends with clear_output(wait=True), so the next output would clear the plot."""
     code = (
         "from IPython.display import clear_output, display\n"
-        "for i in range(6):\n    display(f'picture {i}'); time.sleep(0.25); clear_output(wait=True)"
+        "for i in range(6):\n    display(f'plot {i}'); time.sleep(0.25); clear_output(wait=True)"
     )
     displays = run(code)
     assert displays.kinds == ["display_data", "clear_output"] * 6
@@ -163,7 +163,7 @@ def test_live_plot_is_not_cleared(run):
 
 
 def test_display_is_in_its_own_cell(run):
-    """A thread that outlives its cell, and an async cell: the display of each is in its own cell."""
+    """The live display of an async cell, and of a cell with a thread that outlives it, is below this cell."""
     background_thread = (
         "import threading, asyncio\n"
         "def chatter():\n    for i in range(26): print('line', i); time.sleep(0.05)\n"
@@ -278,7 +278,7 @@ def test_no_display_with_reports_off(run):
 
 
 def test_cell_runs_if_the_thread_cannot_start(run):
-    """The streams are restored, too."""
+    """The streams are also restored."""
     run(
         "import sys, threading\n"
         "live = get_ipython().magics_manager.registry['GPUMem'].cells.live\nlive._thread.close()\n"

@@ -32,7 +32,7 @@ LOAD = "get_ipython().config.GPUMem.preload, get_ipython().config.GPUMem.report 
 
 @pytest.fixture(scope="module")
 def executed():
-    """One run for all tests, with default settings."""
+    """Return a notebook that is executed once for all tests, with default settings."""
     return execute(
         "%load_ext ipygpumem",
         "x = b'x' * (64 << 20)\nlen(x)",
@@ -64,7 +64,7 @@ def test_outputs(executed):
 
 
 def test_notebook_size(executed):
-    """The size that reports add to a notebook file."""
+    """Reports add less than a limit to the size of a notebook file."""
     notebook, _ = executed
     for cell in notebook.cells:
         for bundle in displays(cell):

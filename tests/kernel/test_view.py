@@ -17,7 +17,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 DATA = Path(__file__).parents[1] / "data"
 
 
-def test_unattended_notebook_has_the_picture_and_no_widget():
+def test_unattended_notebook_has_the_image_and_no_widget():
     sources = [
         LOAD,
         f"{SAMPLE}snapshot.view()",
@@ -43,7 +43,7 @@ def test_unattended_notebook_has_the_picture_and_no_widget():
 
 @pytest.fixture
 def answering(kernel):
-    """A kernel whose front end allows input requests, so that a user is present."""
+    """Return a kernel whose front end allows input requests, which implies that a user is present."""
 
     def run(code):
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
@@ -98,7 +98,7 @@ def test_closed_view_sends_no_messages(kernel, answering):
 
 
 def test_snapshot_notebook_runs_without_gpu(tmp_path):
-    """Only cells with the tag gpu record; the others use the sample file of the package."""
+    """Only cells with the tag ``gpu`` record snapshots. The others use the sample file of the package."""
     notebook = nbformat.read(Path(__file__).parents[2] / "notebooks" / "snapshots.ipynb", as_version=4)
     notebook.cells = [cell for cell in notebook.cells if "gpu" not in cell.metadata.get("tags", [])]
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()

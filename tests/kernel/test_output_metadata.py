@@ -1,4 +1,4 @@
-"""Figures stored in executed notebooks, and cells that a front end runs again."""
+"""Values stored in executed notebooks, and cells that a front end runs again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CELLS = ("x = b'x' * (64 << 20)", "%%gpumem\n# why\ny = b'y' * (32 << 20)", "%gp
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """A notebook that nbclient has executed and saved, as papermill does."""
+    """Return the directory of a notebook that nbclient has executed and saved, as papermill does."""
     folder = tmp_path_factory.mktemp("run")
     cells = [LOAD.format(log=str(folder / "s.jsonl")), *CELLS]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
@@ -29,7 +29,7 @@ def executed(tmp_path_factory):
     return folder
 
 
-def test_notebook_and_log_have_the_same_figures(executed):
+def test_notebook_and_log_have_the_same_values(executed):
     log, notebook = read_rows(executed / "s.jsonl"), read_notebook(executed / "run.ipynb")
     assert notebook.faults == log.faults == ()
     assert [row.code for row in notebook.rows] == [
@@ -48,14 +48,14 @@ def test_notebook_and_log_have_the_same_figures(executed):
 
 def test_each_output_carries_at_most_2_kb(executed):
     notebook = nbformat.read(executed / "run.ipynb", as_version=4)
-    figures = [
+    values = [
         output["metadata"][MIME]
         for cell in notebook.cells
         for output in cell.outputs
         if MIME in output.get("metadata", {})
     ]
-    assert len(figures) == len(CELLS)
-    assert all(len(json.dumps(data).encode()) <= LIMIT for data in figures)
+    assert len(values) == len(CELLS)
+    assert all(len(json.dumps(data).encode()) <= LIMIT for data in values)
 
 
 def test_html_conversion_of_notebook_with_metadata(executed):
@@ -69,7 +69,7 @@ def test_html_conversion_of_notebook_with_metadata(executed):
 
 
 def run_cell(kernel, code, cell_id):
-    """Run a cell as JupyterLab and VS Code do, with the cell's id in the request's metadata."""
+    """Run a cell as JupyterLab and VS Code do, with the cell ID in the request's metadata."""
     content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
     message = kernel.client.session.msg(
         "execute_request", content | {"user_expressions": {}}, metadata={"cellId": cell_id}
@@ -88,7 +88,7 @@ def test_rerun_cell_is_compared_with_its_last_run(kernel):
 
 
 def test_log_outlives_kernel(tmp_path):
-    """The kernel is killed during a cell: the reports of earlier cells are complete."""
+    """If the kernel is killed during a cell, the reports of earlier cells in the log are complete."""
     from jupyter_client.manager import KernelManager
 
     path = tmp_path / "s.jsonl"
