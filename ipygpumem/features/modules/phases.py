@@ -20,7 +20,7 @@ _NAMES = ("forward", "backward", "optimizer", "other")
 
 
 class PhaseTracker:
-    """Tracker that divides a measurement into phases. Nested phases are attributed to the innermost phase.
+    """Tracker that divides a measurement into phases. Memory and time are attributed to the innermost running phase.
 
     A forward phase inside a backward phase (activation checkpointing) is part of the backward phase.
 

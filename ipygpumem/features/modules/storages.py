@@ -92,7 +92,7 @@ class ModelStorages:
             pending += reversed(children)
 
     def _assign_index(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
-        """Return the index of a module. A later module is assigned that of the module it replaces or of its parent."""
+        """Return the index of a module. A new module uses the index of the module that it replaces or of its parent."""
         class_name = type(module).__name__
         index = self.index(module)
         if index is not None:
@@ -116,7 +116,7 @@ class ModelStorages:
         return None if entry is None or entry[0]() is not module else entry[1]
 
     def index_of_running(self, module: Any) -> int | None:
-        """Return the result of `index` for a module that runs inside the model; search the model if it is new."""
+        """Return the index of a module that runs inside the model, after a search of the model if the module is new."""
         index, reference = self.index(module), self._other_modules.get(id(module))
         if index is None and (reference is None or reference() is not module):
             self._update()

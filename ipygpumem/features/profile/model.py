@@ -15,7 +15,7 @@ class CategoryPeak:
         device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
         bytes: Memory usage at the peak in bytes.
         seconds: Time from the start of the profile to the peak.
-        categories: Pairs ``(category, bytes)``, excluding older memory that no profiled operator used.
+        categories: Pairs ``(category, bytes)``, excluding memory allocated earlier that no profiled operator used.
     """
 
     device: str
