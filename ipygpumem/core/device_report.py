@@ -24,7 +24,7 @@ _PROPERTIES = "CUDA's device properties"
 
 
 @dataclass(frozen=True, slots=True)
-class Peak(Counters):
+class PeakCounters(Counters):
     """The highest value of each allocator counter during a measurement, in bytes.
 
     Attributes:
@@ -49,7 +49,7 @@ class DeviceReport(PlainData):
 
     before: DeviceReading
     after: DeviceReading
-    high: Peak | None = field(default=None, metadata={"key": "peaks"})
+    high: PeakCounters | None = field(default=None, metadata={"key": "peaks"})
     sampled: OutsidePeak | None = None
     unsampled: str = ""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.device_report import DeviceReport, Peak
+from ipygpumem.core.device_report import DeviceReport, PeakCounters
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.grade import Grade
 from ipygpumem.core.host_report import HostReport
@@ -33,7 +33,7 @@ __all__ = [
     "DeviceReport",
     "HostReport",
     "MeasurementLabel",
-    "Peak",
+    "PeakCounters",
     "RecordingInfo",
     "Report",
     "build_report",
@@ -183,7 +183,7 @@ class Report(PlainData):
 def build_report(
     before: Reading,
     after: Reading,
-    peaks: Mapping[str, Peak],
+    peaks: Mapping[str, PeakCounters],
     *,
     seconds: float,
     label: MeasurementLabel = MeasurementLabel(),

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.reading import Counters
-from ipygpumem.core.report import Peak
+from ipygpumem.core.report import PeakCounters
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
 
@@ -43,7 +43,7 @@ class PeakScope:
     reached: dict[int, Counters] = field(default_factory=dict)
     bounds: dict[int, Counters] = field(default_factory=dict)
     earlier: dict[int, Counters] = field(default_factory=dict)
-    peaks: dict[int, Peak] = field(default_factory=dict)
+    peaks: dict[int, PeakCounters] = field(default_factory=dict)
 
     def add(self, index: int, state: allocator.AllocatorStatistics) -> None:
         """Update the peaks of a device with its current counters."""
@@ -59,7 +59,7 @@ class PeakScope:
         self.add(index, state)
         reached = self.reached[index]
         highest = _maximum(self.bounds.get(index), reached)
-        self.peaks[index] = Peak(*_values(highest), exact=highest.allocated == reached.allocated)
+        self.peaks[index] = PeakCounters(*_values(highest), exact=highest.allocated == reached.allocated)
 
 
 class PeakTracker:

@@ -22,8 +22,7 @@ from ipygpumem.measurement.worker_thread import WorkerThread
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipygpumem.core.reading import Reading
-    from ipygpumem.core.report import Peak
+    from ipygpumem.core.reading import Counters, Reading
     from ipygpumem.measurement.reserved_bound import CounterReading, ReservedHistory
     from ipygpumem.sources.device import Device
 
@@ -130,7 +129,7 @@ class SampleWindow:
         if track is not None and len(track.counters) < _MAX_SAMPLES:
             track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
 
-    def outside_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Peak]) -> dict[str, OutsidePeak]:
+    def outside_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Counters]) -> dict[str, OutsidePeak]:
         """Return lower bounds on peaks of memory outside PyTorch that exceed both readings, by device name."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in self.tracks.items():

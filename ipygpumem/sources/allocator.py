@@ -106,8 +106,8 @@ def empty_cache() -> bool:
     return True
 
 
-class Block(NamedTuple):
-    """Allocated block.
+class AllocatedBlock(NamedTuple):
+    """Allocated block of PyTorch's allocator.
 
     Attributes:
         size: Rounded size in bytes.
@@ -127,12 +127,12 @@ class Block(NamedTuple):
 class AllocatedBlocks:
     """Allocated blocks of all devices at one point in time, and the address ranges of all segments."""
 
-    def __init__(self, blocks: list[Block], segment_ranges: list[tuple[str, int, int]]) -> None:
+    def __init__(self, blocks: list[AllocatedBlock], segment_ranges: list[tuple[str, int, int]]) -> None:
         self.blocks = sorted(blocks, key=attrgetter("device", "address"))
         self.positions = [(block.device, block.address) for block in self.blocks]
         self._segment_ranges = sorted(segment_ranges)
 
-    def block(self, device: str, address: int) -> Block | None:
+    def block(self, device: str, address: int) -> AllocatedBlock | None:
         """Return the block that contains an address, or None."""
         i = bisect.bisect_right(self.positions, (device, address)) - 1
         block = self.blocks[i] if i >= 0 else None
@@ -158,9 +158,10 @@ def allocated_blocks() -> AllocatedBlocks | None:
         offset = segment["address"]
         ranges.append((device, offset, offset + segment["total_size"]))
         for block in segment["blocks"]:
+            size, requested = block["size"], block.get("requested_size", 0)
             if block["state"] == "active_allocated":
                 address = block.get("address", offset)
                 frames = tuple((frame["filename"], frame["line"], frame["name"]) for frame in block.get("frames") or ())
-                blocks.append(Block(device, address, block["size"], block.get("requested_size", 0), pool, frames))
-            offset += block["size"]
+                blocks.append(AllocatedBlock(device, address, size, requested, pool, frames))
+            offset += size
     return AllocatedBlocks(blocks, ranges)

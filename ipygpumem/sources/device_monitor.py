@@ -13,7 +13,7 @@ from ipygpumem.core.units import many
 from ipygpumem.sources import allocator, host, pytorch
 from ipygpumem.sources.device import Device
 from ipygpumem.sources.nvml import Nvml
-from ipygpumem.sources.process_names import ProcessNames, own_pid
+from ipygpumem.sources.process_names import ProcessCache, own_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,13 +32,13 @@ class DeviceMonitor:
     Attributes:
         devices: Devices by index; empty until CUDA is initialized.
         selected: Names of the devices to read, such as ``cuda:0``; None for all devices.
-        process_names: Cache of other processes.
+        process_cache: Details of other processes.
     """
 
     def __init__(self, selected: Iterable[str] | None = None) -> None:
         self.selected = None if selected is None else tuple(selected)
         self.devices: dict[int, Device] = {}
-        self.process_names = ProcessNames()
+        self.process_cache = ProcessCache()
         self._recorded_lists: dict[str, object] = {}
         self._callbacks: list[Callable[[], None]] = []
 
@@ -87,7 +87,7 @@ class DeviceMonitor:
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
         """Return the processes in ``entries``, (pid, memory usage) pairs from NVML, in descending order of usage."""
-        return self.process_names.lookup_all(entries, trusted=self.has_local_pids(device))
+        return self.process_cache.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:
         """Return whether NVML lists this process under its own pid, so that its pids belong to this namespace."""
@@ -99,7 +99,7 @@ class DeviceMonitor:
         for device in self.devices.values():
             reading = readings.get(device.name)
             if reading is not None and not self.has_recorded_processes(reading):
-                self.process_names.record(reading.listed, trusted=self.has_local_pids(device))
+                self.process_cache.record(reading.listed, trusted=self.has_local_pids(device))
                 self._recorded_lists[device.name] = reading.listed
 
     def has_recorded_processes(self, reading: DeviceReading) -> bool:

@@ -34,7 +34,7 @@ _START_TOLERANCE = 2.0
 """Tolerance in seconds when comparing start times, which depend on an adjustable clock."""
 
 
-class ProcessNames:
+class ProcessCache:
     """Cache of the other processes found on the devices, which also contains processes that have ended.
 
     The argument ``trusted`` of its methods states whether the pids reported by NVML belong to this PID namespace.

@@ -5,7 +5,7 @@ import pytest
 
 from browser.viewing import both_schemes
 from ipygpumem.core.reading import DeviceReading, HostReading
-from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingInfo, Report
+from ipygpumem.core.report import DeviceReport, HostReport, PeakCounters, RecordingInfo, Report
 from ipygpumem.core.tables import html_tables
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.features.report.line import ShortReport
@@ -34,7 +34,7 @@ def report():
             source="NVML memory info v2",
         )
 
-    high = Peak(3 * GIB, 3 * GIB, 3 * GIB, 3 * GIB)
+    high = PeakCounters(3 * GIB, 3 * GIB, 3 * GIB, 3 * GIB)
     device = DeviceReport(reading(100 * MIB, GIB), reading(2 * GIB, 5 * GIB), high)
     host = HostReport(
         HostReading(rss=GIB, peak=GIB, total=64 * GIB), HostReading(rss=2 * GIB, peak=2 * GIB, total=64 * GIB)

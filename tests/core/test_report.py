@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading, shared
-from ipygpumem.core.report import DeviceReport, HostReport, MeasurementLabel, Peak, RecordingInfo, build_report
+from ipygpumem.core.report import DeviceReport, HostReport, MeasurementLabel, PeakCounters, RecordingInfo, build_report
 
 MIB = 1 << 20
 V2 = "NVML memory info v2"
@@ -29,7 +29,7 @@ def report(after, high=None, before=START):
 def test_values_are_changes_in_bytes():
     result = report(
         {"allocated": 150 * MIB, "active": 155 * MIB, "reserved": 200 * MIB, "process": 1000 * MIB, "used": 2300 * MIB},
-        Peak(180 * MIB, 200 * MIB, 180 * MIB, 179 * MIB),
+        PeakCounters(180 * MIB, 200 * MIB, 180 * MIB, 179 * MIB),
     )
     assert (result.held, result.peak, result.pending, result.cached) == (50 * MIB, 80 * MIB, -5 * MIB, 35 * MIB)
     assert (result.outside, result.others, result.unattributed) == (120 * MIB, 0, 100 * MIB)
@@ -37,7 +37,7 @@ def test_values_are_changes_in_bytes():
 
 
 def test_peak_that_is_a_bound():
-    result = report({}, Peak(180 * MIB, 0, 0, 0, exact=False))
+    result = report({}, PeakCounters(180 * MIB, 0, 0, 0, exact=False))
     assert (result.peak, result.grades["peak"].trust) == (80 * MIB, "bound")
     assert "untouched" in result.grades["peak"].reason
 
@@ -81,7 +81,7 @@ def test_changes_above_the_threshold(after, changed):
 
 
 def test_exact_peak_is_a_change_and_a_bound_is_not():
-    high = Peak(200 * MIB, 0, 0, 0)
+    high = PeakCounters(200 * MIB, 0, 0, 0)
     assert report({}, high).moved(MIB)
     assert not report({}, dataclasses.replace(high, exact=False)).moved(MIB)
 
@@ -92,7 +92,7 @@ def test_to_json_round_trips():
     report = build_report(
         Reading(1.5, {"cuda:0": START}, HostReading(5, 6)),
         Reading(2.5, {"cuda:0": after}, HostReading(7, 8)),
-        {"cuda:0": Peak(1, 2, 3, 4)},
+        {"cuda:0": PeakCounters(1, 2, 3, 4)},
         seconds=1.0,
         label=MeasurementLabel(cell=7, cell_id="a1b"),
         success=False,

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
-from ipygpumem.core.report import MeasurementLabel, Peak, build_report
+from ipygpumem.core.report import MeasurementLabel, PeakCounters, build_report
 
 MIB = 1 << 20
 V2 = "NVML memory info v2"
@@ -48,7 +48,7 @@ def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **op
     """Return the report of a cell on one device. ``peak`` is the maximum of each of the allocator's counters."""
     start, end = start or before(), end or after()
     low, high = host or (HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB),) * 2
-    peaks = {} if peak is None else {end.name: Peak(peak, peak, peak, peak, exact=exact)}
+    peaks = {} if peak is None else {end.name: PeakCounters(peak, peak, peak, peak, exact=exact)}
     options = {"seconds": 2.31, "cell": 7, **options}
     label = MeasurementLabel(
         *(options.pop(name, default) for name, default in (("code", ""), ("cell", None), ("cell_id", None)))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Storage
     from ipygpumem.features.holders.search import NamedStorage, SearchResult
     from ipygpumem.measurement.runtime import Runtime
-    from ipygpumem.sources.allocator import AllocatedBlocks, Block
+    from ipygpumem.sources.allocator import AllocatedBlock, AllocatedBlocks
 
 _HOST = "cpu"
 _ROUNDING = 512
@@ -172,7 +172,7 @@ class _BlockAssignment:
             groups[named.location.device, named.location.address if block is None else block.address].append(named)
         return groups
 
-    def _block(self, named: NamedStorage) -> Block | None:
+    def _block(self, named: NamedStorage) -> AllocatedBlock | None:
         return None if self._after is None else self._after.block(named.location.device, named.location.address)
 
     def _storage(self, device: str, address: int, group: list[NamedStorage]) -> Storage | None:

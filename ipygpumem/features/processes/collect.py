@@ -111,7 +111,7 @@ def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Itera
         yield replace(
             info,
             own=0,
-            neighbours=monitor.process_names.lookup_all(entries.items(), trusted=False),
+            neighbours=monitor.process_cache.lookup_all(entries.items(), trusted=False),
             used=memory.used - (memory.reserved or 0),
             why="CUDA is not initialized in this process, so PyTorch may number the devices differently",
         )
@@ -149,16 +149,16 @@ class ProcessesCollector(Collector):
 
 
 def _changes(report: Report, monitor: DeviceMonitor, *, unchanged: bool) -> tuple[OtherProcessChange, ...]:
-    names = monitor.process_names
+    cache = monitor.process_cache
     changes: list[OtherProcessChange] = []
     for device in [device for device in monitor.devices.values() if device.name in report.devices]:
         local = monitor.has_local_pids(device)
 
         def identify(pid: int, event: Event, *, local: bool = local) -> tuple[OtherProcess, Event]:
             if event == "left":
-                process, running = names.lookup_ended(pid, trusted=local)
+                process, running = cache.lookup_ended(pid, trusted=local)
                 return process, "left" if running or process.began is None else "ended"
-            process = names.lookup(pid, trusted=local)
+            process = cache.lookup(pid, trusted=local)
             started = process.began is not None and process.began >= report.time - _START_TOLERANCE
             return process, "began" if event and started else event
 

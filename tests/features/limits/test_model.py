@@ -6,7 +6,7 @@ import pytest
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.reading import DeviceReading, HostReading
-from ipygpumem.core.report import DeviceReport, HostReport, Peak, Report
+from ipygpumem.core.report import DeviceReport, HostReport, PeakCounters, Report
 from ipygpumem.features.limits.model import ExceededLimit, Limits
 
 MIB = 1 << 20
@@ -19,7 +19,7 @@ def report(peak=3, held=1, outside=2, *, exact=True, mode="process", started=Fal
             used=process, process=process if mode == "process" else None, mode=mode, why="no pid", source="NVML",
         )  # fmt: skip
 
-    high = Peak(peak * MIB, 0, peak * MIB, peak * MIB, exact=exact)
+    high = PeakCounters(peak * MIB, 0, peak * MIB, peak * MIB, exact=exact)
     device = DeviceReport(reading(0, 0), reading(held * MIB, outside * MIB), high)
     rss, mark, after = (MIB * mib for mib in host)
     return Report({"cuda:0": device}, HostReport(HostReading(rss, mark), HostReading(rss, after)), 0.1)
