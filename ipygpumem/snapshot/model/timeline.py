@@ -97,7 +97,7 @@ class Timeline:
     def requested(self) -> Curve:
         """Total requested size of all allocations whose free is not completed."""
         change = np.zeros(len(self.trace) + 2, np.int64)
-        # indices are events plus one because the first is the moment before the first event
+        # indices are events plus one because index 0 stands for the time before the first event
         np.add.at(change, self.allocations.start + 1, self.allocations.size)
         np.subtract.at(change, self.allocations.end + 1, self.allocations.size)
         return self._curve("requested", np.cumsum(change)[:-1])

@@ -295,7 +295,7 @@ def test_texts_that_are_repeated_in_each_entry(text):
 
 
 def test_texts_that_differ_only_at_their_end():
-    trace = [{**entry, "user_metadata": f"the same beginning {n % 7}"} for n, entry in enumerate(steady(300))]
+    trace = [{**entry, "user_metadata": f"the same start {n % 7}"} for n, entry in enumerate(steady(300))]
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
     assert sum(map(len, runs(data))) > 250
     assert rows(Snapshot.load(data), 0) == expected(trace)

@@ -41,7 +41,7 @@ export class DeviceTimeline {
         );
       return values;
     };
-    /** Nanoseconds from the beginning of the profile to each change. */
+    /** Nanoseconds from the start of the profile to each change. */
     this.time = read("time");
     this.span = Math.max(facts.end - facts.start, this.time[this.count - 1] ?? 0, 1);
     /** Bytes after each change; NaN where the profile does not contain the counter. @type {Record<Counter, Float64Array|null>} */
@@ -89,7 +89,7 @@ export class DeviceTimeline {
     return row ? this.time[row - 1] : 0;
   }
 
-  /** Nanoseconds from the beginning to a state. @param {number} row */
+  /** Nanoseconds from the start to a state. @param {number} row */
   timeOf(row) {
     return this.position("time", row);
   }

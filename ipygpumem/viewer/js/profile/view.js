@@ -18,7 +18,7 @@ import { CategoryTable } from "./table.js";
 const ZOOM_STEP = 1.5;
 const HELP = [
   "Each pixel column shows the highest memory usage in its time range, so that no peak is lost. Zoom in to see every change.",
-  "Categories are derived from how operators use a tensor, as recorded by torch.profiler. Memory that was allocated before the profile counts from its beginning if an operator uses it. Memory that no operator uses is missing here; PyTorch's own count includes it.",
+  "Categories are derived from how operators use a tensor, as recorded by torch.profiler. Memory that was allocated before the profile counts from its start if an operator uses it. Memory that no operator uses is missing here; PyTorch's own count includes it.",
   "A profile records the operators of the thread that started it and of autograd's threads. Memory that other threads allocate is not included.",
 ];
 const KEYS = [
@@ -26,7 +26,7 @@ const KEYS = [
   ["drag, Shift ← →, Page Up, Page Down", "pan"],
   ["click", "set the cursor, or remove it"],
   ["← →", "previous, next change of what is shown"],
-  ["Home, End", "beginning, end"],
+  ["Home, End", "start, end"],
   ["P", "go to the peak"],
   ["0 or F, double click", "show everything"],
   ["A", "switch between time and change"],
