@@ -103,7 +103,7 @@ def result_options(noun: str) -> tuple[Option, ...]:
 
 
 def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
-    """Store, show and return a result as requested by `result_options`, and suppress the report of the cell."""
+    """Store, show and return a result according to its `result_options`, and suppress the report of the cell."""
     notebook.cells.claim()
     if arguments.var is not None:
         notebook.shell.user_ns[arguments.var] = value
@@ -132,7 +132,7 @@ ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str] | None:
     """Split a line into a command and its arguments, or return None for a statement such as ``history = fit(x)``.
 
-    A semicolon at the end of the line, which suppresses the output of other IPython commands, is ignored.
+    A semicolon at the end of the line is ignored.
     """
     name, _, arguments = line.strip().rstrip("; ").partition(" ")
     arguments = arguments.strip()

@@ -31,7 +31,7 @@ def print_error(error: Exception) -> None:
 
 
 def print_skipped(faults: Iterable[str]) -> None:
-    """Print the faults of a file, whose faulty parts were skipped, to the standard error."""
+    """Print each fault of a file, whose invalid parts have been skipped, to the standard error."""
     for fault in faults:
         print_error(ReportError(f"skipped: {fault}"))
 
