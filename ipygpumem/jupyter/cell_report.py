@@ -169,7 +169,10 @@ class ReportPresenter:
             bundle = requested_bundle(report, color=uses_color(magics.shell))
             magics.publish(bundle, output_metadata(report), display_id)
         if options.view and recording is not None and recording.path is not None:
-            self._show_recording(recording.path)
+            try:
+                magics.show_snapshots([recording.path])
+            except Exception as error:  # the result of the cell does not change
+                magics.print(f"ipygpumem: {recording.path} cannot be shown: {first_line(error)}")
         for collector in options.plan.collectors:
             if isinstance(collector, ProfileCollector):
                 if not options.quiet and profile is not None and collector.timelines:
@@ -183,12 +186,6 @@ class ReportPresenter:
         except Exception as error:  # the measured values and limits can still be shown
             self._magics.print(f"ipygpumem: the holders of new memory are unknown: {first_line(error)}")
         self._magics.publish(full_bundle(report, holders), output_metadata(report), display_id)
-
-    def _show_recording(self, path: str) -> None:
-        try:
-            self._magics.show_snapshots([path])
-        except Exception as error:  # the result of the cell does not change
-            self._magics.print(f"ipygpumem: {path} cannot be shown: {first_line(error)}")
 
 
 def one_line_traceback(error: GPUMemLimitExceeded) -> GPUMemLimitExceeded:

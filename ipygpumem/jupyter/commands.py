@@ -28,10 +28,7 @@ COMMANDS = (
 
 
 def similar_command(statement: str, names: Container[str]) -> tuple[str, str] | None:
-    """Return a tuple of the misspelled and the correct name of a command, or None if the statement is not misspelled.
-
-    A statement is misspelled if its first word is not one of the known ``names`` but similar to the name of a command.
-    """
+    """Return the first word of a statement and the command that it misspells, or None if the word is in ``names``."""
     match = _NAME.match(statement)
     if match is None or match[0] in names or ASSIGNMENT.match(statement[match.end() :].lstrip()):
         return None

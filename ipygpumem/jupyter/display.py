@@ -77,11 +77,7 @@ class DisplayMixin:
         self.shell.display_pub.publish(data=data, metadata=metadata)
 
     def show_snapshots(self, files: Sequence[str]) -> None:
-        """Display one or more snapshot files side by side.
-
-        Raises:
-            SnapshotError: A file cannot be read or is not a snapshot.
-        """
+        """Display one or more snapshot files side by side."""
         from ipygpumem.snapshot import Snapshot
         from ipygpumem.viewer import View
         from ipygpumem.viewer.display_target import shell_target

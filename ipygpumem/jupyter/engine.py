@@ -35,21 +35,17 @@ class _Engine:
         path = None if report.recording is None else report.recording.path
         result = RankResult("", "done", current_rank_info(began=report.time), report, snapshot=path)
         if path is not None:
-            result = _with_peaks(result, path)
+            from ipygpumem.features.ranks.peak_summary import summarize_peaks
+
+            try:
+                result = replace(result, peaks=summarize_peaks(path))
+            except SnapshotError as error:
+                result = replace(result, note=f"the lines of code are unknown: {first_line(error)}")
         self._reports += 1
         self.send(f"{KEY}{self._reports}", result)
 
     def send(self, key: str, result: RankResult) -> None:
         self.shell.data_pub.publish_data({key: json.dumps(result.to_dict())})
-
-
-def _with_peaks(result: RankResult, path: str) -> RankResult:
-    from ipygpumem.features.ranks.peak_summary import summarize_peaks
-
-    try:
-        return replace(result, peaks=summarize_peaks(path))
-    except SnapshotError as error:
-        return replace(result, note=f"the lines of code are unknown: {first_line(error)}")
 
 
 def join(number: int) -> None:

@@ -46,14 +46,9 @@ def expanded_path(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile a statement as IPython does.
+    """Compile a statement to a tuple of code objects: one for all but its last expression, and one for this expression.
 
-    Returns:
-        A tuple of two code objects: the statement without its last expression, and that expression. The second item is
-        None if the statement does not end with an expression.
-
-    Raises:
-        UsageError: The statement is invalid or contains ``await``.
+    The second item is None if the statement does not end with an expression. Invalid statements raise ``UsageError``.
     """
     text = shell.transform_cell(statement)
     # IPython 9.16 increments its counter before it runs a cell, so use the count in the result of the running cell
