@@ -1,6 +1,5 @@
 """Exceptions raised by this package. Each message is a single line, which notebooks show as a ``UsageError``."""
 
-from collections.abc import Callable
 from typing import Any
 
 __all__ = [
@@ -80,11 +79,3 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, or its class name if the message is empty."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def attempt(function: Callable[[], Any]) -> Any:
-    """Return the result of a function, or None if it raises an exception."""
-    try:
-        return function()
-    except Exception:
-        return None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
 # Objects
@@ -32,6 +32,14 @@ type_dict = type.__dict__["__dict__"].__get__
 type_name = type.__dict__["__name__"].__get__
 """Return the name of a class, even if its metaclass overrides ``__name__``."""
 _module_dict: Any = vars(types.ModuleType)["__dict__"].__get__
+
+
+def attempt(function: Callable[[], Any]) -> Any:
+    """Return the result of a function, or None if it raises an exception."""
+    try:
+        return function()
+    except Exception:
+        return None
 
 
 def is_instance(obj: Any, cls: type) -> bool:

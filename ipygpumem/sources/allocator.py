@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ipygpumem.core.errors import attempt
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import Counters
 from ipygpumem.sources import pytorch
 

@@ -11,8 +11,7 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ipygpumem.core.errors import attempt
-from ipygpumem.core.introspection import mro, type_dict
+from ipygpumem.core.introspection import attempt, mro, type_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

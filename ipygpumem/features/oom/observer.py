@@ -13,8 +13,7 @@ import traceback
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import attempt
-from ipygpumem.core.introspection import is_own_frame, thread_name
+from ipygpumem.core.introspection import attempt, is_own_frame, thread_name
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.oom.model import FailedAllocation, free_blocks
 from ipygpumem.measurement.runtime import current
