@@ -91,7 +91,7 @@ def test_preload_off_does_not_initialize_cuda():
         "y = torch.ones(1 << 20, device='cuda')",
         "import ipygpumem\nipygpumem.measurement.runtime.current().baseline.device",
     ).cells
-    assert "CUDA was not started" in stdout(cells[0])
+    assert "CUDA is not initialized" in stdout(cells[0])
     assert cells[1].outputs[0]["data"]["text/plain"] == "False"
     [line] = texts(cells[2])
     assert re.search(r"CUDA context and first kernels \+\d{3}\.\d MiB", line)
