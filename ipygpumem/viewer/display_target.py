@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class DisplayTarget:
         request: Message ID of the cell's execution request.
         updates: Whether the front end is known to support display updates. Consoles may ignore updates, so this
             requires Colab or a cell ID, which notebooks send.
+        views: Displayed views of the shell by cell ID, each with the message ID of its execution request.
     """
 
     kind: Literal["live", "batch", "text", "none"]
@@ -32,6 +33,7 @@ class DisplayTarget:
     cell: str | None = None
     request: str | None = None
     updates: bool = False
+    views: dict[str, Any] = field(default_factory=dict)
 
 
 def current_target() -> DisplayTarget:
@@ -57,4 +59,5 @@ def shell_target(shell: Any) -> DisplayTarget:
     live = allows_input or "voila" in os.environ.get("SERVER_SOFTWARE", "")
     cell, request = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id")
     updates = bool(live and (cell or type(shell).__module__.startswith("google.colab")))
-    return DisplayTarget("live" if live else "batch", publish, cell, request, updates)
+    views = vars(shell).setdefault("_ipygpumem_views", {})
+    return DisplayTarget("live" if live else "batch", publish, cell, request, updates, views)

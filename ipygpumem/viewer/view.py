@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _IMAGE_END = 64
 _MAX_IMAGES = 2
 _BROWSER_HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
-_displayed: dict[str, tuple[str | None, list[View]]] = {}
-"""For each cell: the message ID of its last execution request, and the views that this execution displayed."""
 
 
 class View:
@@ -126,10 +124,10 @@ class View:
         """Close the views from the cell's previous execution, because their widgets outlive their displays."""
         if target.cell is None:
             return
-        request, views = _displayed.pop(target.cell, (None, []))
+        request, views = target.views.pop(target.cell, (None, []))
         current_views = views if request == target.request else []
-        _displayed[target.cell] = (target.request, [self, *current_views])
-        visible = [view for _, cell_views in _displayed.values() for view in cell_views]
+        target.views[target.cell] = (target.request, [self, *current_views])
+        visible = [view for _, cell_views in target.views.values() for view in cell_views]
         for view in views:
             if view not in visible:
                 view.close()

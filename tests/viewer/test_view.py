@@ -46,11 +46,6 @@ def images_are_drawn_once(monkeypatch):
     monkeypatch.setattr(view, "static_image", draw_once)
 
 
-@pytest.fixture(autouse=True)
-def no_displayed_views(monkeypatch):
-    monkeypatch.setattr(view, "_displayed", {})
-
-
 def test_live_front_end(snapshot, live, displayed):
     snapshot.view().publish(live)
     (image, size), (viewer, _) = displayed
@@ -153,9 +148,14 @@ def test_close_and_show_again(snapshot, live, displayed):
 
 
 def test_repeated_cell_closes_its_previous_views(snapshot):
+    shell = Shell({"metadata": {}})
+
     def run(cell, request, *views):
+        shell.parent = {"metadata": {"cellId": cell}, "header": {"msg_id": request}}
         for displayed in views:
-            displayed.publish(DisplayTarget("live", lambda data, metadata: None, cell, request))
+            target = shell_target(shell)
+            assert (target.kind, target.cell, target.request) == ("live", cell, request)
+            displayed.publish(target)
 
     first, second, third, shared = (snapshot.view() for _ in range(4))
     run("a", "1", first, second)
@@ -177,7 +177,10 @@ def test_repeated_cell_closes_its_previous_views(snapshot):
 
 class Shell:
     def __init__(self, parent, kernel=True):
-        self.parent, self.kernel, self.display_pub = parent, kernel, None
+        self.parent, self.kernel, self.display_pub = parent, kernel, self
+
+    def publish(self, data, metadata):
+        pass
 
     def get_parent(self):
         return self.parent
