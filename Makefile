@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+# Test processes. Many tests wait, so there is one more than a small machine has cores.
+JOBS ?= 3
 comma := ,
 PYTEST := -m pytest -n $(JOBS) --dist loadscope
 

@@ -305,7 +305,6 @@ def test_entry_point(pytester, run, monkeypatch, tmp_path_factory):
     monkeypatch.setenv("PYTHONPATH", f"{installed}:{FOLDER.parent}")
     pytester.makepyfile("import pytest\n\n@pytest.mark.gpumem_limit('1 GiB')\ndef test_it(): pass\n")
     run(plugin=False).assert_outcomes(passed=1)
-    run("-p", "no:ipygpumem", plugin=False).assert_outcomes(errors=1)
 
 
 def test_mark_of_a_parameter_set_wins(pytester, run_on_gpu):

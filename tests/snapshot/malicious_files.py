@@ -103,16 +103,16 @@ SIZE = {
     "a number of two gigabytes": PROTO + b"\x8b" + struct.pack("<I", 1 << 31) + b"\x01.",
     "bytes of a gigabyte": PROTO + b"B" + struct.pack("<I", 1 << 30) + b"x.",
     "a bytearray of 2**62 bytes": b"\x80\x05\x96" + struct.pack("<Q", 1 << 62) + b"x.",
-    "200,000 marks": PROTO + b"(" * 200_000 + b".",
-    "200,000 lists": PROTO + b"]" * 200_000 + b"a" * 199_999 + b".",
-    "200,000 memo entries": PROTO + b"}" + b"\x94" * 200_000 + b".",
-    "200,000 tuples in each other": PROTO + b")" + b"\x85" * 200_000 + b".",
+    "100,000 marks": PROTO + b"(" * 100_000 + b".",
+    "100,000 lists": PROTO + b"]" * 100_000 + b"a" * 99_999 + b".",
+    "100,000 memo entries": PROTO + b"}" + b"\x94" * 100_000 + b".",
+    "100,000 tuples in each other": PROTO + b")" + b"\x85" * 100_000 + b".",
 }
 
 SLOW = {
     "hash bomb": nested_tuple_key(60),
     "hash bomb of 88 bytes": nested_tuple_key(20),
-    "tuples 200,000 deep as a key": PROTO + b"})" + b"\x85" * 200_000 + b"K\x01s.",
+    "tuples 100,000 deep as a key": PROTO + b"})" + b"\x85" * 100_000 + b"K\x01s.",
     "billion laughs": billion_laughs(),
     "recursive dict": recursive_dict(),
     "a list in itself": PROTO + b"]\x94h\x00a.",
