@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
     from ipygpumem.core.report import Report
-    from ipygpumem.features.holders.baseline import CellBaselines
+    from ipygpumem.features.holders.baseline import HolderBaselines
     from ipygpumem.jupyter.live_display import LiveDisplay
     from ipygpumem.jupyter.magics import GPUMem
     from ipygpumem.jupyter.oom_panel import OomPanel
@@ -59,7 +59,7 @@ class ReportPresenter:
             processes.
     """
 
-    def __init__(self, magics: GPUMem, ooms: OomPanel, baselines: CellBaselines) -> None:
+    def __init__(self, magics: GPUMem, ooms: OomPanel, baselines: HolderBaselines) -> None:
         self._magics = magics
         self._ooms = ooms
         self._baselines = baselines

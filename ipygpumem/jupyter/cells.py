@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from ipygpumem.core.report import MeasurementLabel
-from ipygpumem.features.holders.baseline import CellBaselines
+from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.oom.history import OomHistory
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.jupyter.cell_events import (
@@ -50,7 +50,7 @@ class CellMeasurements:
         self.clearing = ClearOutputTracker(shell)
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
         self.numbers = ExecutionCounts(shell)
-        self.baselines = CellBaselines(runtime)
+        self.baselines = HolderBaselines(runtime)
         self.ooms = OomPanel(magics, OomHistory(runtime, self._running_cell, self.numbers.known))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
         self.statements: set[str] = set()

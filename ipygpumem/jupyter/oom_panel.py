@@ -44,7 +44,7 @@ class OomPanel:
         count = self.observer.count
         failures = self.observer.take()
         # a cell that failed did not catch the error, even if it raised a different one
-        panel = oom.explain(failures, count, caught=result is None or bool(result.success))
+        panel = oom.failure_report(failures, count, caught=result is None or bool(result.success))
         if panel is not None:
             tables = oom_tables(panel, self._magics.session.baseline)
             metadata = None if self.report is None else output_metadata(self.report)

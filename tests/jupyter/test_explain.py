@@ -51,7 +51,7 @@ def test_all_steps(heap, fake_gpu):
     assert lines[1].startswith("cuda:0: nvidia-smi shows ")
     row = next(line for line in lines if line.startswith("  CUDA context"))
     assert re.fullmatch(r"  CUDA context +- 612\.0 MiB +▒+ +derived  exists until this process ends", row)
-    assert "to identify libraries in later allocations, set %config GPUMem.outside = 'library'" in lines
+    assert "to list later allocations by library, run %config GPUMem.outside = 'library'" in lines
     html = result.displays[0]["text/html"]
     assert "<svg" not in html and "<script" not in html and "<style" not in html, "an untrusted notebook removes them"
     assert html.count("<tr") == len(waterfall.steps)
@@ -129,7 +129,7 @@ def test_names_of_libraries_while_cupti_records(cupti, heap, fake_gpu):
     assert amounts["unattributed"] == 8 * MIB
     assert not any("libraries" in label for label in amounts)
     assert waterfall_imbalance(waterfall) == 0
-    assert "memory of libraries is listed by name if it was allocated after " in str(explanation)
+    assert " is listed by library" in str(explanation)
     heap.run("%config GPUMem.outside = 'off'")
     assert "NCCL" not in steps(ipygpumem.explain().devices[0])
 
@@ -212,7 +212,7 @@ def test_before_cuda_is_initialized(fake_gpu, make_notebook):
     notebook = make_notebook(GPUMem={"preload": "off"})
     notebook.load()
     result = notebook.run("%gpumem explain")
-    assert result.text == "CUDA is not initialized in this process, so it uses no GPU memory"
+    assert result.text == "this process uses no GPU memory because it has not initialized CUDA"
     assert not fake_gpu[0].context
 
 
@@ -220,7 +220,7 @@ def test_host_memory_is_shown_without_gpu(cpu_notebook):
     cpu_notebook.run("import torch\nx = torch.ones(16 << 20)")
     result = cpu_notebook.run("%gpumem explain")
     lines = result.texts[0].splitlines()
-    assert lines[0] == f"no GPU ({NO_GPU}); this is main memory"
+    assert lines[0] == f"no GPU ({NO_GPU}); main memory is shown instead"
     assert lines[2] == "host, main memory"
     (waterfall,) = ipygpumem.explain().devices
     assert waterfall_imbalance(waterfall) == 0

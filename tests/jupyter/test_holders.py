@@ -42,7 +42,7 @@ def test_holders_add_up(gpu_notebook):
         "  b[1]                                10.0 MiB        1  █           uint8 [10485760]\n"
         "  cuBLAS workspace from the preload   32.0 MiB\n"
         "allocated (tensors)                  132.0 MiB        4\n"
-        "%gpumem free frees 30.0 MiB, held by the last exception or by unreachable cycles\n"
+        "%gpumem free frees 30.0 MiB held by the last exception or by unreachable cycles\n"
         "%gpumem free --out frees 50.0 MiB, including the output history"
     )
 
@@ -139,7 +139,7 @@ def test_holders_by_name(gpu_notebook):
     text = gpu_notebook.run("%gpumem who b").text
     assert "  b " in text
     assert "  a " not in text
-    assert re.search(r"other names +9\.0 MiB", text)
+    assert re.search(r"other holders +9\.0 MiB", text)
 
 
 def test_recording_shows_allocation_lines(gpu_notebook):

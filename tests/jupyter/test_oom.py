@@ -40,7 +40,7 @@ def test_panel(oom_notebook, fake_gpu):
     assert names == ["big", "last exception: step() x"]
     assert holders.splitlines()[-3:] == [
         "cells that added the most memory since the baseline: In [1] +60.0 GiB, In [3] +10.0 GiB",
-        f"another process uses 50.0 GiB of this device: pid {UNUSED_PID}",
+        f"another process uses 50.0 GiB on this device: pid {UNUSED_PID}",
         "%gpumem free frees 10.0 GiB",
     ]
     assert "fragmentation" not in panel
@@ -106,7 +106,7 @@ def test_several_failures_have_one_panel(oom_notebook):
     )
     (panel,) = panels(result)
     assert "80.0 GiB requested" in panel
-    assert "3 allocations failed in this cell; this is the last one" in panel
+    assert "3 allocations failed in this cell; the last failure is shown" in panel
 
 
 def test_next_cell_has_no_panel(oom_notebook):

@@ -102,7 +102,7 @@ def test_oom_panel_names_other_processes(notebook, child):
     result = notebook.run("torch.ones(20 << 30, dtype=torch.uint8, device='cuda')")
     (panel,) = result.texts
     assert f"pid {child.pid} (sleep, child of this process)" in panel
-    sentence = f"another process uses 130.0 GiB of this device: pid {child.pid} (sleep, child of this process)"
+    sentence = f"another process uses 130.0 GiB on this device: pid {child.pid} (sleep, child of this process)"
     assert sentence in panel
 
 

@@ -1,1 +1,1 @@
-"""Explain the difference between the memory usage reported by nvidia-smi and by PyTorch."""
+"""Explain why nvidia-smi and PyTorch report different amounts of memory."""

@@ -9,7 +9,7 @@ from typing import Any
 _INACTIVE = "inactive"
 _DEFAULT_POOL = (0, 0)
 _PAGE_SIZES = {"small": 2 << 20, "large": 20 << 20}
-"""Sizes in bytes of the pages in which the memory of expandable segments is mapped and unmapped."""
+"""Page sizes of expandable segments in bytes, by segment type. Memory is mapped and unmapped in whole pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +18,14 @@ class CachedMemory:
 
     Attributes:
         releasable: Memory that ``torch.cuda.empty_cache()`` would release.
-        fragmented: Memory that cannot be released because other blocks in the same segment are in use.
+        fragmented: Free memory in fragmented segments, which cannot be released because they contain blocks in use.
         private: Free memory in private pools of CUDA graphs and of ``torch.cuda.MemPool``.
         free_blocks: Number of free blocks in fragmented segments.
         segments: Number of fragmented segments.
         used_blocks: Number of blocks in use in fragmented segments.
-        used: Total size of these blocks.
+        used: Total size of the blocks in use in fragmented segments.
         pools: Number of private pools.
-        expandable: Whether there are expandable segments, which are released in pages.
+        expandable: Whether there are expandable segments, which are released in whole pages.
     """
 
     releasable: int = 0
@@ -71,7 +71,7 @@ def cached_memory(segments: list[dict[str, Any]], index: int) -> CachedMemory:
 
 
 def _releasable(segment: dict[str, Any], free_blocks: list[dict[str, Any]], free: int) -> int:
-    """Return the size that can be released: all or none of a segment, or free pages of an expandable segment."""
+    """Return how many bytes of a segment can be released: all or none, or the free pages of an expandable segment."""
     if not segment.get("is_expandable"):
         return free if len(free_blocks) == len(segment["blocks"]) else 0
     page = _PAGE_SIZES.get(segment.get("segment_type", ""), _PAGE_SIZES["large"])

@@ -60,11 +60,11 @@ class Explanation(PlainData):
 
 
 def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
-    """Explain the difference between the memory usage in nvidia-smi and ``torch.cuda.memory_allocated()``.
+    """Explain why nvidia-smi shows more memory than ``torch.cuda.memory_allocated()``.
 
-    Each step of the explanation consists of a size, its accuracy with the reason, and advice on reducing it. No memory
-    is freed, and no stream is synchronized. Libraries are listed by name if CUPTI records allocations (``GPUMem.outside
-    = "library"``). Otherwise, only libraries with their own counters are listed.
+    Each step of the explanation consists of a size, its grade, and advice on reducing the size. No memory is freed, and
+    no stream is synchronized. Libraries are listed by name if CUPTI records allocations (``GPUMem.outside =
+    "library"``). Otherwise, only libraries that report their own memory usage are listed.
 
     Args:
         device: Names or indices of the devices (``"cuda:0"``, 0). By default, all devices that this process uses.
@@ -104,33 +104,33 @@ def _without_cuda(runtime: Runtime) -> Explanation:
     baseline_note = runtime.baseline.note if runtime.baseline is not None and runtime.host_only else ""
     problem = baseline_note or pytorch.problem(load=pytorch.module() is not None)
     if not problem:
-        return Explanation((), "CUDA is not initialized in this process, so it uses no GPU memory")
+        return Explanation((), "this process uses no GPU memory because it has not initialized CUDA")
     from ipygpumem.features.holders.collect import holders
 
     reading = runtime.reading().host
     cpu = holders(host=True)
     tensors = sum(holder.amount for holder in cpu.holders if holder.device == "cpu")
     waterfall = host_waterfall(reading, tensors, () if cpu.complete else cpu.notes)
-    return Explanation((waterfall,), f"no GPU ({problem}); this is main memory")
+    return Explanation((waterfall,), f"no GPU ({problem}); main memory is shown instead")
 
 
 def _read_records() -> tuple[float | None, dict[Owner, int], str]:
-    """Return the time at which CUPTI started to record allocations, the memory of each owner, and a note."""
+    """Return the time at which CUPTI started to record allocations, the bytes allocated by each owner, and a note."""
     try:
         records = cupti_recorder().live_by_owner()
     except CuptiError as error:
         return None, {}, f"libraries cannot be identified: {error}"
     if records is None:
-        return None, {}, "to identify libraries in later allocations, set %config GPUMem.outside = 'library'"
+        return None, {}, "to list later allocations by library, run %config GPUMem.outside = 'library'"
     start = time.strftime("%H:%M:%S", time.localtime(records[0]))
-    return *records, f"memory of libraries is listed by name if it was allocated after {start}"
+    return *records, f"memory allocated after {start} is listed by library"
 
 
 def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], str]:
     """Return a reading, the cached memory of each device, and the reason if the cached memory cannot be read."""
     reading = runtime.reading()
     if allocator.is_recording() and not runtime.active_recording.running:
-        return reading, {}, "not examined because this would add an event to your recording"
+        return reading, {}, "the cache was not examined because this would add an event to your recording"
     caches: dict[str, CachedMemory] = {}
     for _ in range(_TRIES):
         try:
@@ -174,7 +174,7 @@ def _pools(index: int, owners: dict[Owner, int], *, shared: bool) -> list[NamedM
         else:
             library = _LIBRARY_OF_POOL.get(pool.name)
             recorded = sum(nbytes for owner, nbytes in owners.items() if owner.library == library)
-            name = f"{pool.name}, before recording" if recorded else pool.name
+            name = f"{pool.name}, before recording began" if recorded else pool.name
         if nbytes - recorded >= VISIBLE:
             pools.append(NamedMemory(name, nbytes - recorded, grade("exact", pool.source)))
     return pools

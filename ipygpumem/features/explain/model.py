@@ -1,6 +1,7 @@
-"""Data classes for waterfalls, whose steps lead from the usage in nvidia-smi to ``torch.cuda.memory_allocated()``.
+"""Data classes for waterfalls, whose steps lead from the value in nvidia-smi to ``torch.cuda.memory_allocated()``.
 
-The parts between two totals add up exactly to their difference. Memory that is counted twice is a negative part.
+The parts between two totals add up exactly to the difference between the totals. Memory that is counted twice is listed
+as a negative part.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import HostReading
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
-"""Kind of a step, which is a total or the kind of memory of a part. It determines the color of the bar."""
+"""Kind of a step: ``total`` or, for a part, the kind of memory. It determines the color of the bar."""
 
 NVIDIA_SMI = "nvidia-smi shows"
 LISTED_TWICE = "listed twice"
@@ -42,7 +43,7 @@ class WaterfallStep:
     Attributes:
         amount: Size in bytes; None if unknown.
         todo: Advice on reducing the size; empty if there is none.
-        note: Explanation; empty if there is none.
+        note: Explanation of the step; empty if there is none.
     """
 
     label: str
@@ -72,12 +73,12 @@ class Waterfall(PlainData):
 
     @property
     def title(self) -> str:
-        """Name of the device and product name."""
+        """Name and product name of the device."""
         return f"{self.device}, {self.label}" if self.label else self.device
 
     @property
     def totals(self) -> list[WaterfallStep]:
-        """The totals, from that of the whole device to that of the tensors."""
+        """The totals, from the whole device to the tensors."""
         return [step for step in self.steps if step.kind == "total"]
 
     @property
@@ -117,7 +118,7 @@ def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()
         if reading.rss is not None:
             accuracy = grade("derived", "the remainder; shared pages are counted in each process")
             steps.append(WaterfallStep(_HOST_NAMES["others"], "others", used - reading.rss, accuracy))
-    accuracy = exact_if_known(reading.rss, resident.reason, "this system does not report it")
+    accuracy = exact_if_known(reading.rss, resident.reason, "this system does not report the resident memory")
     steps.append(WaterfallStep("this process (RSS)", "total", reading.rss, accuracy))
     if reading.rss is not None:
         difference = reading.rss - tensors

@@ -26,7 +26,7 @@ _ADVICE = {
     "JAX": "set XLA_PYTHON_CLIENT_PREALLOCATE=false before JAX is initialized",
     "TensorFlow": "call tf.config.experimental.set_memory_growth(...) before TensorFlow is initialized",
     "cuFFT": "torch.backends.cuda.cufft_plan_cache.clear()",
-    "cuBLAS": "workspace of its handles, of which each thread has its own",
+    "cuBLAS": "workspaces of cuBLAS handles; each thread has its own handle",
     STREAMS: "cudaMemPoolTrimTo releases the unused memory",
     GRAPHS: "delete the CUDA graphs, then call cudaDeviceGraphMemTrim",
 }
@@ -35,7 +35,7 @@ _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
-    """Memory of one library or pool outside PyTorch in bytes. ``managed`` is True for CUDA managed memory."""
+    """Size in bytes of one library's or pool's memory outside PyTorch. ``managed`` is True for CUDA managed memory."""
 
     name: str
     amount: int
@@ -63,8 +63,8 @@ def device_waterfall(
 ) -> Waterfall:
     """Return the waterfall of a device.
 
-    The baseline of another device is ignored. The memory of the first kernels at the baseline is listed only if
-    ``kernels`` is True, because CUPTI's records in ``named`` may include it. ``recorded`` is True if CUPTI records
+    The baseline is ignored if it is for another device. ``kernels`` is False if CUPTI's records in ``named`` include
+    the memory of the first kernels, which was measured at the baseline. ``recorded`` is True if CUPTI records
     allocations. ``cache_problem`` is the reason why ``cache`` is None.
     """
     if baseline is not None and baseline.device != reading.name:
@@ -123,8 +123,8 @@ def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequen
     if remainder and unattributed > 0:
         driver = "" if reading.driver_reserved is not None else "the driver's own memory, "
         reason = (
-            f"not attributed to any process: {driver}page tables, managed memory, processes that are not visible here"
-            " (for example in other containers)"
+            f"not attributed to any process: {driver}page tables, managed memory, or processes that are not visible"
+            " here (for example in other containers)"
         )
         steps.append(WaterfallStep("unattributed", "unattributed", remainder, grade("exact", reason)))
     elif remainder:
@@ -152,10 +152,10 @@ def _outside_steps(
         return []
     steps = []
     if baseline is not None and baseline.context:
-        accuracy = grade("derived", "measured when CUDA was initialized, assumed not to change")
+        accuracy = grade("derived", "measured when CUDA was initialized, and assumed not to change")
         steps.append(WaterfallStep("CUDA context", "outside", baseline.context, accuracy, _PERMANENT))
     if baseline is not None and baseline.kernels and kernels:
-        accuracy = grade("derived", "measured when the first kernels were loaded, assumed not to change")
+        accuracy = grade("derived", "measured when the first kernels were loaded, and assumed not to change")
         note = "code and handles of CUDA libraries"
         steps.append(WaterfallStep("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, note))
     memories = sorted((memory for memory in named if not memory.managed and memory.amount), key=lambda m: -m.amount)
@@ -164,11 +164,11 @@ def _outside_steps(
     if not remainder:
         return steps
     if reading.process is None:
-        accuracy = grade("device", f"memory of this process outside PyTorch or of other processes: {reading.why}")
+        accuracy = grade("device", f"outside PyTorch in this process, or in other processes: {reading.why}")
         todo = "%gpumem processes lists all processes"
         return [*steps, WaterfallStep("this or other processes", "outside", remainder, accuracy, todo)]
     if remainder < 0:
-        accuracy = grade("unknown", "some memory is included in several parts or was freed during the reading")
+        accuracy = grade("unknown", "some memory is counted in several parts or was freed during the reading")
         return [*steps, WaterfallStep("counted twice", "outside", remainder, accuracy)]
     names = ["kernel code, stacks, CUDA graphs"]
     if not recorded:
@@ -176,7 +176,7 @@ def _outside_steps(
     if not any(step.label == "CUDA context" for step in steps):
         names.insert(0, "CUDA context")
     accuracy = grade("derived", "the remainder, which is not attributed to any library")
-    todo = "%%gpumem --outside lists a cell's libraries"
+    todo = "%%gpumem --outside lists the memory of a cell by library"
     return [*steps, WaterfallStep(", ".join(names), "outside", remainder, accuracy, todo)]
 
 
@@ -185,7 +185,7 @@ def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_pro
     accuracy = counter if reading.reserved is not None else grade("unknown", reading.torch_why or reading.why)
     steps = [WaterfallStep("PyTorch reserved", "total", reading.reserved, accuracy)]
     if reading.pending:
-        todo = "cached after torch.cuda.synchronize()"
+        todo = "returns to the cache after torch.cuda.synchronize()"
         steps.append(WaterfallStep("pending (freed, waiting for a stream)", "cache", reading.pending, counter, todo))
     if reading.cached is not None and cache is not None:
         steps += _cache_steps(reading.cached, cache)
@@ -216,6 +216,6 @@ def _cache_steps(cached: int, cache: CachedMemory) -> list[WaterfallStep]:
         todo = "delete the CUDA graphs or the MemPool, then call torch.cuda.empty_cache()"
         steps.append(WaterfallStep("cached in private pools", "cache", cache.private, listed, todo, note))
     if cached != cache.total:
-        changed = grade("derived", "memory changed between two readings")
+        changed = grade("derived", "the cache changed between two readings")
         steps.append(WaterfallStep("cached, changed during the reading", "cache", cached - cache.total, changed))
     return steps

@@ -1,6 +1,6 @@
 """Text and HTML representations of waterfalls, in which each bar starts where the previous bar ends.
 
-Bars in HTML are colored elements instead of SVG, because Jupyter removes SVG in untrusted notebooks, as does GitHub.
+In HTML, the bars are colored elements because GitHub and, in untrusted notebooks, Jupyter remove SVG images.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ title="{{ row.step.label }} {{ row.text }}"></span></td>\
 
 
 def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
-    """Format waterfalls as HTML tables, with the reason for the accuracy as a tooltip."""
+    """Format waterfalls as HTML tables, in which tooltips show the reason for each step's accuracy."""
     values = [
         (waterfall, list(_rows(waterfall)), [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes])
         for waterfall in waterfalls

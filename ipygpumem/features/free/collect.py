@@ -1,7 +1,7 @@
-"""Delete variables, outputs and the last exception of a notebook, with all references that IPython keeps to them.
+"""Delete variables, outputs and the last exception of a notebook, and all references to them that IPython keeps.
 
-The frames of the last exception stay alive for post-mortem debugging, together with their local variables. References
-to them are in ``sys.last_*``, in IPython's traceback handlers and debugger, and in the result of the last cell.
+For post-mortem debugging, the frames of the last exception stay alive, together with their local variables. References
+to these frames are in ``sys.last_*``, in IPython's traceback handlers and debugger, and in the result of the last cell.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHARED_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
 def forget_outputs(shell: Any) -> list[str]:
-    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, and variables such as ``_3``), and describe them."""
+    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, and variables such as ``_3``), and return a description."""
     history = _history(shell)
     count = len(history)
     for number in list(history):
@@ -83,10 +83,11 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
 
 
 def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables, outputs with the same values, and the last exception if it refers to them. Describe them."""
-    copies = [(name, *_find_copies(shell, shell.user_ns[name])) for name in names]  # if this fails, nothing is deleted
+    """Delete variables, as well as outputs and the last exception if they refer to the values. Return descriptions."""
+    # first, so that nothing is deleted if this fails
+    references = [(name, *_find_references(shell, shell.user_ns[name])) for name in names]
     removed = []
-    for name, outputs, latest_outputs, is_result, is_in_exception in copies:
+    for name, outputs, latest_outputs, is_result, is_in_exception in references:
         shell.user_ns.pop(name, None)
         shell.user_ns_hidden.pop(name, None)
         numbers = [number for number in outputs if number in _history(shell)]
@@ -102,8 +103,8 @@ def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
     return removed
 
 
-def _find_copies(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bool]:
-    """Find a value in ``Out``, in variables such as ``_``, in the last result and in the last exception."""
+def _find_references(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bool]:
+    """Find references to a value in ``Out``, variables such as ``_``, the last result and the last exception."""
     if is_exactly(value, _SHARED_TYPES):  # objects such as True and None are shared by unrelated code
         return [], [], False, False
     return (

@@ -80,11 +80,11 @@ FREE = Command(
         Option(
             ("names",),
             "NAME",
-            "delete these variables, with references to their values in Out and in the last traceback",
+            "delete these variables and all references to their values in Out and in the last traceback",
             many=True,
             usage="[NAME...]",
         ),
-        Option(("--out",), None, "also delete the output history: Out, _, __, ___ and all _3"),
+        Option(("--out",), None, "also delete the output history: Out, _, __, ___ and variables such as _3"),
         Option(("--cache",), None, "also release PyTorch's cache with torch.cuda.empty_cache()"),
         HELP,
     ),

@@ -1,1 +1,1 @@
-"""Which variables and objects keep GPU memory allocated."""
+"""Find the variables and objects that keep GPU memory allocated."""

@@ -1,4 +1,4 @@
-"""Baselines of ``%gpumem who --new``, which lists only storages that did not exist at an earlier time."""
+"""Baselines of ``%gpumem who --new``, which lists only storages that did not exist at the baseline."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _WHO_NEW = re.compile(r"%gpumem\s+who\b.*--new\b")
 
 
-class CellBaselines:
-    """The baselines of one shell.
+class HolderBaselines:
+    """The baselines of one IPython shell.
 
     Attributes:
-        cell: Baseline before the running cell; None unless the cell needs it. It contains only the allocator's blocks,
+        cell: Baseline before the current cell; None unless the cell uses it. It contains only the allocator's blocks,
             which can be read in milliseconds. Tensors that reuse memory freed by the same cell are therefore not
             recognized as new.
-        reported: Baseline created by the last ``%gpumem who``; None before the first one.
+        reported: Baseline created by the last ``%gpumem who``; None before the first ``%gpumem who``.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -31,7 +31,7 @@ class CellBaselines:
         self.reported: StorageBaseline | None = None
 
     def start_cell(self, text: str) -> None:
-        """Create the baseline of a cell if its text contains ``%gpumem who --new`` and other statements."""
+        """Create the baseline of a cell if its text contains ``%gpumem who --new`` and other lines of code."""
         self.cell = None
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         if len(lines) > 1 and _WHO_NEW.search(text):
@@ -46,7 +46,7 @@ class CellBaselines:
             self.cell = StorageBaseline()
 
     def comparison(self) -> tuple[StorageBaseline | None, str]:
-        """Return the baseline for ``--new``, or None if there is none yet, together with its description."""
+        """Return the baseline for ``--new`` (None if there is none yet) and a description of it."""
         if self.cell is not None:
             return self.cell, "this cell began"
         return self.reported, "the last %gpumem who"

@@ -1,4 +1,4 @@
-"""Find the holders of GPU memory, and match their storages with the blocks of PyTorch's allocator."""
+"""Find the holders of GPU memory, and match their storages to the blocks of PyTorch's allocator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _HOST = "cpu"
 _ROUNDING = 512
-"""PyTorch rounds sizes up to a multiple of this number of bytes."""
+"""PyTorch's allocator rounds sizes up to multiples of this number of bytes."""
 _CELL_LIMIT = 5.0
 """Time limit of the search after a cell, in seconds."""
 _MAX_NAMES = 3
@@ -45,20 +45,20 @@ def holders(
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
 ) -> Holders:
-    """Find the holders of GPU memory, largest first. Each storage is counted once, under its first name.
+    """Find the holders of GPU memory, largest first. Each storage is counted once, under the first of its names.
 
-    The search runs no user code, and it does not collect garbage, copy tensors or synchronize.
+    The search runs no user code and does not collect garbage, copy tensors or synchronize streams.
 
     Args:
-        roots: Objects at which names start. By default, these are the notebook's variables, outputs and tracebacks if
-            the extension is loaded, and otherwise the variables of ``__main__``. Imported modules and running threads
-            are always searched.
+        roots: Objects at which the search for names starts. By default, these are the notebook's variables, outputs and
+            tracebacks if the extension is loaded, and otherwise the variables of ``__main__``. Imported modules and
+            running threads are always searched.
         device: One or several devices, such as ``"cuda:0"``, ``[0, 1]``, or ``"cpu"`` for main memory. By default, all
             GPUs.
         host: Whether to include tensors in main memory. By default, they are included only if there is no GPU.
-        since: Baseline. If given, only storages that did not exist at that time are reported.
+        since: Baseline of storages. If given, only storages that did not exist at the baseline are reported.
         limit: Time limit of the search in seconds. If it is reached, the result is incomplete.
-        label: Function that formats a stack frame, given the file name, the line and the name of the function. By
+        label: Function that formats a stack frame, given the file name, the line number and the function name. By
             default, frames are formatted as in the notebook.
 
     Returns:
@@ -131,7 +131,7 @@ def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
 
 
 class _BlockAssignment:
-    """Assignment of the storages found by a search to the allocator's blocks before and after the search."""
+    """The storages found by a search, assigned to the allocator's blocks before and after the search."""
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class _BlockAssignment:
             )
         if not search.complete:
             self.notes.append(
-                f"the search reached its time limit after {search.seconds:.1f} s. Some names are missing, and their"
-                " memory is counted as not reachable from Python"
+                f"the search reached its time limit after {search.seconds:.1f} s. Some names are missing, and"
+                " memory without a name is counted as not reachable from Python"
             )
 
     def _by_block(self, named_storages: list[NamedStorage]) -> dict[tuple[str, int], list[NamedStorage]]:

@@ -47,7 +47,7 @@ def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
         selected = tuple(holder for holder in result.holders if holder.name in arguments.names)
         missing = set(arguments.names) - {holder.name for holder in selected}
         if missing:
-            raise OptionError(f"no holder is named {', '.join(sorted(missing))}: %gpumem who lists all holders")
+            raise OptionError(f"no holder is named {' or '.join(sorted(missing))}: %gpumem who lists all holders")
         result = replace(result, holders=selected)
     return replace(result, since=moment)
 
@@ -57,7 +57,11 @@ WHO = Command(
     "list the variables and objects that hold memory",
     (
         Option(("names",), "NAME", "show only the holders with these names", many=True, usage="[NAME...]"),
-        Option(("--new",), None, "show only tensors created since this cell began, or since the last search"),
+        Option(
+            ("--new",),
+            None,
+            "show only tensors created in this cell or, if it contains no other code, since the last search",
+        ),
         Option(("-n",), "N", "number of holders to show (default: 10)", default=10, type=positive),
         Option(("--parts",), "N", "number of tensors to show per holder (default: 3)", default=3, type=positive),
         Option(("--host",), None, "include tensors in main memory"),

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 Style = Literal["object", "names", "items", "attributes", "module", "members"]
-"""Format of the keys of a dict. With ``object`` and ``items``, a key is formatted as ``["key"]``, and with ``names`` as
-``key``. The other formats are ``.key`` for the ``__dict__`` of an object (``attributes``) or of a module (``module``),
-and for a module's dicts of parameters, buffers and submodules (``members``), in which numeric keys become ``[0]``."""
+"""Format of the keys of a dict. With ``object`` and ``items``, keys are formatted as ``["key"]``, with ``names`` as
+``key``, and otherwise as ``.key``. ``attributes`` is for the ``__dict__`` of an object, ``module`` for the ``__dict__``
+of an ``nn.Module``, and ``members`` for a module's dicts of parameters, buffers and submodules, in which a numeric key
+is formatted as ``[0]``."""
 
 _MAX_KEY_LENGTH = 40
 _MODULE_DICTS = {"_parameters", "_buffers", "_modules"}
@@ -40,7 +41,7 @@ _PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
 _TRACEBACK_TYPES = (types.TracebackType, types.FrameType)
 _LAZY = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGeneratorType: "ag"}
-"""Prefix of the attributes of each type, as in ``gi_frame``."""
+"""Prefix of the attribute names of each type, such as ``gi`` in ``gi_frame``."""
 
 
 class ReferenceLabel(NamedTuple):
@@ -61,7 +62,7 @@ class ReferenceLabel(NamedTuple):
 
 
 def global_namespaces(obj: Any) -> tuple[Any, ...]:
-    """Return the global namespaces to which a function or frame refers, whether or not it uses their values."""
+    """Return the global and built-in namespaces of a function or frame."""
     if type(obj) is types.FunctionType:
         return (obj.__globals__, getattr(obj, "__builtins__", None))
     if type(obj) is types.FrameType:
@@ -72,7 +73,7 @@ def global_namespaces(obj: Any) -> tuple[Any, ...]:
 def reference_labels(
     obj: Any, style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
 ) -> Iterator[tuple[int, ReferenceLabel]]:
-    """Yield the id of the referent and the label of each reference that has a name, an index or a key.
+    """Yield the id and the label of each object to which ``obj`` refers by a name, an index or a key.
 
     ``tensor_ids`` are the ids of tensors that may be dict keys. If ``wanted_ids`` is given, references to objects with
     other ids may be omitted.
@@ -269,5 +270,5 @@ def is_labeled_indirectly(obj: Any, child: Any) -> bool:
 
 
 def fallback_label(obj: Any) -> str:
-    """Return a label for references that have no name, index or key: the class of the referrer."""
+    """Return a label for a reference that has no name, index or key: the class of the referrer."""
     return " (lru_cache)" if type(obj) is _LRU_CACHE else f" <{type_name(type(obj))}>"

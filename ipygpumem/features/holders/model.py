@@ -19,14 +19,15 @@ Place = Literal["variable", "module", "output", "thread", "traceback", "elsewher
 
 KINDS: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer state", "activation", "plain")
 PLACES: tuple[Place, ...] = ("variable", "module", "output", "thread", "traceback", "elsewhere", "garbage")
-"""Places where a name is defined, in order of preference: notebook variables, attributes of imported modules, outputs,
+"""Places where names are defined, in order of preference: notebook variables, attributes of imported modules, outputs,
 local variables of running threads, and local variables in the frames of the last exception. Objects without a name are
-either alive (``elsewhere``) or part of an unreachable cycle, which the garbage collector will free (``garbage``)."""
+either alive (``elsewhere``) or part of an unreachable reference cycle, which the garbage collector will free
+(``garbage``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A storage, which occupies a block of PyTorch's allocator.
+    """A tensor storage, which occupies a block of PyTorch's allocator.
 
     Attributes:
         amount: Size in bytes, as rounded by the allocator.
@@ -34,10 +35,10 @@ class Storage:
             autograd graph, and ``plain`` otherwise.
         name: First name, such as ``model.layers[3].weight``.
         also: Up to four other names.
-        places: Places of all names. The storage is freed once no name refers to it.
-        graph: Whether only an autograd graph keeps the storage alive. ``name`` is then the tensor with the graph.
+        places: Places of all names of the storage. It is freed when the last of these names is deleted.
+        graph: Whether only an autograd graph keeps the storage alive. ``name`` is then the name of the graph's tensor.
         tensor: Data type and shape of the largest tensor in the storage, such as ``float32 [4096, 4096]``.
-        made: Line of code that allocated the storage, such as ``In [3]:5 make()``; empty if it is unknown.
+        made: The line of code that allocated the storage, such as ``In [3]:5 make()``; empty if it is unknown.
         view: Size in bytes of the largest tensor in the storage; None unless it is smaller than the storage.
         new: Whether the storage did not exist at the baseline.
     """
@@ -85,7 +86,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Allocated memory in bytes for which no Python object was found. ``label`` is the reason."""
+    """Size in bytes of allocated memory for which no Python object was found. ``label`` is the reason."""
 
     label: str
     amount: int
@@ -120,8 +121,8 @@ class StorageBaseline:
     Device addresses are reused, so storages are identified by their ``c10::StorageImpl`` objects where possible.
 
     Attributes:
-        storages: Addresses of the StorageImpl objects in each block, by device and address of the block; empty if
-            unknown. A storage that PyTorch's allocator does not list counts as a block.
+        storages: Addresses of the StorageImpl objects in each block, by device and address of the block; an empty set
+            if they are unknown. A storage that PyTorch's allocator does not list counts as a block.
         references: Weak references to the StorageImpl objects, which prevent the reuse of their addresses.
     """
 
@@ -130,7 +131,7 @@ class StorageBaseline:
 
     @classmethod
     def of(cls, references: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
-        """Create a baseline from the allocated blocks and from weak references to storages by location."""
+        """Create a baseline from the allocated blocks and from weak references to the storages at each location."""
         storages: dict[tuple[str, int], set[int]] = {}
         if blocks is not None:
             storages = {position: set() for position in blocks.positions}
@@ -143,7 +144,7 @@ class StorageBaseline:
         return cls(storages, tuple(references.values()))
 
     def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
-        """Return whether a block existed. ``storages`` are the addresses of the StorageImpl objects in it now."""
+        """Return whether a block existed, given the addresses of the StorageImpl objects that it now contains."""
         earlier = self.storages.get((device, address))
         return earlier is not None and (not earlier or not set(earlier).isdisjoint(storages))
 
@@ -175,7 +176,7 @@ class Holders(PlainData):
         return tuple(holder for holder in self.holders if device in (None, holder.device))[:count]
 
     def amount(self, name: str, device: str | None = None) -> int:
-        """Return the size in bytes of the memory held under a name; 0 if there is no such holder."""
+        """Return the size in bytes of the memory of the holder with this name; 0 if there is none."""
         return sum(holder.amount for holder in self.holders if holder.name == name and device in (None, holder.device))
 
     def total(self, device: str) -> DeviceTotal | None:
@@ -183,7 +184,7 @@ class Holders(PlainData):
         return next((total for total in self.totals if total.device == device), None)
 
     def freeable(self, device: str, *places: Place) -> int:
-        """Return the total size in bytes of storages kept alive only from these places or by unreachable cycles."""
+        """Return the size in bytes of storages kept alive only by names in these places or by unreachable cycles."""
         removed = {"garbage", *places}
         parts = (part for holder in self.holders if holder.device == device for part in holder.parts)
         return sum(part.amount for part in parts if removed.issuperset(part.places))

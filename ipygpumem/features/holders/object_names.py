@@ -1,4 +1,4 @@
-"""Assign names to objects by following references from the roots, in the order of their places, to the tensors."""
+"""Name objects by following references from the roots to the tensors, in the order of the places of the roots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
-"""Depth added by references from an optimizer, so that parameters are named after their modules."""
+"""Depth added by a last-resort reference, such as from an optimizer, so that parameters are named after modules."""
 _SHARED_ROOT_DEPTH = 5
 """Depth of a root to which other roots may refer."""
 _MAX_NAME_PARTS = 12
@@ -39,7 +39,7 @@ _Queue = list[tuple[int, int, int]]
 
 
 @dataclass(slots=True)
-class NamedObject:
+class ObjectName:
     """Name of an object, stored as the last reference on a path from a root to the object.
 
     Attributes:
@@ -57,21 +57,21 @@ class NamedObject:
 
     def child(
         self, own_id: int, label: ReferenceLabel, *, holder: str = "", graph: bool = False, last_resort: bool = False
-    ) -> NamedObject:
+    ) -> ObjectName:
         """Return the name of an object to which this object refers."""
         # a module's own dicts and the objects in them have the same depth as the module
         inside_module = label.style in {"module", "members"} or self.label.style == "members"
         steps = _LAST_RESORT_STEPS if last_resort else 0 if inside_module else 1
         holder = holder or self.holder or f"{self.label.text}{label.text}"
-        return NamedObject(own_id, label, holder, self.place, self.graph or graph, self.depth + steps)
+        return ObjectName(own_id, label, holder, self.place, self.graph or graph, self.depth + steps)
 
 
 class ObjectNames:
-    """Names of the objects in a referrer graph that are found within the time limit.
+    """Names that are found within the time limit for the objects in a referrer graph.
 
     Attributes:
-        named: Name of each object, by its id.
-        place_bits: Bit mask of the places from which each object is reachable, by its id.
+        named: Name of each object, by the id of the object.
+        place_bits: Bit mask of the places from which each object is reachable, by the id of the object.
         root_ids: The ids of objects that are never named after their referrers.
     """
 
@@ -83,7 +83,7 @@ class ObjectNames:
         self._graph_edges: list[tuple[int, int]] = []
         self._skipped: set[int] = set()
         self._references: dict[int, list[tuple[int | None, ReferenceLabel]]] = {}
-        self.named: dict[int, NamedObject] = {}
+        self.named: dict[int, ObjectName] = {}
         self.place_bits: dict[int, int] = {}
         self.root_ids: set[int] = set()
 
@@ -100,7 +100,7 @@ class ObjectNames:
         self._spread_places()
 
     def name_unreached(self, ids: Collection[int], holder: str, place: Place) -> None:
-        """Name objects that are not reachable from any root. All of them belong to the same holder."""
+        """Name objects that are not reachable from any root, and assign all of them to the same holder."""
         inner = {child_id for key in ids for child_id in self._referrers.children.get(key, ()) if child_id != key}
         objects = self._referrers.objects
         # objects without referrers first, then objects in cycles
@@ -109,7 +109,7 @@ class ObjectNames:
             if object_id not in self.named and object_id not in self._skipped:
                 queue: _Queue = []
                 label = ReferenceLabel(f"<{_description(objects[object_id])}>")
-                self._name(object_id, NamedObject(None, label, holder, place), queue)
+                self._name(object_id, ObjectName(None, label, holder, place), queue)
                 self._visit(queue)
         self._follow_graphs()
         self._spread_places()
@@ -127,14 +127,14 @@ class ObjectNames:
             depth = 0 if root.terminal and not root.last_resort else _SHARED_ROOT_DEPTH
             label = ReferenceLabel(root.label, root.style)
             self._mark(root_id, root.place)
-            self._name(root_id, NamedObject(None, label, holder, root.place, depth=depth), queue)
+            self._name(root_id, ObjectName(None, label, holder, root.place, depth=depth), queue)
             return
         depth = 2 if root.place == "output" else 1  # Out[3] before _3
         child_ids = set(self._referrers.children.get(root_id, ()))
         for child_id, label in reference_labels(root.value, "names", ()):
             if child_id in child_ids and (root.names is None or root.names(label.text)):
                 text = f"{root.label}{label.text}"
-                named = NamedObject(None, ReferenceLabel(text, label.style), text, root.place, depth=depth)
+                named = ObjectName(None, ReferenceLabel(text, label.style), text, root.place, depth=depth)
                 self._mark(child_id, root.place)
                 self._name(child_id, named, queue)
 
@@ -178,7 +178,7 @@ class ObjectNames:
                 self._name(child_id, named.child(object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
-        """Return the label of a tensor's gradient, or an empty label for the base of a view."""
+        """Return the label of a tensor's reference, such as ``.grad``; empty for a reference to the base of a view."""
         if not any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
             return fallback_label(tensor)
         return ".grad" if child_id in self._targets.gradient_ids else ""
@@ -192,7 +192,7 @@ class ObjectNames:
                 self._name(node_id, named.child(tensor_id, ReferenceLabel(""), graph=True), queue)
             self._visit(queue)
 
-    def _name(self, object_id: int, new: NamedObject, queue: _Queue) -> None:
+    def _name(self, object_id: int, new: ObjectName, queue: _Queue) -> None:
         if object_id in self.root_ids and new.parent_id is not None:
             return
         references = self._references.setdefault(object_id, [])
@@ -255,7 +255,7 @@ class ObjectNames:
         return tuple(names.values())[1 : _MAX_OTHER_NAMES + 1]
 
     def _names(self, object_id: int, path: tuple[int, ...], attempts_left: list[int]) -> list[str]:
-        """Return some names of an object, starting with its first name. No name passes through objects in ``path``."""
+        """Return some names of an object, starting with the first. None of them passes through objects in ``path``."""
         attempts_left[0] -= 1
         first = self.name(object_id)
         is_frame = type(self._referrers.objects[object_id]) is types.FrameType
@@ -274,7 +274,7 @@ class ObjectNames:
 
 
 def _label_rank(obj: Any) -> int:
-    """Return a sort key by which frames precede, and containers follow, all other objects."""
+    """Return a sort key that puts frames before, and containers after, all other objects."""
     return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1
 
 

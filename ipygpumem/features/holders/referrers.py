@@ -38,7 +38,7 @@ _MAX_OBJECTS = 400_000
 
 
 class SearchLimit:
-    """Time limit of a search. ``complete`` is set to False once a limit on the time or on the objects is reached."""
+    """Limit on the duration of a search. ``complete`` is False once this or another limit has been reached."""
 
     def __init__(self, seconds: float) -> None:
         self.start = time.perf_counter()
@@ -52,7 +52,7 @@ class SearchLimit:
         return is_reached
 
     def passed(self, share: float) -> bool:
-        """Return whether a share of the time limit, from 0 to 1, has passed."""
+        """Return whether this share (between 0 and 1) of the time limit has passed."""
         return time.perf_counter() > self.start + (self.end - self.start) * share
 
 
@@ -92,11 +92,11 @@ class TrackedObjects:
         self.objects += tracked
 
     def release(self) -> None:
-        """Clear the list. It contains itself and would otherwise exist until the next garbage collection."""
+        """Clear the list. It contains itself and would otherwise stay alive until the next garbage collection."""
         self.objects.clear()
 
     def by_role(self, role: Callable[[type], str | None]) -> dict[str, list[Any]]:
-        """Group the objects by the role of their class in PyTorch, and omit objects of other classes."""
+        """Group the objects by the role of their class in PyTorch, and omit objects of classes without a role."""
         objects = self.objects
         first_of_type = dict(zip(self._type_ids.tolist(), range(len(objects)), strict=True))
         roles = {type_id: role(type(objects[index])) for type_id, index in first_of_type.items()}
@@ -129,7 +129,7 @@ class TrackedObjects:
         self._children_view = self._children.data
 
     def parents(self, ids: Collection[int]) -> list[list[Any]]:
-        """Return a list of referrers for each id. An object with several references is listed several times."""
+        """Return a list of referrers for each id. A referrer with several references is listed several times."""
         spans: Iterable[tuple[int, int]]
         if len(ids) < _MAX_SINGLE_LOOKUPS:
             column = self._children_view
@@ -163,7 +163,7 @@ def _bitmap(ids: Ids | list[int]) -> NDArray[np.bool_]:
 
 
 def _maybe_among(ids: Ids, bitmap: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether each id may be in the bitmap. There are false positives, but no false negatives."""
+    """Return for each id whether it may be in the bitmap. There are false positives, but no false negatives."""
     result: NDArray[np.bool_] = bitmap[(ids >> 4) & _MASK]
     return result
 
@@ -173,9 +173,9 @@ class ReferrerGraph:
 
     Attributes:
         objects: The objects by id.
-        children: The ids of the objects to which each object refers, by its id.
-        extra: Referrers through C++, which the collector does not know, by the id of the referent. For example,
-            tensors refer to their gradients, and autograd nodes to their saved tensors.
+        children: The ids of the objects to which each object refers, by the id of the referrer.
+        extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent. For
+            example, tensors refer to their gradients, and autograd nodes to their saved tensors.
 
     The referrers of objects in ``terminal_ids`` are ignored.
     """
@@ -230,16 +230,16 @@ class ReferrerGraph:
             self.children[id(frame)] = list(dict.fromkeys([*self.children.get(id(frame), ()), *variables]))
         return bool(variables)
 
-    def held_from_outside(self, ids: Collection[int], own_references: Mapping[int, int]) -> set[int]:
+    def alive_ids(self, ids: Collection[int], own_references: Mapping[int, int]) -> set[int]:
         """Return the ids of the objects that are not part of unreachable cycles.
 
         This is the algorithm of the garbage collector. An object is kept alive from outside if its reference count
-        exceeds the number of references from these objects and from the search. The search refers to each object in the
-        heap, in this graph and as often as counted in ``own_references``.
+        exceeds the number of references from these objects and from the search. The search refers to each object once
+        in the list of tracked objects, once in this graph, and as often as specified in ``own_references``.
         """
         inner_references = Counter(child_id for object_id in ids for child_id in self.children.get(object_id, ()))
-        held = set()
-        base_count = _reference_count_of_unheld()
+        alive = set()
+        base_count = _search_reference_count()
         for object_id in ids:
             obj = self.objects[object_id]
             count = sys.getrefcount(obj)
@@ -248,17 +248,17 @@ class ReferrerGraph:
             uncounted = sum(extra_inside) - bool(extra_inside)
             inner = inner_references[object_id] - uncounted
             if not all(extra_inside) or count - base_count - own_references.get(object_id, 0) > inner:
-                held.add(object_id)
-        pending = list(held)
+                alive.add(object_id)
+        pending = list(alive)
         while pending:
-            new = {child_id for child_id in self.children.get(pending.pop(), ()) if child_id in ids} - held
-            held |= new
+            new = {child_id for child_id in self.children.get(pending.pop(), ()) if child_id in ids} - alive
+            alive |= new
             pending += new
-        return held
+        return alive
 
 
-def _reference_count_of_unheld() -> int:
-    """Return the reference count in `held_from_outside` of an object to which only the heap and the graph refer."""
+def _search_reference_count() -> int:
+    """Return the reference count in `alive_ids` of an object to which only the list and the graph refer."""
     heap_objects: list[Any] = [object()]
     graph_objects = {0: heap_objects[0]}
     obj = graph_objects[0]

@@ -1,4 +1,4 @@
-"""Objects at which names start: notebook variables and outputs, the last exception, and imported modules."""
+"""Objects at which the search for names starts: notebook variables and outputs, the last exception, and modules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """An object at which names start.
+    """An object at which the search for names starts.
 
     Attributes:
         label: Name of the object or, for a namespace, prefix of the names.
@@ -51,11 +51,11 @@ class Root:
 
 
 class NameProviders:
-    """Functions that provide the names of objects and of lines of code. A notebook replaces both functions.
+    """Functions that provide the roots and the labels of stack frames. A notebook replaces both functions.
 
     Attributes:
-        roots: Function that returns the objects at which names start.
-        label: Function that formats a stack frame, given the file name, the line and the name of the function.
+        roots: Function that returns the roots.
+        label: Function that formats a stack frame, given the file name, the line number and the function name.
     """
 
     def __init__(self) -> None:
@@ -69,12 +69,12 @@ def name_providers() -> NameProviders:
 
 
 def python_roots() -> list[Root]:
-    """Return the roots of a process without IPython: ``__main__`` and the last exception."""
+    """Return the roots of a process without IPython: the variables of ``__main__`` and the last exception."""
     return [Root("", vars(sys.modules["__main__"]), "variable", "names"), *exception_roots()]
 
 
 def exception_roots() -> list[Root]:
-    """Return the last exception and its traceback, which Python keeps for post-mortem debugging."""
+    """Return the roots for the last exception and its traceback, which Python keeps for post-mortem debugging."""
     values = (getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback"))
     return [Root("last exception", value, "traceback", terminal=False) for value in values if value is not None]
 
@@ -128,7 +128,7 @@ def notebook_roots(shell: Any) -> list[Root]:
 
 
 def is_output(shell: Any, name: str) -> bool:
-    """Return whether a name in the user's namespace, such as ``_3`` or ``Out``, has the value assigned by IPython."""
+    """Return whether a name in the user's namespace, such as ``_3``, still has the value assigned by IPython."""
     value, hidden = shell.user_ns.get(name), shell.user_ns_hidden
     number = output_number(name)
     if name in LATEST_OUTPUTS:

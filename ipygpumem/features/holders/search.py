@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 NO_NAME = "no name in Python"
 """Holder of objects that are alive but not reachable by any name."""
 _MAX_EXTRA_PASSES = 4
-"""Maximum number of passes that add hidden referrers. An array in a class in an array requires three passes."""
+"""Maximum number of extra passes, which add more referrers. An array in a class in an array requires three passes."""
 _MIN_UNNAMED_BYTES = 4096
-"""Total size in bytes of unnamed storages that justifies an extra pass. PyTorch itself keeps some small tensors."""
+"""Minimum total size in bytes of unnamed storages for an extra pass. PyTorch itself keeps some small tensors alive."""
 _EXTRA_PASS_SHARE = 0.4
-"""Share of the time limit after which no extra pass starts. A pass must end before twice this share."""
+"""Share of the time limit after which no extra pass starts. The search for arrays stops after twice this share."""
 _MAX_GRAPH_HOLDERS = 4
 _UNREADABLE = (
     "this version of PyTorch does not expose all tensors saved for the backward pass. The others are counted as not"
@@ -47,9 +47,9 @@ class NamedStorage:
     """A storage that was found by a search.
 
     Attributes:
-        info: Names and kind of the storage. Its size is that of the storage instead of the allocator's block.
+        info: Names and kind of the storage. Its size is that of the storage, not that of the allocator's block.
         holder: Name of the holder.
-        graph_holders: If only autograd graphs keep the storage alive, some holders of tensors with these graphs.
+        graph_holders: Some holders of the autograd graphs if only these keep the storage alive; otherwise empty.
     """
 
     location: StorageLocation
@@ -61,7 +61,7 @@ class NamedStorage:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search, with a weak reference to each storage by its location. See `Holders` for other attributes."""
+    """Result of a search, with a weak reference to each storage, by location. See `Holders` for other attributes."""
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]
@@ -81,7 +81,7 @@ def search_holders(
 ) -> SearchResult:
     """Search for the objects that keep storages on the wanted devices alive, for at most ``limit`` seconds.
 
-    Names start at the roots and, unless ``threads`` is False, at the local variables of running threads.
+    The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads.
     """
     with collector_paused():
         search = _HolderSearch(torch, limit)
@@ -134,7 +134,7 @@ class _HolderSearch:
         return names
 
     def _add_hidden_referrers(self, names: ObjectNames, roots: list[Root]) -> list[int]:
-        """Add referrers of unnamed objects that the collector does not track, and return the ids of the referrers."""
+        """Add arrays, untracked containers and instances that refer to objects without a name. Return the added ids."""
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(location.size for target in targets for location in target.locations)
@@ -147,7 +147,7 @@ class _HolderSearch:
         return add_array_referrers(ids, self.referrers, 2 * _EXTRA_PASS_SHARE, [root.value for root in roots])
 
     def _unreached_ids(self, names: ObjectNames) -> set[int]:
-        """Return the ids of objects that no root leads to, except for storages kept alive only by their tensors."""
+        """Return the ids of objects that are not reachable from any root. Storages without referrers are omitted."""
         targets, by_id = self.targets, self.targets.by_id
         reached = names.place_bits.keys() | names.root_ids | targets.graph.nodes.keys()
         unreached = self.referrers.objects.keys() - reached
@@ -166,9 +166,9 @@ class _HolderSearch:
         ids = self._unreached_ids(names)
         if not ids or not self.limit.complete:  # an incomplete search may have missed their names
             return
-        held = self.referrers.held_from_outside(ids, self.targets.own_references())
-        names.name_unreached(held, NO_NAME, "elsewhere")
-        names.name_unreached(ids - held, "unreachable cycles", "garbage")
+        alive = self.referrers.alive_ids(ids, self.targets.own_references())
+        names.name_unreached(alive, NO_NAME, "elsewhere")
+        names.name_unreached(ids - alive, "unreachable cycles", "garbage")
 
     def _named_storages(self, names: ObjectNames) -> list[NamedStorage]:
         groups: dict[StorageLocation, list[int]] = {}

@@ -18,7 +18,7 @@ _OTHER_NAMES = 2
 
 
 def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list[Table]:
-    """Create a table of each device with its ``limit`` largest holders and the ``parts`` largest tensors of each."""
+    """Create a table of the ``limit`` largest holders on each device and of the ``parts`` largest tensors of each."""
     tables = [_table(holders, total, limit, parts) for total in holders.totals]
     if not tables:
         tables = [Table("who holds the memory", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]
@@ -40,7 +40,7 @@ def _table(holders: Holders, total: DeviceTotal, limit: int, parts: int) -> Tabl
         title = f"{total.device}: who holds the memory"
         not_listed = total.held - _bytes(listed)
         if not_listed:
-            rows.append(TableRow("other names", (_size(not_listed), ""), 1))
+            rows.append(TableRow("other holders", (_size(not_listed), ""), 1))
         rows += [TableRow(part.label, (_size(part.amount), ""), 1) for part in total.rest]
         label = "allocated (tensors)" if total.allocated is not None else "tensors"
         rows.append(_sum_row(label, whole, listed, 0))
@@ -116,7 +116,7 @@ def _freeable(holders: Holders, device: str) -> list[str]:
     freeable, with_outputs = holders.freeable(device, "traceback"), holders.freeable(device, "traceback", "output")
     sentences = []
     if freeable >= VISIBLE:
-        sentences.append(f"%gpumem free frees {size(freeable)}, held by the last exception or by unreachable cycles")
+        sentences.append(f"%gpumem free frees {size(freeable)} held by the last exception or by unreachable cycles")
     if with_outputs - freeable >= VISIBLE:
         sentences.append(f"%gpumem free --out frees {size(with_outputs)}, including the output history")
     return sentences

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ipygpumem.sources.storages import StorageLocation, TorchTypes
 
 _MAX_WRAPPERS = 5
-"""Maximum nesting depth. A distributed parameter may be quantized and wrapped in a user-defined class."""
+"""Maximum nesting depth of wrappers. A distributed parameter may be quantized and wrapped in a user-defined class."""
 _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
     ("module", "_parameters", 1, "parameter"),
     ("module", "_buffers", 1, "buffer"),
@@ -36,11 +36,11 @@ _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
 """Attributes in which torchao's classes list the names of wrapped tensors."""
 _MAX_NAME_LEVELS = 5
 _MAX_NODES = 300_000
-"""Maximum number of nodes. A loop that accumulates a loss with its autograd graph can create millions of nodes."""
+"""Maximum number of nodes of autograd graphs. A loop that accumulates a loss with its graph can create millions."""
 _MAX_HOOK_OBJECTS = 500
-"""Maximum number of objects examined for each hook. Checkpointing requires about a dozen."""
+"""Maximum number of objects examined for each hook. Activation checkpointing requires about a dozen."""
 _MAX_HOOK_DEPTH = 7
-"""Maximum length of a path, such as a function, its closure, a cell, an object, its dict, a list, a saved tensor."""
+"""Maximum length of a path from a hook to a saved tensor, for example through a closure, a cell, a dict and a list."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class SearchTargets:
     Attributes:
         by_id: The targets by the id of the tensor or storage.
         kinds: Kind of each storage of a module or an optimizer, by device and address.
-        extra: Referrers through C++, which the collector does not know, by the id of the referent.
+        extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent.
         references: A weak reference to each storage by location, which prevents the reuse of its address.
     """
 
@@ -87,7 +87,7 @@ class SearchTargets:
         self._add_bases()
         self._set_roles()
         self._set_kinds()
-        self.graph = _AutogradGraph(types, tensors, self.extra, limit)
+        self.graph = _AutogradGraphs(types, tensors, self.extra, limit)
         for obj in self.graph.saved.values():
             if types.role(type(obj)) == "tensor":
                 self._add(obj)
@@ -156,7 +156,7 @@ class SearchTargets:
                     self.kinds[address] = min(kind, self.kinds.get(address, "plain"), key=KINDS.index)
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
-        """Return the tensors in a tensor's attributes, or only those listed in ``__tensor_flatten__`` if it exists."""
+        """Return the tensors in a tensor's attributes, or only those that ``__tensor_flatten__`` names, if any."""
         if not self._types.dispatches(tensor):
             return []
         attributes = list(dict.items(instance_dict(tensor) or {}))
@@ -176,7 +176,7 @@ class SearchTargets:
 
 
 def _flattened_names(cls: type) -> set[str]:
-    """Return the string constants in ``__tensor_flatten__``, which include the names of wrapped tensors."""
+    """Return the strings in a class's ``__tensor_flatten__``, which include the names of wrapped tensors."""
     names: set[str] = set()
     for namespace in map(type_dict, mro(cls)):
         flatten = namespace.get("__tensor_flatten__")
@@ -194,7 +194,7 @@ def _contents(container: Any, levels: int) -> list[Any]:
     return [item for value in values for item in _contents(value, levels - 1)] if levels else []
 
 
-class _AutogradGraph:
+class _AutogradGraphs:
     """The autograd graphs of some tensors.
 
     Attributes:
@@ -246,7 +246,7 @@ class _AutogradGraph:
         return hidden_nodes
 
     def _search_hook(self, hook: Any) -> list[Any]:
-        """Add the saved tensors to which a hook refers, as in checkpointing, and return the nodes that it refers to."""
+        """Add the saved tensors, and return the nodes, to which a hook refers, for example in checkpointing."""
         nodes, frontier = [], [hook]
         seen_ids = {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):
@@ -260,7 +260,7 @@ class _AutogradGraph:
                         continue
                     elif hasattr(type(part), "_raw_saved_tensors"):
                         nodes.append(part)
-                    elif len(seen_ids) < _MAX_HOOK_OBJECTS and gc.is_tracked(part) and self._may_lead_on(part):
+                    elif len(seen_ids) < _MAX_HOOK_OBJECTS and gc.is_tracked(part) and self._may_lead_to_saved(part):
                         next_frontier.append(part)
                     seen_ids.add(id(part))
             frontier = next_frontier
@@ -274,6 +274,6 @@ class _AutogradGraph:
                 self.saved[id(part)] = part
                 self._extra.setdefault(id(part), []).append(referrer)
 
-    def _may_lead_on(self, obj: Any) -> bool:
+    def _may_lead_to_saved(self, obj: Any) -> bool:
         cls = type(obj)
         return not is_instance(obj, type) and cls is not ModuleType and self._types.role(cls) is None

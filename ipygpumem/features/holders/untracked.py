@@ -1,7 +1,7 @@
 """Find referrers that the garbage collector does not track, and referrers of classes.
 
 The collector does not track NumPy arrays, which may contain Python objects or share a tensor's memory, nor dicts and
-tuples that contain only untracked objects. Classes without a variable are named after instances, subclasses or tuples.
+tuples that contain only untracked objects. A class without a name of its own is named after instances or subclasses.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _CHUNK = 8192
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
 _MAX_CLASS_REFERRERS = 50
-"""Maximum number of referrers for each class, which may have millions of instances."""
+"""Maximum number of referrers added for each class, because a class may have millions of instances."""
 _MAX_ARRAY_SIZE = 1_000_000
-"""Maximum number of elements of an array, because reading it creates a list of the elements."""
+"""Maximum number of elements of an array that is read, because reading creates a list of the elements."""
 _dtype, _size = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size"))
 
 array_base: Any = vars(np.ndarray)["base"].__get__
@@ -57,9 +57,9 @@ def array_items(array: Any) -> Iterator[tuple[str, Any]]:
 def add_array_referrers(
     ids: Collection[int], referrers: ReferrerGraph, share: float, roots: Iterable[Any] = ()
 ) -> list[int]:
-    """Add arrays and untracked containers that refer to objects with these ids, and return the ids of the added ones.
+    """Add arrays and untracked containers that refer to objects with these ids. Return the added ids.
 
-    Nothing is added if the search takes longer than ``share`` of the time limit. Untracked roots are also searched.
+    Untracked roots are also searched. Nothing is added once ``share`` of the time limit has passed.
     """
     pending = _untracked_referents(referrers, share)
     pending += [(part, root) for root in roots if _is_untracked(root) for part in _referents(root) if _may_refer(part)]
@@ -131,7 +131,7 @@ def _is_untracked(obj: Any) -> bool:
 
 
 def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> list[int]:
-    """Add instances and subclasses of classes with these ids, and tuples of the classes. Return the added ids."""
+    """Add instances and subclasses of classes with these ids, and tuples that contain them. Return the added ids."""
     class_ids = [object_id for object_id in ids if is_instance(referrers.objects[object_id], type)]
     added = []
     for class_id, parents in zip(class_ids, referrers.heap.parents(class_ids), strict=True):

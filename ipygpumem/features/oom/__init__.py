@@ -1,1 +1,1 @@
-"""Out-of-memory errors: the failed request, the state of the device, and the holders of its memory."""
+"""Out-of-memory errors: the failed allocation, the state of the device, and the holders of its memory."""

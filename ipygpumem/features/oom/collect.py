@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_CELLS = 3
 
 
-def explain(failures: list[FailedAllocation], count: int, *, caught: bool) -> OutOfMemoryReport | None:
+def failure_report(failures: list[FailedAllocation], count: int, *, caught: bool) -> OutOfMemoryReport | None:
     """Create the report on the allocations that failed in a cell. Return None if no failure was recorded.
 
     ``count`` includes failures that were not recorded. If the code caught the error, the report contains the holders at

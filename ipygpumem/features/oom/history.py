@@ -27,13 +27,13 @@ _COST = (
 
 
 def oom_path(template: str, number: int) -> Path:
-    """Return the path of a snapshot. Raise `OptionError` if it is not writable or the template is invalid."""
+    """Return the path of a snapshot. Raise `OptionError` if the path is not writable or the template is invalid."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         text = template.format(**names)
     except (KeyError, IndexError, ValueError, AttributeError) as error:
         raise OptionError(
-            f"{template!r} is not a valid path: the only placeholders are {{n}}, {{host}} and {{time}}"
+            f"{template!r} is not a valid path: the only valid placeholders are {{n}}, {{host}} and {{time}}"
         ) from error
     return check_path(text)
 

@@ -45,7 +45,7 @@ class FailedAllocation:
         free_blocks: Free blocks in PyTorch's segments; None if the allocator does not list them.
         other_processes: Other processes on the device, in descending order of memory usage.
         holders: Holders of the memory; None if this was not the first failure in the cell.
-        saved: Message on the saved allocation history; empty if none was recorded.
+        saved: Message about the saved allocation history; empty if no history was recorded.
     """
 
     device: str
@@ -110,7 +110,7 @@ def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
 def advice(
     failure: FailedAllocation, freeable: int = 0, freeable_out: int = 0, outside_at_baseline: int | None = None
 ) -> list[str]:
-    """Return sentences on possible causes of a failed allocation and on solutions.
+    """Return sentences about possible causes of a failed allocation and about solutions.
 
     ``%gpumem free`` would free ``freeable`` bytes, and ``%gpumem free --out`` would free ``freeable_out`` bytes.
     ``outside_at_baseline`` is the memory of this process outside PyTorch at the baseline.
@@ -123,15 +123,16 @@ def advice(
         return [f"{request}: use a smaller batch, a shorter sequence or a smaller data type"]
     sentences = []
     if freeable >= missing:
-        sentences.append(f"%gpumem free frees {size(freeable)}, which is enough to try again")
+        sentences.append(f"%gpumem free frees {size(freeable)}, which is enough for this allocation")
     elif freeable_out >= missing:
-        sentences.append(f"%gpumem free --out frees {size(freeable_out)}, which is enough to try again")
+        sentences.append(f"%gpumem free --out frees {size(freeable_out)}, which is enough for this allocation")
     fragmented = blocks is not None and blocks.largest < failure.requested <= blocks.partly_used + failure.available
     if blocks is not None and fragmented and not blocks.expandable:
         sentences.append(
-            f"fragmentation: PyTorch has {size(blocks.partly_used)} free, but in {blocks.count:,} blocks of at most"
-            f" {size(blocks.largest)}. Set the environment variable PYTORCH_ALLOC_CONF=expandable_segments:True before"
-            " PyTorch is imported (up to PyTorch 2.8, it is called PYTORCH_CUDA_ALLOC_CONF)"
+            f"fragmentation: PyTorch has {size(blocks.partly_used)} of free memory, but in {blocks.count:,} blocks of"
+            f" at most {size(blocks.largest)} each. Set the environment variable"
+            " PYTORCH_ALLOC_CONF=expandable_segments:True before PyTorch is imported (up to PyTorch 2.8, the variable"
+            " is called PYTORCH_CUDA_ALLOC_CONF)"
         )
     if failure.available < failure.requested <= failure.free:
         sentences.append(
@@ -143,7 +144,7 @@ def advice(
         largest = processes[0]
         name = f" ({largest.label})" if largest.label else ""
         used = "memory" if largest.amount is None else size(largest.amount)
-        sentences.append(f"another process uses {used} of this device: pid {largest.pid}{name}")
+        sentences.append(f"another process uses {used} on this device: pid {largest.pid}{name}")
     if reading is not None and reading.process is not None and outside_at_baseline is not None:
         growth = (reading.outside or 0) - outside_at_baseline
         if growth >= max(missing, _NEGLIGIBLE):

@@ -1,6 +1,6 @@
 """Record failed allocations with an observer that never raises an exception.
 
-PyTorch calls the observer in the thread that requested the memory before it raises the error. An exception in the
+Before PyTorch raises the error, it calls the observer in the thread that requested the memory. An exception in the
 observer would replace the user's error.
 """
 
@@ -48,7 +48,7 @@ class FailedAllocationObserver:
     def listen(self, save: Callable[[], str] | None = None) -> bool:
         """Start recording failures. Return False if CUDA is not initialized or PyTorch does not report failures.
 
-        ``save`` is called at the first failure in a cell, and saves the allocation history. It returns a message.
+        ``save`` is called at the first failure in a cell: it saves the allocation history and returns a message.
         """
         self._save, self._pid = save, os.getpid()
         return pytorch.listen_for_ooms(self._failed)
@@ -61,7 +61,7 @@ class FailedAllocationObserver:
     close = stop
 
     def take(self) -> list[FailedAllocation]:
-        """Return up to a hundred failures since the last call, oldest first, and clear them."""
+        """Return the last hundred failures since the last call (or fewer), oldest first, and clear them."""
         failures, self._failures = self._failures, []
         self.count = 0
         return [FailedAllocation(**fields) for fields in failures]

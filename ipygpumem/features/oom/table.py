@@ -80,7 +80,7 @@ def _request(panel: OutOfMemoryReport) -> list[str]:
     origin = ", ".join(part for part in (panel.line, thread) if part)
     sentences = [f"requested by {origin}"] if origin else []
     if panel.count > 1:
-        sentences.append(f"{panel.count:,} allocations failed in this cell; this is the last one")
+        sentences.append(f"{panel.count:,} allocations failed in this cell; the last failure is shown")
     return sentences
 
 

@@ -263,4 +263,4 @@ def test_system_without_values():
     waterfall = host_waterfall(HostReading(), 100 * MIB, ["not all were found"])
     assert lines(waterfall)[0] == ("this process (RSS)", None, "unknown")
     assert waterfall.notes == ("not all were found",)
-    assert waterfall.summary == "host: this process (RSS): unknown (this system does not report it)"
+    assert waterfall.summary == "host: this process (RSS): unknown (this system does not report the resident memory)"

@@ -52,7 +52,7 @@ process ends
   first kernels                                - 158.0 MiB     ▒▒▒                          derived  exists until this \
 process ends
   libraries, kernel code, stacks, CUDA graphs   - 10.0 MiB    ▒                             derived  %%gpumem \
---outside lists a cell's libraries
+--outside lists the memory of a cell by library
 PyTorch reserved                                 120.0 MiB  ██                              exact
   cached, can be released                       - 12.0 MiB    ▒                             exact    \
 torch.cuda.empty_cache() or %gpumem free --cache
@@ -66,8 +66,8 @@ the holders
 first kernels: code and handles of CUDA libraries
 cached, cannot be released: 3 free blocks in 2 segments with 4 blocks in use (9.0 MiB in total)
 cached in private pools: 1 pool, reused by the next replay of a CUDA graph
-CUDA context: derived (measured when CUDA was initialized, assumed not to change)
-first kernels: derived (measured when the first kernels were loaded, assumed not to change)
+CUDA context: derived (measured when CUDA was initialized, and assumed not to change)
+first kernels: derived (measured when the first kernels were loaded, and assumed not to change)
 libraries, kernel code, stacks, CUDA graphs: derived (the remainder, which is not attributed to any library)
 a note"""
 

@@ -9,7 +9,7 @@ import torch
 import torch._dynamo  # binds names of torch._C, which must happen before a fake GPU replaces them
 
 from fakes.allocation_mode import AllocationMode
-from ipygpumem.features.holders.baseline import CellBaselines
+from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.holders.collect import find_holders, holders
 from ipygpumem.features.holders.roots import Root
 from ipygpumem.measurement.runtime import current
@@ -74,7 +74,7 @@ CELL = "x = f()\n%gpumem who --new"
 
 def test_baseline_of_cell_needs_no_search(fake_gpu, monkeypatch):
     variables = {"old": ones(3 * MIB)}
-    baselines = CellBaselines(current())
+    baselines = HolderBaselines(current())
     with monkeypatch.context() as patch:
         patch.setattr(gc, "get_objects", None)
         baselines.start_cell(CELL)
@@ -84,7 +84,7 @@ def test_baseline_of_cell_needs_no_search(fake_gpu, monkeypatch):
 
 def test_reuse_of_memory_freed_by_the_cell_is_not_new(fake_gpu):
     variables = {"replaced": ones(4 * MIB)}
-    baselines = CellBaselines(current())
+    baselines = HolderBaselines(current())
     baselines.start_cell(CELL)
     del variables["replaced"]
     variables["fresh"] = ones(4 * MIB)
@@ -93,7 +93,7 @@ def test_reuse_of_memory_freed_by_the_cell_is_not_new(fake_gpu):
 
 @pytest.mark.parametrize("text", ["%gpumem who --new", "# first\n%gpumem who --new", "x = f()\n%gpumem who"])
 def test_other_cells_take_no_baseline(fake_gpu, text):
-    baselines = CellBaselines(current())
+    baselines = HolderBaselines(current())
     baselines.start_cell(CELL)
     baselines.start_cell(text)
     assert baselines.cell is None

@@ -151,7 +151,7 @@ def test_failure_is_kept_if_recording_details_raises(listening, monkeypatch):
     monkeypatch.setattr("ipygpumem.features.oom.observer.thread_name", lambda thread: 1 / 0)
     fail_in_thread(listening)
     assert [failure.requested for failure in failed_allocations().take()] == [200 * GIB]
-    assert oom.explain([], 1, caught=False) is None
+    assert oom.failure_report([], 1, caught=False) is None
 
 
 def test_panel_omits_holders_if_search_fails(listening, monkeypatch):
@@ -160,7 +160,7 @@ def test_panel_omits_holders_if_search_fails(listening, monkeypatch):
 
     fail(listening)
     monkeypatch.setattr(oom, "holders", broken)
-    panel = oom.explain(failed_allocations().take(), 1, caught=False)
+    panel = oom.failure_report(failed_allocations().take(), 1, caught=False)
     assert (panel.failure.requested, panel.holders) == (200 * GIB, None)
     assert not any("%gpumem free" in sentence for sentence in panel.advice)
 
