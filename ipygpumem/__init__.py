@@ -1,7 +1,7 @@
 """GPU memory reports for Jupyter notebooks and PyTorch programs.
 
-After ``%load_ext ipygpumem``, each cell that changes GPU memory is followed by a one-line report that splits the change
-into PyTorch tensors, PyTorch's cache, libraries outside PyTorch and other processes. Without IPython, use
+After ``%load_ext ipygpumem``, each cell that changes GPU memory usage is followed by a one-line report that splits the
+change into PyTorch tensors, PyTorch's cache, libraries outside PyTorch and other processes. Without IPython, use
 ``with ipygpumem.measure() as m: ...`` and then ``m.report``.
 
 Importing this package imports neither PyTorch nor IPython. Most public names are loaded on first use.
@@ -95,7 +95,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object with a public name and load its module if necessary."""
+    """Return the public object with this name, and import its module if necessary."""
     if name in {"last", "reports"}:
         from ipygpumem.features.history.reports import session_reports
 
@@ -112,7 +112,7 @@ def __dir__() -> list[str]:
 
 
 def reading() -> Reading:
-    """Return the current memory usage of this process and its devices, as in ``reading().devices["cuda:0"].free``."""
+    """Return the current memory usage of this process and its devices, such as ``reading().devices["cuda:0"].free``."""
     from ipygpumem.measurement.runtime import current
 
     return current().reading()

@@ -2,7 +2,7 @@
 
 ::
 
-    @pytest.mark.gpumem_limit("2 GiB")                      # highest peak on any GPU
+    @pytest.mark.gpumem_limit("2 GiB")                      # limit of the peak on any GPU
     @pytest.mark.gpumem_limit("2 GiB", held=0, outside="50 MiB", host="1 GiB")
     def test_training_step(): ...
 
@@ -11,7 +11,7 @@
 Marks of modules, classes, tests and parameter sets (``pytest.param(..., marks=...)``) are combined. For each limit, the
 most specific mark takes precedence. Without a GPU, limits on GPU memory pass with a warning.
 
-As for notebook cells, memory is measured relative to the start of the test; fixtures are excluded. The operating
+Memory is measured relative to the start of the test, as for a notebook cell; fixtures are excluded. The operating
 system's peak counter for resident memory is reset for each measured test. If neither the marker nor the option is used,
 the plugin imports neither PyTorch nor the modules that measure memory.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MARK = "gpumem_limit"
 _MAX_ROWS = 30
 _PROPERTIES = ("gpumem_peak", "gpumem_held", "gpumem_outside", "gpumem_host_peak")
-"""Names of a test's user properties, which pytest-xdist and JUnit reports include. The values are in bytes."""
+"""Names of the user properties of a test. JUnit reports and pytest-xdist include them. Their values are in bytes."""
 _HEADER = ("GPU peak", "GPU held", "outside PyTorch", "host peak")
 
 
@@ -46,8 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{_MARK}(peak=None, *, held=None, outside=None, host=None): fail the test if its peak on any GPU, the GPU "
-        "memory that it leaves allocated, its memory outside PyTorch or its peak of host memory exceeds a size "
-        "('2 GiB' or a number of bytes)",
+        "memory that it leaves allocated, its memory outside PyTorch or its peak of host memory exceeds the "
+        "limit, such as '2 GiB' or a number of bytes",
     )
 
 
@@ -147,4 +147,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if len(ordered) > _MAX_ROWS:
         terminalreporter.write_line(f"and {many(len(ordered) - _MAX_ROWS, 'more test')} with lower peaks")
     if len(changed) < len(tests):
-        terminalreporter.write_line(f"not shown: {many(len(tests) - len(changed), 'test')} without a visible change")
+        terminalreporter.write_line(f"not shown: {many(len(tests) - len(changed), 'test')} with 0.0 MiB in all columns")

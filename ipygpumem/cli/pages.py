@@ -1,4 +1,4 @@
-"""Shell commands ``html`` and ``view``, which show the snapshot viewer as an HTML file and in a browser."""
+"""Shell commands ``html`` and ``view``, which write the snapshot viewer to an HTML file and open it in a browser."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _OPTIONS = (
     Option(
         ("files",),
         "FILE",
-        "a snapshot (pickle or JSON, optionally .gz or .xz); up to eight are shown side by side",
+        "snapshot file (pickle or JSON, optionally compressed: .gz, .xz); up to eight are shown side by side",
         many=True,
     ),
     Option(("--no-source",), None, "omit the source code of recorded cells"),
@@ -74,7 +74,7 @@ _OPTIONS = (
     Option(
         ("--theme",),
         "THEME",
-        "auto (the system's theme, default), light or dark",
+        "color theme: light, dark or auto (default), which follows the system",
         choices=("auto", "light", "dark"),
         default="auto",
     ),
@@ -93,5 +93,5 @@ COMMANDS = (
         ),
         shell=_html,
     ),
-    Command("view", "open the viewer in a browser, as a page in a temporary directory", _OPTIONS, shell=_view),
+    Command("view", "write the viewer to a temporary HTML file and open it in a browser", _OPTIONS, shell=_view),
 )

@@ -45,7 +45,7 @@ COMMANDS = (
     *snapshots.COMMANDS,
     *pages.COMMANDS,
     *(command for command in registry.COMMANDS if command.shell is not None),
-    Command("demo", "run example commands on a small snapshot", shell=_demo),
+    Command("demo", "run example commands on a small sample snapshot", shell=_demo),
 )
 """Shell commands in the order in which the help lists them."""
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status. By default, the arguments are those of the command line."""
     parsed = parser().parse_args(arguments)
     if sys.stdout is None:
-        print_error(OptionError("the standard output is closed"))
+        print_error(OptionError("stdout is closed"))
         return BAD_FILE
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names in files can contain surrogates
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Redirect the standard output, so that Python discards the buffered output at exit."""
+    """Redirect stdout to the null device, so that Python discards the buffered output at exit."""
     with contextlib.suppress(OSError):  # the output is not a file, as in tests
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -85,7 +85,7 @@ def _discard_output() -> None:
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser with all subcommands."""
     result = argparse.ArgumentParser(
-        prog="ipygpumem", description="Analyze PyTorch's memory usage: memory snapshots and reports from notebooks."
+        prog="ipygpumem", description="Analyze PyTorch memory snapshots and the memory reports of notebooks and ranks."
     )
     subparsers = result.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

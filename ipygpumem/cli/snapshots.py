@@ -31,7 +31,7 @@ _Answer = dict[str, Any] | list[str]
 
 
 def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
-    """Show the snapshot in each file, print an error for files that cannot be read, and return the exit status."""
+    """Show the snapshot in each file, print an error for each unreadable file, and return the exit status."""
     status = 0
     for name in arguments.files:
         try:
@@ -175,16 +175,16 @@ def _event_or_oom(value: str) -> int | str:
     return value if value == "oom" else _integer(value)
 
 
-_FILES = Option(("files",), "FILE", "a snapshot (pickle or JSON, optionally .gz or .xz)", many=True)
-_DEVICE = Option(("--device",), "N", "only this device", type=_integer)
+_FILES = Option(("files",), "FILE", "snapshot file (pickle or JSON, optionally compressed: .gz, .xz)", many=True)
+_DEVICE = Option(("--device",), "N", "include only the device with this index", type=_integer)
 _GROUPS = (
     Option(("--by",), "KEY", f"grouping key: {', '.join(_KEYS)} (default: line)", _KEYS, "line"),
-    Option(("-n", "--top"), "N", f"maximum number of groups (default: {_TOP}; all in JSON)", type=positive),
+    Option(("-n", "--top"), "N", f"maximum number of groups (default: {_TOP}; with --json: all)", type=positive),
 )
 COMMANDS = (
     Command(
         "summary",
-        "show the peak, its time, and the lines that allocated the most memory",
+        "show the peak, its time, and the lines of code that allocated the most memory",
         (_FILES, _DEVICE),
         shell=_query(_summary),
     ),
@@ -196,16 +196,19 @@ COMMANDS = (
             _FILES,
             _DEVICE,
             *_GROUPS,
-            Option(("--first",), "EVENT", "only allocations after this event", type=_integer),
+            Option(("--first",), "EVENT", "include only allocations made after this event", type=_integer),
             Option(
-                ("--last",), "EVENT", "only allocations live after this event (default: the last event)", type=_integer
+                ("--last",),
+                "EVENT",
+                "include only allocations live after this event (default: the last)",
+                type=_integer,
             ),
         ),
         shell=_query(_leaks),
     ),
     Command(
         "fragmentation",
-        "show free memory in PyTorch's segments",
+        "show the free memory in PyTorch's segments",
         (
             _FILES,
             _DEVICE,
@@ -223,9 +226,9 @@ COMMANDS = (
         "diff",
         "show the changes between the peaks of two snapshots, or between two events",
         (
-            Option(("before",), "A", "a snapshot"),
-            Option(("after",), "B", "a snapshot to compare with A; can be the same file"),
-            Option(("--device",), "N", "device to compare (default: the device with the highest peak)", type=_integer),
+            Option(("before",), "A", "snapshot file"),
+            Option(("after",), "B", "snapshot file to compare with A; can be the same file"),
+            Option(("--device",), "N", "device index (default: the device with the highest peak)", type=_integer),
             Option(("--at",), "EVENT_A EVENT_B", "events to compare (default: the peaks)", type=_integer, values=2),
             *_GROUPS,
         ),
@@ -233,11 +236,11 @@ COMMANDS = (
     ),
     Command(
         "events",
-        "print all events as a table",
+        "print all events as CSV or write them to Parquet files",
         (
             _FILES,
             _DEVICE,
-            Option(("--csv",), None, "write CSV to the standard output (default)"),
+            Option(("--csv",), None, "write CSV to stdout (default)"),
             Option(("--parquet",), None, "write a Parquet file next to each snapshot"),
         ),
         shell=_events,

@@ -61,7 +61,7 @@ def _read_device(device: int | None) -> DeviceReading:
     reading = current().reading().devices.get(f"cuda:{index}")
     if reading is None or reading.free is None:
         reason = "no such device" if reading is None else reading.why
-        raise RecordingError(f"the memory of cuda:{index} cannot be read: {reason}")
+        raise RecordingError(f"the memory usage of cuda:{index} cannot be read: {reason}")
     return reading
 
 
@@ -95,12 +95,12 @@ def gpu_mem_get_used_mbs(torch_gpu_id: int | None = None) -> int:
 
 
 def gpu_mem_get_free_no_cache_mbs() -> int:
-    """Return the free memory in MiB after garbage collection and ``torch.cuda.empty_cache()``."""
+    """Return the current device's free memory in MiB after garbage collection and ``torch.cuda.empty_cache()``."""
     return _memory_without_cache().free
 
 
 def gpu_mem_get_used_no_cache_mbs() -> int:
-    """Return the used memory in MiB after garbage collection and ``torch.cuda.empty_cache()``."""
+    """Return the current device's used memory in MiB after garbage collection and ``torch.cuda.empty_cache()``."""
     return _memory_without_cache().used
 
 
@@ -130,7 +130,7 @@ def gpu_mem_leave_free_mbs(n: int) -> Any:
     """Allocate a tensor that leaves ``n`` MiB of the current device's memory free, and return the tensor.
 
     Raises:
-        AssertionError: No more than ``n`` MiB is free.
+        AssertionError: The free memory does not exceed ``n`` MiB.
     """
     available = gpu_mem_get_free_no_cache_mbs()
     if available <= n:

@@ -2,7 +2,7 @@
 
 `save_memory_snapshot` creates a directory that contains ``snapshot.pickle``. Unlike the original, it also accepts a
 string and stops recording after the block. `print_cuda_memory_usage` prints the change in
-``torch.cuda.memory_allocated`` in GiB, labeled GB as in the original, even if the block raises an exception.
+``torch.cuda.memory_allocated`` even if the block raises an exception. The unit is GiB, labeled GB as in the original.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["print_cuda_memory_usage", "save_memory_snapshot"]
 
 @contextlib.contextmanager
 def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Record the allocation history of a block and save it, even if the block raises an exception.
+    """Record the allocation history during a block and save it, even if the block raises an exception.
 
     Yields the path of the snapshot. The errors below are raised before the block runs.
 

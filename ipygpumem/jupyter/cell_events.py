@@ -51,11 +51,11 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
             return callback(*arguments, **options)
         except Exception as error:
             name, message = type(error).__name__, first_line(error)
-            line = name if message == name else f"{name}: {message}"
+            problem = name if message == name else f"{name}: {message}"
             printed = current().state(_PrintedErrors)
-            if line not in printed:
-                printed.add(line)
-                print(f"ipygpumem: this cell has no report ({line}); this message is printed once", file=sys.stderr)  # noqa: T201
+            if problem not in printed:
+                printed.add(problem)
+                print(f"ipygpumem: this cell has no report ({problem}); this message is not repeated", file=sys.stderr)  # noqa: T201
             return None
 
     return safe
@@ -72,9 +72,9 @@ class RunningCell:
         options: Options of ``%%gpumem``; None if the cell does not use this magic.
         restore_traceback: Function that restores the shell's ``showtraceback`` method; None if it is not replaced.
         began: Start time in seconds since the Unix epoch.
-        reported: Whether the report of a statement in the cell replaces the report of the cell.
-        code: File name and source text of the cell with the line ``%%gpumem``, which can be nested in this cell; None
-            if this line is not used.
+        reported: Whether the output of a ``%gpumem`` line in the cell replaces the automatic report.
+        code: File name and source text of the ``%%gpumem`` cell, which is this cell or a cell nested in it; None if the
+            magic is not used.
     """
 
     shell: Any
@@ -110,7 +110,7 @@ class RunningCell:
 
     @property
     def is_single_magic(self) -> bool:
-        """Whether the cell consists of a single line with ``%gpumem``. Comments and blank lines do not count."""
+        """Whether the cell is a single ``%gpumem`` line, apart from comments and blank lines."""
         lines = [line for line in self.raw.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         return len(lines) == 1 and "%gpumem" in lines[0]
 
@@ -146,7 +146,7 @@ class CellStacks:
         return stack[0] if stack else None
 
     def whole_cell(self) -> RunningCell | None:
-        """Return the cell as written by the user. Cell magics such as ``%%capture`` run their body as a nested cell."""
+        """Return the whole cell even if a cell magic in it, such as ``%%capture``, runs its body as a nested cell."""
         stack = self.stacks[threading.get_ident()]
         position = len(stack) - 1
         while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):
@@ -154,7 +154,7 @@ class CellStacks:
         return stack[position] if stack else None
 
     def push(self, info: Any) -> tuple[RunningCell, bool]:
-        """Add the cell that starts. Return a tuple of the cell and whether it is the outermost cell of its thread."""
+        """Add a starting cell. Return a tuple of the cell and whether it is the outermost cell of its thread."""
         stack = self.stacks[threading.get_ident()]
         while stack and stack[-1].info() is None:
             self._drop(stack.pop())
@@ -166,7 +166,7 @@ class CellStacks:
         """Remove the cell with this result and all cells nested in it.
 
         Returns:
-            A tuple of the cell, or None if no cell matches, and whether the current thread runs no further cell.
+            A tuple of the cell (None if no cell matches) and whether the current thread is running no other cell.
         """
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
@@ -192,7 +192,7 @@ class CellStacks:
 
 
 def before_tracebacks(shell: Any, callback: Callable[[], None]) -> Callable[[], None]:
-    """Call a function before a shell shows a traceback, until the returned function is called."""
+    """Make a shell call a function before it shows a traceback. The returned function undoes this change."""
     show = shell.showtraceback
 
     def showtraceback(*arguments: Any, **options: Any) -> Any:
@@ -237,7 +237,7 @@ class ExecutionCounts:
         return next((name for name in names if name not in statements), None)
 
     def label(self, file: str, line: int, function: str) -> str:
-        """Return a label for a line of code: ``In [3]:5 make()`` in a cell, ``train.py:5 make`` in another file."""
+        """Return a label for a line of code: ``In [3]:5 make()`` in a cell, ``train.py:5 make`` in a file."""
         match = _TERMINAL.match(file)
         number = self._numbers.get(file, None if match is None else int(match[1]))
         if number is None:
@@ -246,7 +246,7 @@ class ExecutionCounts:
 
 
 def calling_cell() -> str | None:
-    """Return the file name of the innermost cell on the call stack, or None if the caller does not run in a cell."""
+    """Return the file name of the innermost cell on the call stack, or None if no cell is on the stack."""
     cells = notebook_sources()
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (the only way to get the caller's frame)
     while frame is not None and frame.f_code.co_filename not in cells:

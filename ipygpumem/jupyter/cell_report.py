@@ -1,4 +1,4 @@
-"""Displays of cell reports, whose form depends on the options of the cell and on the settings."""
+"""Display of cell reports. Their form depends on the options of the cell and on the settings."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class CellOptions:
 
 
 class ReportPresenter:
-    """Displays the reports of one shell.
+    """Presenter of the reports of one shell.
 
     Attributes:
-        send: Function that sends a report from an ipyparallel engine to the client, which displays it. None in other
-            processes.
+        send: Function that sends a report from an ipyparallel engine to the client, which displays it. None if this
+            process is not a monitored engine.
     """
 
     def __init__(self, magics: GPUMem, ooms: OomPanel, baselines: HolderBaselines) -> None:
@@ -100,13 +100,13 @@ class ReportPresenter:
         muted: bool = False,
         live: LiveDisplay | None = None,
     ) -> None:
-        """Show the report of a measurement, or send it to another process if `send` is set.
+        """Show the report of a measurement. If `send` is set, send it, and show it here only if the user requested it.
 
         Args:
             report: Report of the measurement.
             measurement: The measurement, which has ended.
             options: Options of the magic that requested the report; None for an automatic report.
-            muted: Whether a call of ``clear_output(wait=True)`` is pending, so that the report would clear the output.
+            muted: Whether a call to ``clear_output(wait=True)`` is pending, so that the report would clear the output.
             live: Live display below the cell, which the report replaces.
         """
         magics = self._magics

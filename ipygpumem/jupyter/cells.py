@@ -54,7 +54,7 @@ class CellMeasurements:
         self.ooms = OomPanel(magics, OomHistory(runtime, self._running_cell, self.numbers.known))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
         self.statements: set[str] = set()
-        """File names of statements that were measured by ``%gpumem STATEMENT``."""
+        """File names under which IPython compiled the statements measured by ``%gpumem STATEMENT``."""
 
     @property
     def text(self) -> str:
@@ -91,7 +91,7 @@ class CellMeasurements:
         )
 
     def begin(self, options: CellOptions) -> None:
-        """Measure the code below ``%%gpumem`` in the running cell with the options of this magic.
+        """Start measuring the code below ``%%gpumem`` in the running cell with the options of this magic.
 
         Raises:
             UsageError: The measurement cannot start.
@@ -140,7 +140,7 @@ class CellMeasurements:
 
     @guarded
     def post_run_cell(self, result: Any) -> None:
-        """Finish the measurement of the cell and show its report, including for a cell that failed."""
+        """Finish the measurement of the cell and show its report, even if the cell failed."""
         if self._runtime.forked:
             return
         cell, last = self._open.pop(result)
@@ -198,7 +198,7 @@ class CellMeasurements:
         return MeasurementLabel(raw, cell.number, cell.cell_id, filename), MeasuredCode(sources, numbers, block)
 
     def claim(self) -> RunningCell | None:
-        """Return the running cell. If it consists of a single ``%gpumem`` line, suppress its automatic report."""
+        """Return the outermost running cell, and suppress its automatic report if it is a single ``%gpumem`` line."""
         outer = next(iter(self._open.stacks[threading.get_ident()]), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True
@@ -266,7 +266,7 @@ class CellMeasurements:
         self.live.close()
 
     def open_cell(self) -> tuple[int | None, float] | None:
-        """Return a tuple of the execution count and the start time (Unix time) of the running cell, or None."""
+        """Return the execution count and start time (Unix time) of the running cell, or None if no cell is running."""
         cell = self._open.outermost()
         return None if cell is None else (cell.number, cell.began)
 

@@ -1,6 +1,6 @@
 """Tracker of ``clear_output(wait=True)``, which clears the output of a cell when the next output arrives.
 
-Code that draws a live plot ends each iteration with such a call, so any further output would clear the final plot. If a
+Code that draws a live plot ends each iteration with this call, so any further output would clear the final plot. If the
 call is pending at the end of a cell, the extension does not show the report, which is available as `ipygpumem.last`.
 """
 
@@ -43,8 +43,8 @@ class ClearOutputTracker:
     Attributes:
         listeners: Functions that are called with the message ID of the request whose output is cleared. If a background
             task clears the output, this can be the request of an earlier cell. The functions are not called if an
-            ``ipywidgets.Output`` captures the call of ``clear_output``.
-        waiting: Whether a call with ``wait=True`` is pending.
+            ``ipywidgets.Output`` captures the output of the request.
+        waiting: Whether a call to ``clear_output(wait=True)`` is pending.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -78,9 +78,9 @@ class ClearOutputTracker:
         self._restore()
 
     def waits(self, result: Any) -> bool:
-        """Return whether a call from the cell with this result is still pending, and set `waiting` to False.
+        """Return whether a call in the cell with this result is still pending, and set `waiting` to False.
 
-        If the cell failed or has a value, then no call is pending, because the traceback or the value is also output.
+        If the cell failed or has a value, no call is pending, because IPython has displayed the traceback or the value.
         """
         shown = result is None or not result.success or result.result is not None
         waits = self.waiting and not shown and self._waiting_request == self._request()
@@ -92,7 +92,7 @@ class ClearOutputTracker:
         return header.get("msg_id") if isinstance(header, dict) else None
 
     def _set(self, *, waiting: bool) -> None:
-        """Set `waiting`. If it is True, reset it when the next output is displayed or written to a stream."""
+        """Set `waiting`. If it is True, the next output that is displayed or written to a stream resets it."""
         self.waiting = waiting
         for restore in self._restore_outputs:
             restore()

@@ -20,17 +20,17 @@ _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 _INDENT = 30
 COMMANDS = (
     Command(
-        "on", "report after cells that change memory usage", (HELP,), lambda notebook, _: notebook.set_reports(on=True)
+        "on", "report on cells that change memory usage", (HELP,), lambda notebook, _: notebook.set_reports(on=True)
     ),
-    Command("off", "report only on cells with %%gpumem", (HELP,), lambda notebook, _: notebook.set_reports(on=False)),
+    Command("off", "show only requested reports", (HELP,), lambda notebook, _: notebook.set_reports(on=False)),
     *(command for command in registry.COMMANDS if command.magic is not None or command.subcommands),
 )
 
 
-def similar_command(statement: str, names: Container[str]) -> tuple[str, str] | None:
-    """Return the first word of a statement and the command that it misspells, or None if the word is in ``names``."""
+def similar_command(statement: str, variables: Container[str]) -> tuple[str, str] | None:
+    """Return a misspelled command at the start of a statement and its correct name, or None if there is none."""
     match = _NAME.match(statement)
-    if match is None or match[0] in names or ASSIGNMENT.match(statement[match.end() :].lstrip()):
+    if match is None or match[0] in variables or ASSIGNMENT.match(statement[match.end() :].lstrip()):
         return None
     similar = difflib.get_close_matches(match[0], [command.name for command in COMMANDS], n=1)
     return (match[0], similar[0]) if similar else None

@@ -1,4 +1,4 @@
-"""Displays of results in a shell: text in terminals, HTML in notebooks."""
+"""Methods that display results in an IPython shell: as text in a terminal, as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_terminal(shell: Any) -> bool:
 
 
 def uses_color(shell: Any) -> bool:
-    """Return whether the output of the shell is a terminal that supports colors."""
+    """Return whether the shell writes to a terminal that supports colors."""
     if not is_terminal(shell) or str(getattr(shell, "colors", "")).lower() == "nocolor":
         return False
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -47,13 +47,13 @@ class DisplayMixin:
     shell: Any
 
     def print(self, *lines: str) -> None:
-        """Print lines."""
+        """Print lines of text."""
         print(*lines, sep="\n")  # noqa: T201 (its purpose)
 
     def publish(
         self, bundle: dict[str, str], metadata: dict[str, Any] | None = None, display_id: str | None = None
     ) -> None:
-        """Display a MIME bundle as a new output, or as the new content of the output with this display ID."""
+        """Display a MIME bundle as a new output, or as the new content of the output with the ID ``display_id``."""
         update: dict[str, Any] = {} if display_id is None else {"transient": {"display_id": display_id}, "update": True}
         self.shell.display_pub.publish(data=bundle, metadata=metadata or {}, **update)
 
@@ -77,7 +77,7 @@ class DisplayMixin:
         self.shell.display_pub.publish(data=data, metadata=metadata)
 
     def show_snapshots(self, files: Sequence[str]) -> None:
-        """Display one or more snapshot files side by side."""
+        """Display a snapshot file, or several side by side."""
         from ipygpumem.snapshot import Snapshot
         from ipygpumem.viewer import View
         from ipygpumem.viewer.display_target import shell_target
@@ -85,7 +85,7 @@ class DisplayMixin:
         View([Snapshot.load(file) for file in files]).publish(shell_target(self.shell))
 
     def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileSummary) -> None:
-        """Display a plot of memory by category. Front ends that do not show images display a table instead."""
+        """Display a plot of memory usage by category. Front ends that do not show images display a table instead."""
         from ipygpumem.features.profile.timeline_plot import profile_plot
 
         name, text = Path(profile.timeline or "").name, text_tables(category_tables(profile.peaks))

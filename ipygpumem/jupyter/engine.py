@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
 
-class _Engine:
-    """State of this engine. ``shell`` is None while the engine is not monitored."""
+class _EngineState:
+    """State of the engine in this process. ``shell`` is None while the engine is not monitored."""
 
     def __init__(self) -> None:
         self.shell: Any = None
@@ -40,7 +40,7 @@ class _Engine:
             try:
                 result = replace(result, peaks=summarize_peaks(path))
             except SnapshotError as error:
-                result = replace(result, note=f"the lines of code are unknown: {first_line(error)}")
+                result = replace(result, note=f"the lines of code at the peak are unknown: {first_line(error)}")
         self._reports += 1
         self.send(f"{KEY}{self._reports}", result)
 
@@ -57,7 +57,7 @@ def join(number: int) -> None:
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry
     load(shell)
-    engine = current().state(_Engine)
+    engine = current().state(_EngineState)
     if engine.shell is None:
         engine.shell, engine.loaded_by_join = shell, not loaded_before
     current().state(FallbackRank).rank = number
@@ -67,7 +67,7 @@ def join(number: int) -> None:
 
 def leave() -> None:
     """Stop sending reports to the client, and unload the extension if `join` has loaded it."""
-    engine = current().state(_Engine)
+    engine = current().state(_EngineState)
     shell, engine.shell = engine.shell, None
     if shell is None:
         return

@@ -32,7 +32,7 @@ _OBSERVED = ["preload", "devices", "oom_snapshot", "log"]
 
 
 class _Extension:
-    """The extension in one shell, with functions that undo its changes to the shell."""
+    """The extension in one shell. `remove` undoes its changes to the shell."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -153,10 +153,10 @@ class _Extension:
 
 
 class _LoadedExtensions(weakref.WeakKeyDictionary[Any, _Extension]):
-    """Loaded extensions by shell."""
+    """The loaded extension of each shell."""
 
     def close(self) -> None:
-        """Unload all extensions, unless this is a forked process whose parent has loaded them."""
+        """Unload the extension from all shells, unless this is a forked process, whose parent has loaded it."""
         for shell in () if current().forked else tuple(self):
             self.pop(shell).remove()
 
@@ -181,7 +181,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Unload the extension from a shell and restore the changed objects of the shell."""
+    """Unload the extension from a shell and undo its changes to the shell."""
     extension = current().state(_LoadedExtensions).pop(shell, None)
     if extension is not None:
         extension.remove()

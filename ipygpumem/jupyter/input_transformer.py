@@ -1,10 +1,10 @@
-"""Input transformer that replaces the line ``%%gpumem`` with a call and leaves the body of the cell unchanged.
+"""Input transformer that replaces the first line ``%%gpumem`` of a cell with a call to a line magic.
 
-An ordinary cell magic would have to run the body itself. Then IPython would regard a failing cell as successful,
+An ordinary cell magic would have to run the body itself. Then IPython would regard a failed cell as successful,
 ``await`` would not work, and the value of the last expression and the line numbers in tracebacks would be lost.
 
 IPython removes prompts and indentation only if the first line of a cell has them. Because that line is ``%%gpumem``,
-this module applies the same transformations to the body.
+this module removes them from the body.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HELP = {"-h", "--help"}
 
 
 def rewrite(lines: list[str]) -> list[str]:
-    """Return the lines of a cell, with the line ``%%gpumem`` replaced by a call if it is the first line."""
+    """Return the lines of a cell. A first line with ``%%gpumem`` is replaced by a call to a line magic."""
     match = _FIRST_LINE.fullmatch(lines[0].rstrip()) if lines else None
     if match is None:
         return lines
@@ -38,7 +38,7 @@ rewrite.has_side_effects = True  # type: ignore[attr-defined]
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Transform the body of a cell as IPython transforms an entire cell, whose first line can be a cell magic."""
+    """Transform the body of a ``%%gpumem`` cell, which may start with a cell magic, as IPython transforms a cell."""
     first = next((index for index, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return lines

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DELAY = 2.0
 INTERVAL = 0.5
 _CHART_POINTS = 110
-"""Maximum number of points in the chart, each two pixels wide."""
+"""Maximum number of points in the chart. Each point is two pixels wide."""
 
 
 class IncompleteLineTracker:
@@ -149,7 +149,7 @@ class LiveDisplay:
         return True
 
     def end(self) -> None:
-        """Stop updates and tracking."""
+        """Stop updating the display and tracking the output of the cell."""
         with self._lock:
             self._ended = True
         if self._on_clear in self._clearing.listeners:
@@ -162,7 +162,7 @@ class LiveDisplay:
         None means that the display does not exist or no longer exists.
 
         Args:
-            waits: Whether a call of ``clear_output(wait=True)`` is pending, so that previous output is still visible.
+            waits: Whether a call to ``clear_output(wait=True)`` is pending, so that previous output is still visible.
         """
         with self._lock:
             self._ended = True
@@ -180,14 +180,14 @@ class LiveDisplay:
         self._send("update_display_data", {"text/plain": "", "text/html": ""}, display_id)
 
     def retract(self) -> None:
-        """Clear the content of the display, if there is one."""
+        """Stop updates and clear the content of the display, if there is one."""
         display_id = self.take()
         if display_id is not None:
             self.empty(display_id)
 
 
 class LiveDisplayUpdater:
-    """Creates the live displays of one shell and updates them in a separate thread.
+    """The live displays of one shell, which a separate thread creates and updates.
 
     Attributes:
         available: Whether the shell belongs to a kernel that can send messages from other threads.

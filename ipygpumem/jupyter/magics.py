@@ -64,7 +64,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
         self._report_when_on = "changed"
 
     def expand(self, text: str) -> str:
-        """Replace each ``{name}`` in a path with the value of the variable."""
+        """Replace each ``{name}`` in a path with the value of the variable ``name``."""
         return expanded_path(self.shell, text)
 
     def output_path(self, text: str) -> Path:
@@ -72,7 +72,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
         return check_path(self.expand(text))
 
     def evaluate(self, name: str) -> Any:
-        """Return the object with a name, such as ``net.encoder``, in the notebook's namespace."""
+        """Return the object that a name such as ``net.encoder`` refers to in the notebook's namespace."""
         return resolve_name(name, self.shell.user_ns.__getitem__)
 
     def set_reports(self, *, on: bool) -> None:
@@ -86,7 +86,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
     @no_var_expand
     @line_magic("_gpumem_begin")
     def begin(self, line: str) -> None:
-        """Start the measurement of a ``%%gpumem`` cell. Its first line has been replaced by a call of this magic."""
+        """Start the measurement of a ``%%gpumem`` cell, whose first line has been replaced by a call to this magic."""
         if self.session.forked:
             return
         arguments = _parse("%%gpumem", CELL, line)
@@ -120,9 +120,9 @@ class GPUMem(Magics, Settings, DisplayMixin):
                 raise UsageError(f"%gpumem: unknown command {similar[0]!r}. Did you mean %gpumem {similar[1]}?")
             return self._statement(arguments, statement, local_ns)
         if arguments.snapshot is not None or arguments.history or arguments.trace or arguments.timeline:
-            raise UsageError("%gpumem: add a statement to record; to record a cell, use %%gpumem")
+            raise UsageError("%gpumem: a statement must follow these options; to measure a cell, use %%gpumem")
         if arguments.outside:
-            raise UsageError("%gpumem --outside: add a statement to measure; to measure a cell, use %%gpumem --outside")
+            raise UsageError("%gpumem --outside: a statement must follow; to measure a cell, use %%gpumem --outside")
         return self._breakdown(arguments)
 
     def _command(self, command: Command, rest: str) -> Any:
@@ -178,7 +178,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
         return None if statement.rstrip().endswith(";") else value
 
     def _cell(self, line: str, cell: str) -> Any:
-        """Run ``%%gpumem`` when it is called as a function, as in scripts exported from notebooks."""
+        """Run ``%%gpumem`` as an ordinary cell magic, for ``--engines`` and in scripts exported from notebooks."""
         arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
             self.print(help_text())

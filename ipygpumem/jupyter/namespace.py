@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def expanded_path(shell: Any, text: str) -> str:
-    """Replace each ``{name}`` in a path with the value of a variable of the notebook.
+    """Replace each ``{name}`` in a path with the value of the notebook's variable ``name``.
 
     ``{host}`` expands to the host name and ``{time}`` to the current time. If there is no variable ``rank``, then
     ``{rank}`` expands to the rank of this process or engine.
@@ -46,9 +46,9 @@ def expanded_path(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile a statement to a tuple of code objects: one for all but its last expression, and one for this expression.
+    """Compile a statement to a tuple of two code objects. The second is its last expression, the first everything else.
 
-    The second item is None if the statement does not end with an expression. Invalid statements raise ``UsageError``.
+    The second is None if the statement does not end with an expression. Invalid statements raise ``UsageError``.
     """
     text = shell.transform_cell(statement)
     # IPython 9.16 increments its counter before it runs a cell, so use the count in the result of the running cell
@@ -77,7 +77,7 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 
 
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Return the source regions of the named functions and methods, except those defined in the code ``text``.
+    """Return the source regions of the functions and methods with these names, except those that ``text`` defines.
 
     Raises:
         OptionError: A name does not refer to a function, or the source code of the function is not available.

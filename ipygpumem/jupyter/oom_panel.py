@@ -40,7 +40,7 @@ class OomPanel:
         self.observer.listen(self.history.save)
 
     def show(self, result: Any) -> None:
-        """Show the panel below the cell with this result, in which allocations failed."""
+        """Show the panel below the cell with this result, or only the cell's report if no failure was recorded."""
         count = self.observer.count
         failures = self.observer.take()
         # a cell that failed did not catch the error, even if it raised a different one

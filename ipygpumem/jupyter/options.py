@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import argparse
 
 _ARGUMENT = re.compile(r"""\s*((?:"[^"]*"?|'[^']*'?|[^\s"'])+)""")
-"""An argument, including its quotation marks."""
+"""Pattern of an argument, including its quotation marks."""
 _QUIET = Option(("-q", "--quiet"), None, "show nothing; the report is in ipygpumem.last")
 _VAR = Option(("-v", "--var"), "NAME", "store the report in this variable")
-_TABLE = Option(("--table",), None, "also show the full breakdown")
+_TABLE = Option(("--table",), None, "also show the full memory breakdown")
 _SNAPSHOT = Option(
     ("--snapshot",),
     "PATH",
@@ -27,19 +27,20 @@ _SNAPSHOT = Option(
 _VIEW = Option(
     ("--view",),
     None,
-    "show the snapshot below the report: in the viewer, or as an image if there is no front end; requires --snapshot",
+    "show the snapshot below the report: in the viewer, or as an image if no front end is connected; requires "
+    "--snapshot",
 )
 _LINES = (
     Option(
         ("--lines",),
         None,
-        "report the memory usage of each line of the cell and of the notebook functions that it calls",
+        "report memory usage line by line, for the cell and for the functions of the notebook that it calls",
     ),
     Option(
         ("-f", "--function"),
         "NAME",
-        "report the lines of this function or method (such as train, Net.forward or model) instead of all functions of "
-        "the notebook; can be repeated",
+        "report memory usage line by line for this function or method (such as train, Net.forward or model) instead of "
+        "all functions of the notebook; can be repeated",
         many=True,
     ),
 )
@@ -57,7 +58,7 @@ _OUTSIDE = Option(
 )
 _LIMITS = (
     Option(("--limit",), "SIZE", "fail if the peak on any GPU exceeds SIZE, such as 2GiB or 500MiB"),
-    Option(("--limit-held",), "SIZE", "fail if the memory still held at the end exceeds SIZE, such as 0"),
+    Option(("--limit-held",), "SIZE", "fail if the held memory (change in allocated memory) exceeds SIZE, such as 0"),
     Option(("--limit-outside",), "SIZE", "fail if memory outside PyTorch grows by more than SIZE"),
     Option(("--limit-host",), "SIZE", "fail if the peak resident memory of this process exceeds SIZE"),
 )
@@ -81,8 +82,8 @@ _ENGINES = (
     Option(
         ("--engines",),
         None,
-        "run the cell on the engines that %gpumem engines monitors, as %%px does; with --snapshot run_{rank}.pickle, "
-        "the report compares a typical engine with the engine that differs most, line by line",
+        'run the cell, as %%px does, on the engines monitored by "%gpumem engines"; with --snapshot '
+        "run_{rank}.pickle, the report compares a typical engine with the engine that differs most, line by line",
     ),
     Option(
         ("--collect",),
@@ -92,11 +93,12 @@ _ENGINES = (
 )
 _MEASURED = (_TABLE, _SNAPSHOT, _VIEW, *RECORDING, *_LINES, _MODULES, _OUTSIDE, *_PROFILE, *_LIMITS)
 CELL = (*_MEASURED, *_ENGINES, DEVICE, _QUIET, _VAR, HELP)
-STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, Option(("-o",), None, "return the report"), HELP)
+_RETURN = Option(("-o",), None, "return the report instead of the value of the statement")
+STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, _RETURN, HELP)
 
 
 def parse_options(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
-    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``. Options without effect raise `OptionError`."""
+    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``. Raise `OptionError` if an option has no effect."""
     arguments = parse_line(program, options, line)
     recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules
     if (arguments.stacks or arguments.max_entries or arguments.history) and not recorded:
@@ -113,7 +115,7 @@ def parse_options(program: str, options: tuple[Option, ...], line: str) -> argpa
 def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
     """Split a line into its leading options and the statement after them.
 
-    A semicolon at the end of the line belongs to the statement and is ignored if there is no statement.
+    A semicolon at the end of the line belongs to the statement. Without a statement, the semicolon is ignored.
     """
     text = line.rstrip("; ")
     with_value = {flag for option in options for flag in option.flags if option.metavar is not None}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _ConvertingTrait(TraitType[Any, Any]):
-    """Trait that validates and converts its values with a function. None is not converted if it is allowed."""
+    """Trait that validates and converts its values with a function. If None is allowed, it is not converted."""
 
     def __init__(self, convert: Callable[[Any], Any], info: str, default: Any = None, **options: Any) -> None:
         options.setdefault("allow_none", True)
@@ -71,7 +71,7 @@ def _log_path(value: Any) -> str:
         raise OptionError(f"{os.fsdecode(value)!r}: {error}") from error
 
 
-_SIZE = "a size, such as '4 MiB' or a number of bytes"
+_SIZE = "a size such as '4 MiB', or a number of bytes"
 
 
 class Settings(Configurable):
@@ -80,27 +80,27 @@ class Settings(Configurable):
     preload = Enum(
         ["kernels", "context", "off"],
         "kernels",
-        help="The components that %load_ext preloads on the current device, so that they are not attributed to a cell. "
-        "kernels: the CUDA context and the first kernels. context: only the context. off: nothing.",
+        help="What %load_ext preloads on the current device, so that its memory is not attributed to a cell. kernels: "
+        "the CUDA context and the first kernels. context: only the CUDA context. off: nothing.",
     ).tag(config=True)
     report = Enum(
         ["changed", "always", "off"],
         "changed",
-        help="changed: report after cells that change memory usage. always: report after every cell. off: report only "
-        "on cells with %%gpumem.",
+        help="changed: show a report below each cell that changes memory usage. always: show one below every cell. "
+        "off: show only reports requested with %gpumem or %%gpumem.",
     ).tag(config=True)
     min_change = _ConvertingTrait(
         _size,
         _SIZE,
         MIB,
         allow_none=False,
-        help="The smallest change to report, in bytes or as text ('4 MiB').",
+        help="The smallest change in memory usage that is reported, such as '4 MiB' or a number of bytes.",
     ).tag(config=True)
     style = Enum(
         ["auto", "line", "table"],
         "auto",
-        help="The form of reports. auto: a line after each cell, and the requested tables below %%gpumem. line: always "
-        "a line. table: always a table.",
+        help="The form of reports. auto: one line below a cell, but tables below a cell with %%gpumem. line: one line "
+        "below every cell, and the tables requested by %%gpumem options. table: the full breakdown below every cell.",
     ).tag(config=True)
     devices = _ConvertingTrait(
         _devices,
@@ -110,8 +110,9 @@ class Settings(Configurable):
     outside = Enum(
         ["off", "library"],
         "off",
-        help="library: report memory outside PyTorch by library after every cell, as %%gpumem --outside does for one. "
-        "Requires ipygpumem[outside]. CUPTI then records allocations continuously, except while torch.profiler runs.",
+        help="library: report memory outside PyTorch by library after every cell, as %%gpumem --outside does for one "
+        "cell. Requires ipygpumem[outside]. CUPTI then records allocations continuously, except while torch.profiler "
+        "runs. off: report it only for %%gpumem --outside.",
     ).tag(config=True)
     live = Enum(
         ["auto", "off"],
@@ -129,14 +130,14 @@ class Settings(Configurable):
     host_peak = Enum(
         ["bound", "reset"],
         "bound",
-        help="bound: the host's peak is exact if the operating system's peak counter increased, otherwise an upper "
-        "bound. reset: reset that counter for each cell (Linux), which lowers the value from resource.getrusage.",
+        help="bound: the peak of host memory is exact only if the operating system's peak counter increased, otherwise "
+        "an upper bound. reset: reset that counter for each cell (Linux only), which also lowers ru_maxrss.",
     ).tag(config=True)
     limit = _ConvertingTrait(
         _size,
         _SIZE,
-        help="The maximum peak allowed on any GPU, in bytes or as text ('2 GiB'). Cells that exceed it fail with "
-        "GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets the limit for a single cell.",
+        help="The highest peak allowed on any GPU, such as '2 GiB' or a number of bytes. Cells that exceed it fail "
+        "with GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets the limit for a single cell.",
     ).tag(config=True)
     log = _ConvertingTrait(
         _log_path,
@@ -150,14 +151,14 @@ class Settings(Configurable):
     oom_snapshot = _ConvertingTrait(
         _snapshot_path,
         "a file name, such as 'oom_{n}.pickle', or None",
-        help="Continuously record a limited number of events of PyTorch's allocation history, and write them to this "
-        "file when an allocation fails. {n} in the name expands to a counter, {host} to the host name and {time} to "
-        "the current time, as in 'oom_{n}.pickle'. None: record nothing.",
+        help="A file to which the most recent events of PyTorch's allocation history are written when an allocation "
+        "fails. A limited number of events is recorded continuously. In the name, {n} expands to a counter, {host} to "
+        "the host name and {time} to the current time, as in 'oom_{n}.pickle'. None: record nothing.",
     ).tag(config=True)
 
 
 def without_invalid_values(config: Config, section: str) -> tuple[Config, list[str]]:
-    """Return a tuple of the configuration without the invalid values of a section and a list of error messages."""
+    """Remove invalid values from a section, and return a tuple of the configuration and a list of error messages."""
     faults: list[str] = []
     values = config.get(section)
     if not values:  # Config.__getitem__ would create a missing section

@@ -235,7 +235,7 @@ def test_internal_error_is_reported_once(gpu_notebook, monkeypatch, place):
         result = gpu_notebook.run(f"{allocate(10)}\n6 * 7")
         assert result.value == 42
         assert (
-            result.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); this message is printed once\n"
+            result.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); this message is not repeated\n"
         )
         assert result.texts == []
         result = gpu_notebook.run("1/0")

@@ -406,7 +406,7 @@ def test_invalid_options_of_statement(gpu_notebook, words):
 
 def test_snapshot_without_a_statement_is_an_error(gpu_notebook, tmp_path):
     line = usage(gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle"))
-    assert line == "%gpumem: add a statement to record; to record a cell, use %%gpumem"
+    assert line == "%gpumem: a statement must follow these options; to measure a cell, use %%gpumem"
 
 
 def test_snapshot(gpu_notebook, tmp_path):

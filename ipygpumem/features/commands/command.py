@@ -24,21 +24,21 @@ Interface = Literal["magic", "shell"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option or, if the flag has no leading dash, a positional argument.
+    """An option of a command or, if its flag has no leading dash, a positional argument.
 
     Attributes:
         flags: Flags such as ``("-n", "--top")``, or the name of a positional argument, such as ``("file",)``.
         metavar: Name of the value in the help; None for a switch without a value.
         help: Description of the option in the help.
         choices: Allowed values; empty if there is no restriction.
-        default: Value if the option is not specified.
+        default: Value of the option if it is not specified.
         many: Whether the option can be repeated or the argument accepts several values.
         path: Whether the value is a path, which can then be completed.
         type: Function that converts the value from text and raises `OptionError` if the text is invalid. For an option
             that can be repeated, it returns a list, and the value of the option is the concatenation of these lists.
         values: Number of values after the flag.
-        only: Interface that supports the option; None if both do.
-        usage: Text of the option in the usage line; empty if it is the ``metavar``.
+        only: The only interface that supports the option; None if both do.
+        usage: Text for a positional argument in the usage line; if it is empty, the ``metavar`` is shown.
     """
 
     flags: tuple[str, ...]
@@ -64,9 +64,9 @@ class Command:
     """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
-        magic: Function that runs the command in a notebook and returns the value of the line; None if there is none.
-        shell: Function that runs the command in a shell and returns the exit status; None if there is none.
-        subcommands: Commands of which one must follow the name, as in ``%gpumem record start``.
+        magic: Function that runs the command in a notebook and returns the value of the magic; None if unsupported.
+        shell: Function that runs the command in a shell and returns the exit status; None if unsupported.
+        subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
     """
 
     name: str
@@ -85,7 +85,7 @@ HELP = Option(("-h", "--help"), None, "show this help", only="magic")
 DEVICE = Option(
     ("-d", "--device"),
     "DEVICE",
-    "only this device (cuda:0, 0); can be repeated",
+    "include only this device, such as cuda:0 or 0; can be repeated",
     many=True,
     type=lambda text: text.split(","),
 )
@@ -113,7 +113,7 @@ def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, sho
 
 
 def result_command(name: str, description: str, noun: str, read: Callable[[list[str] | None], Any]) -> Command:
-    """Return a magic that shows the result of ``read(devices)``. The help refers to the result as ``noun``.
+    """Return a command that shows the result of ``read(devices)``. The help refers to the result as ``noun``.
 
     The result must have the methods ``__str__`` and ``_repr_html_``.
     """
@@ -126,7 +126,7 @@ def result_command(name: str, description: str, noun: str, read: Callable[[list[
 
 
 ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
-"""An assignment operator."""
+"""Pattern of an assignment operator."""
 
 
 def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str] | None:
@@ -142,13 +142,13 @@ def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str]
     return None
 
 
-class _LineParser(argparse.ArgumentParser):
+class _MagicLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise OptionError(message)
 
 
 class _SingleValueAction(argparse.Action):
-    """Action that stores a value and rejects a second one, which would otherwise silently replace the first."""
+    """Argument parser action that stores a value and rejects a second one, which would silently replace the first."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
@@ -162,7 +162,7 @@ class _SingleValueAction(argparse.Action):
 
 def parse_line(program: str, options: Iterable[Option], line: str) -> argparse.Namespace:
     """Parse the arguments of a magic. Raise `OptionError` if they are invalid."""
-    parser = _LineParser(prog=program, add_help=False, allow_abbrev=False)
+    parser = _MagicLineParser(prog=program, add_help=False, allow_abbrev=False)
     for option in options:
         parser.add_argument(*option.flags, **_argparse_options(option, "*"))
     arguments = parser.parse_args(split_line(line))
@@ -180,16 +180,14 @@ def _check_variable(name: str) -> None:
 
 
 def add_shell_command(subparsers: Any, command: Command) -> None:
-    """Add a command to the subparsers of the shell command."""
+    """Add a command as a subcommand of the shell command ``ipygpumem``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}."
     )
     parser.set_defaults(run=command.shell)
     for option in command.options_of("shell"):
         parser.add_argument(*option.flags, **_argparse_options(option, "+"))
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of text, with one object for each file on its own line"
-    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text, one object per line")
 
 
 def _argparse_options(option: Option, many: str) -> dict[str, Any]:

@@ -20,18 +20,18 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines to the standard output."""
+    """Print lines to stdout."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def print_error(error: Exception) -> None:
-    """Print an error to the standard error as one line."""
+    """Print an error to stderr as one line."""
     if sys.stderr is not None:
         sys.stderr.write(f"ipygpumem: {error}\n")
 
 
 def print_skipped(faults: Iterable[str]) -> None:
-    """Print each fault of a file, whose invalid parts have been skipped, to the standard error."""
+    """Print to stderr which invalid parts of a file were skipped."""
     for fault in faults:
         print_error(ReportError(f"skipped: {fault}"))
 
@@ -43,7 +43,7 @@ def print_json(value: Any) -> None:
 
 @contextlib.contextmanager
 def progress(operation: str) -> Iterator[None]:
-    """Show the name and elapsed time of an operation on a temporary line if it takes longer than a second."""
+    """Show the name and elapsed time of an operation in the terminal until it ends, starting after one second."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return

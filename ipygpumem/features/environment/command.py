@@ -31,5 +31,5 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 ENV = Command(
-    "env", "software versions, devices, and the accuracy of each value on this machine", (HELP,), _magic, _shell
+    "env", "show software versions, devices, and the accuracy of each value on this machine", (HELP,), _magic, _shell
 )

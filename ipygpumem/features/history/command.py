@@ -136,7 +136,7 @@ def _options(file_help: str) -> tuple[Option, ...]:
         _by("this column"),
         DEVICE,
         Option(("-n", "--top"), "N", f"number of rows per page (default: {PAGE})", type=positive),
-        Option(("--page",), "N", "page number (default: 1, which has the newest or largest rows)", type=positive),
+        Option(("--page",), "N", "page number (default: 1, the page with the newest or largest rows)", type=positive),
         Option(("--plot",), None, "plot the memory usage and the peak of each cell", only="magic"),
         Option(("--plot",), "OUT.png", "plot the memory usage and the peak of each cell of one file", only="shell"),
         HELP,

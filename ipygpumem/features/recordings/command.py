@@ -30,7 +30,7 @@ RECORDING = (
     Option(
         ("--stacks",),
         "{python,all,none}",
-        "stacks to record: python (default), all (also C++, slow to save), none",
+        "stacks to record: python (default), all (also C++; slow to save), none",
         choices=("python", "all", "none"),
     ),
     Option(("--max-entries",), "N", "maximum number of events per device (default: 1,000,000)", type=positive),
@@ -84,7 +84,7 @@ def _view(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 
 RECORD = Command(
     "record",
-    "record allocation history across cells: start [OPTIONS], save PATH, stop",
+    "record the allocation history across cells: start [OPTIONS], save PATH, stop",
     subcommands=(
         Command("start", "start recording", (*RECORDING, HELP), _start),
         Command("save", "save the recording", (Option(("path",), "PATH", "snapshot file", path=True), HELP), _save),

@@ -42,8 +42,8 @@ ENGINES = Command(
         Option(
             ("client",),
             "CLIENT",
-            "an ipyparallel.Client or a direct view, whose %%px cells then display one merged report; off stops the "
-            "monitoring; without an argument, the monitored engines and the running cells are listed",
+            "the ipyparallel.Client or direct view to monitor (each of its %%px cells then displays one merged "
+            "report), or off to stop monitoring; without it: list the monitored engines and the running cells",
             many=True,
             usage="[CLIENT]",
         ),
