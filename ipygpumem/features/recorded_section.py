@@ -1,4 +1,4 @@
-"""Base class of collectors of report sections that are computed from a recording (by line and by module)."""
+"""Base class of the collectors that compute a section of the report (by line or by module) from a recording."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class DeviceRecording:
 
 
 class RecordedSectionCollector(Collector):
-    """Base class of collectors of report sections that have a part for each recorded device."""
+    """Base class of collectors whose section of the report has a part for each recorded device."""
 
     reads_recording = True
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
-        """Return the report with the parts of all devices that were in use, or one part if no device was in use."""
+        """Return the report with a part for each device that was used, or for the first device if none was used."""
         snapshot, recorder = outcome.snapshot, outcome.recorder
         if snapshot is None or recorder is None:
             return with_notes(report, f"no {self.section}: {outcome.problem}") if outcome.problem else report
@@ -66,7 +66,7 @@ def device_timeline(snapshot: Snapshot, report: DeviceReport) -> Timeline | None
 def allocator_bytes(
     report: DeviceReport, timeline: Timeline
 ) -> tuple[tuple[int, int | None, int | None, int | None], tuple[int, int, int, int]]:
-    """Return tuples ``(requested, rounding, pending, allocated)`` in bytes at the peak and at the end.
+    """Return two tuples ``(requested, rounding, pending, allocated)`` in bytes, for the peak and for the end.
 
     The allocator's counter ``allocated`` is the total of the other values. ``pending`` is the size of freed blocks that
     are waiting for a stream, as a negative number. If only an upper bound of the peak is known, all values at the peak
@@ -82,9 +82,9 @@ def allocator_bytes(
 
 
 def outermost_files(snapshot: Snapshot) -> NDArray[Any]:
-    """Return the outermost file of each stack, which identifies the thread, or None for an empty stack.
+    """Return for each stack the file of its outermost frame, which identifies the thread, or None for an empty stack.
 
-    The last element is None and represents events without a stack, whose index is -1.
+    The last element is None. It represents events without a stack, whose stack index is -1.
     """
     stacks = snapshot.stacks
     roots: list[str | None] = []

@@ -67,7 +67,7 @@ _PROFILE = (
         ("--trace",),
         "PATH",
         "profile the code with torch.profiler (memory, shapes, stacks) and write the trace to PATH (.json.gz, .json), "
-        "even if the code fails; open it in https://ui.perfetto.dev or chrome://tracing",
+        "even if the code fails; open it at https://ui.perfetto.dev or chrome://tracing",
         path=True,
     ),
     Option(

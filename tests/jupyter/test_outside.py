@@ -149,10 +149,10 @@ def test_env_shows_the_last_error_of_cupti(notebook, cupti):
     assert result.success
     env = notebook.run("%gpumem env").stdout
     assert "exact: CUPTI's records" not in env
-    assert "the last attempt failed: " in env
+    assert "the last attempt to start recording failed: " in env
     cupti.refuses.clear()
     notebook.run("%%gpumem --outside\n1")
-    assert "the last attempt failed: " not in notebook.run("%gpumem env").stdout
+    assert "the last attempt to start recording failed: " not in notebook.run("%gpumem env").stdout
 
 
 def test_option_requires_a_statement(notebook):

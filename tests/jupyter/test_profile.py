@@ -10,8 +10,8 @@ import pytest
 from IPython.core.error import UsageError
 
 CUPTI = (
-    "a profile cannot be combined with memory outside PyTorch by library because both use CUPTI, which "
-    "supports only one user at a time: measure them one after the other"
+    "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "
+    "which supports only one user at a time: run them one after the other"
 )
 BODY = "y = torch.ones(1000, 200).mul(2)\n"
 NO_TIMELINE = "the timeline was not written: nothing was allocated or freed"
@@ -34,7 +34,7 @@ def test_both_files_and_plot_below_report(notebook, tmp_path):
     assert f"trace: {tmp_path}/t.json.gz (" in report["text/plain"]
     assert "profiling took" in report["text/plain"]
     assert set(plot) == {"text/plain", "image/png"}
-    assert plot["text/plain"].startswith("cpu at its peak, by category (")
+    assert plot["text/plain"].startswith("cpu at its peak (")
     assert "all categories" in plot["text/plain"]
     assert "traceEvents" in json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))
     assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
@@ -170,7 +170,7 @@ def test_timeline_without_allocations_is_not_written(notebook):
         "import torch\nwith torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):\n"
         "    kept = torch.ones(9 << 20)"
     )
-    assert f"{NO_TIMELINE} before the code started its profiler" in str(notebook.run(line + own))
+    assert f"{NO_TIMELINE} before the code started its own profiler" in str(notebook.run(line + own))
 
 
 def test_without_matplotlib(notebook, monkeypatch):

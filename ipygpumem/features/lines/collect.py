@@ -1,7 +1,8 @@
 """Compute the memory usage of each line of source code from a recording.
 
 An allocation or a free is attributed to every line of its Python stack, so the values of a line include the functions
-that it calls. PyTorch's backward threads have no Python stack, so their events are attributed to the line that waited.
+that it calls. PyTorch's backward threads have no Python stack, so their events are attributed to the line that waited
+for the backward pass.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class LinesCollector(RecordedSectionCollector):
         self.observer = self._backward = BackwardPassObserver()
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
-        """Return the listings of one device; raise `RecordingError` if backward passes and events do not match."""
+        """Return the listings of one device; raise `RecordingError` if backward passes do not match events."""
         code, timeline = recording.code, recording.timeline
         source = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
@@ -69,7 +70,7 @@ class LinesCollector(RecordedSectionCollector):
 
 
 def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> dict[str, Line]:
-    """Map IPython's file names for code in a ``%%time`` cell to the cell's file and the line of the magic."""
+    """Map IPython's file names for code in a ``%%time`` cell to the cell's file and the line number of the magic."""
     if not regions or regions[0].name:
         return {}
     cell = regions[0].file
@@ -82,7 +83,7 @@ def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> d
 
 
 def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], source: SourceCode) -> list[SourceRegion]:
-    """Return the unlisted functions that contain the lines, and the cells that contain lines outside functions."""
+    """Return the functions that contain the lines, or the whole cell if a line is outside functions, unless listed."""
     whole_cells = {region.file for region in listed if not region.name}
     lines_by_file: dict[str, list[int]] = {}
     for file, number in lines:
@@ -100,9 +101,9 @@ def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], sou
 
 
 class _LineEvents:
-    """The events of a device, grouped by line set: the lines of listed files in the stack of an event.
+    """The events of a device, grouped by the set of lines of the given files that their stacks contain.
 
-    There are far fewer line sets than events. Therefore, values are summed by set first and then by line.
+    There are far fewer line sets than events. Therefore, values are summed by line set first and then by line.
     """
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, files: set[str], offsets: Mapping[str, Line]) -> None:
@@ -156,13 +157,13 @@ class _LineEvents:
                 self._event_set[during[before == number]] = extended
 
     def lines(self) -> list[Line]:
-        """Return the lines of the listed files that occur in the stack of any event."""
+        """Return the lines that occur in the line set of any event."""
         sets, lines = list(self._sets), list(self._line_numbers)
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the usage of each line, together with the usage of stacks without a listed line, if there are any."""
+        """Return the usage of each line, and that of all stacks without a listed line (None if there are none)."""
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
         usage = self._timeline.requested.bytes

@@ -49,7 +49,7 @@ class DeviceLines(PlainData):
 
     Attributes:
         before: Requested memory at the start.
-        elsewhere: Memory usage of other code, such as other threads and functions; None if there was none.
+        elsewhere: Memory usage of code that is not listed and of other threads; None if they used no memory.
         end_requested: Requested memory at the end, including freed blocks that are waiting for a stream.
         end_rounding: Memory added by rounding sizes up.
         end_pending: Size of freed blocks that are waiting for a stream, as a negative number.
@@ -105,8 +105,8 @@ class PeakLines:
     """The lines of code that allocated the memory in use at the peak of a device.
 
     Attributes:
-        lines: The lines that allocated the most memory, largest first.
-        rest: Total of all other lines.
+        lines: The lines with the largest amounts, in descending order.
+        rest: Total amount of all other lines.
         rounding: Memory added by rounding sizes up, in bytes.
         pending: Size of freed blocks that were waiting for a stream in bytes, as a negative number.
         allocated: The allocator's counter of allocated memory in bytes, which is the total of the values above.

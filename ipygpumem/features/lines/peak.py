@@ -30,7 +30,7 @@ def allocation_sites(live: LiveSet) -> tuple[AllocationSite, ...]:
 
 
 def lines_at_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite, ...]:
-    """Return the lines that allocated the memory in use at the peak of a device, largest first."""
+    """Return the lines that allocated the memory in use at the peak of a device, largest amount first."""
     return allocation_sites(snapshot.peak(device).live)
 
 
@@ -50,13 +50,13 @@ def largest_lines(lines: Sequence[AllocationSite], limit: int) -> tuple[tuple[Al
 
 
 class PeakLinesCollector(Collector):
-    """Collector that adds the lines of code at the peak of each device to the report of a saved recording."""
+    """Collector that adds the `PeakLines` of each device to the report of a saved recording."""
 
     section = "lines at the peak"
     reads_recording = True
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
-        """Return the report with the lines added to its recording."""
+        """Return the report with the lines of each device added to ``report.recording``."""
         if outcome.snapshot is None or report.recording is None:
             return report
         peaks = [peak_lines(outcome.snapshot, device) for device in report.devices.values()]

@@ -1,4 +1,4 @@
-"""Find regions of source code (cells, functions and with statements), and look up objects by name."""
+"""Find regions of source code (cells, functions and ``with`` statements), and look up objects by name."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ class SourceCode:
 
 
 def code_object(value: Any) -> types.CodeType | None:
-    """Return the code of a function, method, partial object, decorated function or module, or None for other objects.
+    """Return the code object of a function, method, partial object, decorated function or `torch.nn.Module`, or None.
 
-    The code of a module is that of its ``forward``. Attributes are looked up without running code of the object.
+    The code object of a `torch.nn.Module` is that of its ``forward``. The object's own code is not executed.
     """
     for _ in range(_MAX_WRAPPERS):
         if issubclass(type(value), types.FunctionType) and "__wrapped__" not in vars(value):
@@ -144,7 +144,7 @@ def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[Sour
 
 
 def with_statement_region(file: str, line: int, source: SourceCode, name: str) -> SourceRegion:
-    """Return the innermost with statement whose header includes a line, or the line if there is no such statement."""
+    """Return the region of the innermost ``with`` statement whose header includes a line, or else of that line."""
     region = SourceRegion(file, line, line, name)
     for node in ast.walk(source.tree(file)):  # outer statements first
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno:
@@ -155,8 +155,8 @@ def with_statement_region(file: str, line: int, source: SourceCode, name: str) -
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
     """Return the object that a name such as ``net.forward`` or ``model.blocks[0]`` refers to.
 
-    No code of the objects runs. ``look_up`` returns the object for the first part of the name. Raises `OptionError` if
-    the name is not defined.
+    The objects' own code is not executed. ``look_up`` returns the object for the first part of the name. Raises
+    `OptionError` if the name is not defined.
     """
     try:
         first = _FIRST_NAME.match(name)

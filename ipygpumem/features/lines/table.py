@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine
 
-_HEADER = ("held after", "peak", "allocated", "freed", "kept")
+_HEADER = ("after", "peak", "allocated", "freed", "kept")
 _EMPTY = ("",) * len(_HEADER)
 _NOTE = (
-    "held after: memory in use on the device after the line ran; peak: highest usage while it ran; "
+    "after: memory in use on the device after the line ran; peak: highest usage while it ran; "
     "allocated, freed, kept (still in use at the end): memory of the line and of the functions that it calls"
 )
 _LONG_LISTING = 40

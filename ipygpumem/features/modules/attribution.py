@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.features.modules.model import MemoryKind
-    from ipygpumem.features.modules.tracker import ModuleCall, ModuleTracker
+    from ipygpumem.features.modules.tracker import ModuleCallEvent, ModuleTracker
     from ipygpumem.measurement.snapshot_events import EventLookup
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
@@ -58,7 +58,7 @@ class AttributedAllocations:
         self._attribute_by_address(f"cuda:{timeline.device}")
 
     def _attribute_events(self, roots: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
-        """Return the kind, the module and the last event of the outermost module call for each event, as arrays."""
+        """Return arrays with each event's kind and module and the last event of the outermost call containing it."""
         count = len(self._timeline.trace)
         kind = np.full(count, _OTHER_CODE, np.int64)
         module = np.full(count, -1, np.int64)
@@ -71,7 +71,7 @@ class AttributedAllocations:
             kind[span] = _KIND_CODES["backward" if name == "backward" else "optimizer"]
             if not model_in_thread:
                 kind[span][in_thread[span]] = _KIND_CODES["other threads"]
-        stacks: dict[int, list[ModuleCall]] = {}  # by thread
+        stacks: dict[int, list[ModuleCallEvent]] = {}  # by thread
         outermost_start: dict[int, int] = {}  # by thread
         starts = self._places.events([call.at for call in calls]) + 1
         for call, first, last in zip(calls, starts.tolist(), [*starts[1:].tolist(), count], strict=False):
@@ -137,7 +137,7 @@ class AttributedAllocations:
         return int(self._timeline.allocations.size[rows].sum())
 
     def by_module(self, rows: Mask) -> list[int]:
-        """Return the total requested size in bytes of the selected allocations by module, excluding submodules."""
+        """Return the requested size in bytes of each module's selected allocations, without those of submodules."""
         sums = np.zeros(len(self._tracker.modules), np.int64)
         owned = rows & (self.module >= 0)
         np.add.at(sums, self.module[owned], self._timeline.allocations.size[owned])
@@ -158,9 +158,9 @@ class AttributedAllocations:
         return int(events[peak]), int(usage[peak])
 
 
-def _attribute_span(running: list[ModuleCall], span: slice, roots: NDArray[Any], kind: Ints, module: Ints) -> None:
+def _attribute_span(running: list[ModuleCallEvent], span: slice, roots: NDArray[Any], kind: Ints, module: Ints) -> None:
     if running and not any("backward" in call.phases for call in running):
-        # a forward runs in a single thread; while it is recomputed, PyTorch's backward threads also run
+        # a forward pass runs in a single thread; while it is recomputed, PyTorch's backward threads also run
         kind[span] = _KIND_CODES["other threads"]
     thread_roots = [call.root for call in running]
     for call in running:

@@ -42,7 +42,7 @@ class ModulesCollector(RecordedSectionCollector):
         self.observer = self._tracker = tracker
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
-        """Return the model's memory usage on one device; raise `RecordingError` if calls and events do not match."""
+        """Return the model's memory usage on one device; raise `RecordingError` if module calls do not match events."""
         tracker, timeline = self._tracker, recording.timeline
         lookup = EventLookup(timeline, recording.recorder)
         allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)
@@ -74,7 +74,7 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
             "optimizer step are attributed to the optimizer"
         )
     if not tracker.calls:
-        notes.append("no module of the model was called; calls of compiled functions and of copies are not tracked")
+        notes.append("no module of the model was called; calls of its copies and of compiled functions are not tracked")
     return tuple(notes)
 
 
@@ -116,7 +116,7 @@ def _note(module: ModuleInfo, recomputed: int) -> str:
     elif module.compiled == "inside":
         notes.append("in compiled code")
     if recomputed:
-        notes.append(f"recomputed in backward, {recomputed:,} times" if recomputed > 1 else "recomputed in backward")
+        notes.append(f"recomputed {recomputed:,} times in backward" if recomputed > 1 else "recomputed in backward")
     return "; ".join(notes)
 
 

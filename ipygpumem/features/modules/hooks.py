@@ -1,4 +1,4 @@
-"""Hooks for module calls that do not affect torch.compile."""
+"""Hooks for module calls. The hooks do not affect torch.compile."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class GlobalHooks:
 
 
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
-    """Wrap the function compiled by ``module.compile()``, which runs no hooks.
+    """Wrap the function compiled by ``module.compile()``, which runs no hooks, in calls of ``enter`` and ``leave``.
 
     Return a function that removes the wrapper, or None if the module is not compiled.
     """

@@ -23,8 +23,8 @@ MemoryKind = Literal[
 """Purpose of an allocation.
 
 ``activations`` are allocated by ``forward`` and are still in use when the outermost call returns; they include outputs.
-``forward, temporary`` memory is freed before the call returns. ``recomputed`` memory is allocated by ``forward`` during
-a backward pass (activation checkpointing). ``backward`` and ``optimizer`` are all other allocations in these phases.
+``forward, temporary`` memory is freed before that call returns. ``recomputed`` memory is allocated by ``forward`` in a
+backward pass (activation checkpointing). ``backward`` and ``optimizer`` are all other allocations in these phases.
 ``other threads`` is memory that threads without a running module allocate during a phase."""
 
 MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
@@ -40,7 +40,7 @@ class StepPhase:
         seconds: Total duration of the runs, measured on the host.
         change: Total change in allocated memory. The changes of all phases add up to the measurement's ``held``.
         after: Allocated memory at the end of the last run.
-        peak: Highest allocated memory during the runs; None if only an upper bound is known.
+        peak: Peak of allocated memory during the runs; None if only an upper bound is known.
     """
 
     name: str
@@ -64,14 +64,14 @@ class MemoryKindUsage:
 class ModuleRow:
     """Memory usage of a module including its submodules, in requested bytes. Unknown values are None.
 
-    The values of each kind (``parameters`` to ``activations``) are those at the peak of that kind in the whole model.
+    The fields from ``parameters`` to ``activations`` contain the usage at the peak of that kind in the whole model.
 
     Attributes:
         path: Qualified name of the module; empty for the model itself.
         type: Class name.
         depth: Nesting depth; 0 for the model itself.
         calls: Number of calls of ``forward`` outside backward passes.
-        optimizer: Size of the optimizer state.
+        optimizer: Size of the optimizer state for the parameters.
         temporary: Peak of the memory that the module's ``forward`` allocated and freed.
         peak: Memory of all kinds in use at the peak of the device.
         own: The part of ``peak`` that belongs to the module itself and not to its submodules.

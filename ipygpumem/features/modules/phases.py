@@ -43,7 +43,7 @@ class PhaseTracker:
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """Exclude the duration of a with block from the current phase."""
+        """Exclude the duration of a ``with`` block from the current phase."""
         begun = time.perf_counter()
         try:
             yield
@@ -53,7 +53,7 @@ class PhaseTracker:
             self.cost += seconds
 
     def begin(self) -> None:
-        """Start to measure the innermost running phase."""
+        """Start measuring the innermost running phase, or the phase ``other`` if none is running."""
         tracker = current().peaks
         self._scope = scope = tracker.scope()
         for index in pytorch.devices_in_use():
@@ -95,7 +95,7 @@ class PhaseTracker:
             self._memory[name, index].append((change, after, peak.allocated if peak.exact else None))
 
     def of_device(self, index: int) -> tuple[StepPhase, ...]:
-        """Return the phases that ran while a device was in use, in the order in which a training step runs them."""
+        """Return the phases that ran while a device was in use, in the order of a training step."""
         phases = []
         for name in _NAMES:
             if (name, index) in self._memory:
@@ -108,5 +108,5 @@ class PhaseTracker:
 
 def _innermost(phases: tuple[str, ...]) -> str:
     if "backward" in phases and set(phases[phases.index("backward") :]) <= {"backward", "forward"}:
-        return "backward"  # a forward inside is recomputed
+        return "backward"  # a forward phase inside it is a recomputation
     return phases[-1] if phases else "other"

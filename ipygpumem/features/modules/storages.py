@@ -39,7 +39,7 @@ class ModuleInfo:
 
 
 class StorageAddress(NamedTuple):
-    """A storage with its memory kind (see `MemoryKind`), device, address and the index of the module that owns it."""
+    """The address of a storage, with its memory kind (see `MemoryKind`) and the index of the module that owns it."""
 
     kind: str
     device: str
@@ -52,7 +52,7 @@ class ModelStorages:
 
     Attributes:
         modules: The modules at the start of the measurement, each before its submodules. Module indices are positions
-            in this list. A module that replaces another module later is assigned the same index.
+            in this list. A module that later replaces another one is assigned the same index.
     """
 
     def __init__(self, torch: Any, model: Any) -> None:
@@ -68,7 +68,7 @@ class ModelStorages:
         self._update(first=True)
 
     def _update(self, *, first: bool = False) -> None:
-        """Find the current modules and tensors. Shared tensors belong to the first module that uses them."""
+        """Find the current modules and tensors. A shared tensor belongs to the first module that uses it."""
         self._tensor_refs = {key: entry for key, entry in self._tensor_refs.items() if entry[0]() is not None}
         visited: set[int] = set()
         pending = [(self._model(), "", -1, False)]
@@ -92,7 +92,7 @@ class ModelStorages:
             pending += reversed(children)
 
     def _assign_index(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
-        """Return the index of a module. A new module uses the index of the module that it replaces or of its parent."""
+        """Return the index of a module. A new module gets the index of the module that it replaces or of its parent."""
         class_name = type(module).__name__
         index = self.index(module)
         if index is not None:
@@ -116,7 +116,7 @@ class ModelStorages:
         return None if entry is None or entry[0]() is not module else entry[1]
 
     def index_of_running(self, module: Any) -> int | None:
-        """Return the index of a module that runs inside the model, after a search of the model if the module is new."""
+        """Return the index of a running module as `index` does, but search the model again if the module is new."""
         index, reference = self.index(module), self._other_modules.get(id(module))
         if index is None and (reference is None or reference() is not module):
             self._update()
@@ -126,14 +126,14 @@ class ModelStorages:
         return index
 
     def live_modules(self) -> Iterator[tuple[Any, int]]:
-        """Yield each module that still exists together with its index."""
+        """Yield a tuple ``(module, index)`` for each module that still exists."""
         for reference, index in list(self._module_refs.values()):
             module = reference()
             if module is not None:
                 yield module, index
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """Include the addresses of an optimizer's state."""
+        """Include the state of an optimizer in `addresses`."""
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def find_optimizers(self) -> None:
@@ -172,7 +172,7 @@ class ModelStorages:
                     yield StorageAddress(kind, location.device, location.address, index)
 
     def _tensors_in(self, value: Any, depth: int) -> Iterator[Any]:
-        """Yield a tensor and the tensors inside lists, tuples, dicts and wrapper tensors such as DTensor."""
+        """Yield all tensors in a tensor, list, tuple or dict, including those in wrapper subclasses such as DTensor."""
         cls = type(value)
         parts: Iterable[Any] = ()
         if self.types.role(cls) == "tensor":

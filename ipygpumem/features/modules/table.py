@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 60
 _NOTE = (
-    "parameters to activations: usage at the peak of that kind in the whole model; temporary: peak of the memory that "
-    "the module's forward passes allocated and freed; at the peak: usage at the peak of the device"
+    "columns from parameters to activations: usage at the peak of each kind in the whole model; temporary: peak of the "
+    "memory that the module's forward passes allocated and freed; at the peak: usage at the peak of the device"
 )
 _KIND_LABELS = {
-    "forward, temporary": "forward, temporary (freed before it returned)",
+    "forward, temporary": "forward, temporary (freed before forward returned)",
     "activations": "activations (saved for backward, and outputs)",
     "recomputed": "recomputed in backward (checkpointing)",
     "backward": "backward, other (gradients of activations, workspaces)",
@@ -111,11 +111,11 @@ def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:
 
 @dataclass(frozen=True, slots=True)
 class _FoldedModule:
-    """A module, or consecutive modules of a list with the same class, structure and memory usage.
+    """One module, or several consecutive modules in a list, all with the same class, structure and memory usage.
 
     Attributes:
         name: Name in the parent module, for example ``"attn"``, or ``"0-11"`` for several modules.
-        row: Total memory usage of the modules; for ``temporary`` the maximum, because the peaks are not simultaneous.
+        row: Total memory usage of the modules; ``temporary`` is the maximum because the peaks are not simultaneous.
         children: The folded submodules.
     """
 
@@ -132,12 +132,12 @@ class _FoldedModule:
 
     @property
     def empty(self) -> bool:
-        """Whether the module has neither memory nor a note to show."""
+        """Whether the module has neither memory usage nor a note."""
         return not self.row.note and all(getattr(self.row, name) == 0 for name in _SIZES)
 
 
 def _fold(rows: deque[ModuleRow]) -> _FoldedModule:
-    """Remove a module and its submodules from the front of the rows, and fold identical neighbors."""
+    """Remove the rows of a module and its submodules from the front of ``rows``, and fold identical sibling modules."""
     row = rows.popleft()
     groups: list[list[_FoldedModule]] = []
     while rows and rows[0].depth > row.depth:

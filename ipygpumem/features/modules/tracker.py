@@ -1,7 +1,7 @@
 """Track a model during a measurement: module calls, phases of a training step and storage addresses.
 
-Global PyTorch hooks report the start and end of each module's ``forward``. No hooks are attached to the user's modules,
-because copies and saved files of the modules would contain them. The hooks do nothing while code is being compiled.
+Global PyTorch hooks report the start and end of each module's ``forward``. They do nothing while code is compiled.
+No hooks are attached to the user's modules, because copies and saved files of the modules would contain these hooks.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _MAX_ADDRESSES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleCall:
-    """The start or end of a module's ``forward``.
+class ModuleCallEvent:
+    """The start or end of a call of a module's ``forward``.
 
     Attributes:
         module: Index of the module.
-        enter: Whether this is the start.
-        root: File of the outermost frame of the thread's stack, which identifies the thread in a recording.
+        enter: Whether this is the start of the call.
+        root: Source file of the thread's outermost frame, which identifies the thread in a recording.
         at: Position in the recorded events.
         phases: Names of the running phases, outermost first.
     """
@@ -59,7 +59,7 @@ class ModuleTracker:
         scans: Positions in the recorded events, each with the model's storage addresses at that position.
         spans: Name, start and end of each backward pass and optimizer step.
         phases: Memory usage and time by phase.
-        problem: Reason why addresses are missing; empty if none is missing.
+        problem: Reason why storage addresses are missing; empty if none are missing.
         failed_steps: Number of optimizer steps that raised an error.
 
     Raises:
@@ -70,7 +70,7 @@ class ModuleTracker:
         torch = pytorch.module()
         if torch is None or not is_instance(model, torch.nn.Module):
             raise OptionError(f"modules must be a torch.nn.Module, not {type(model).__name__}")
-        self.calls: list[ModuleCall] = []
+        self.calls: list[ModuleCallEvent] = []
         self.scans: list[tuple[EventPosition, list[StorageAddress]]] = []
         self.spans: list[tuple[str, EventPosition, EventPosition]] = []
         self.phases = PhaseTracker(reset=reset)
@@ -171,7 +171,7 @@ class ModuleTracker:
     def _record_call(self, index: int, *, enter: bool) -> None:
         thread, root = threading.get_ident(), self._thread_state.root
         with self._lock:
-            self.calls.append(ModuleCall(index, enter, thread, root, event_position(), self.phases.inside))
+            self.calls.append(ModuleCallEvent(index, enter, thread, root, event_position(), self.phases.inside))
 
     # Backward passes and optimizer steps
 
@@ -200,7 +200,7 @@ class ModuleTracker:
             self._end_phase("optimizer")
 
     def _end_failed_steps(self) -> None:
-        """End optimizer steps whose frame no longer runs. PyTorch runs no hook after a step that raises an error."""
+        """End optimizer steps whose frames no longer exist. PyTorch runs no hook after a step that raises an error."""
         if not self._running_steps:
             return
         thread, (frames, _) = threading.get_ident(), _running_frames()

@@ -47,7 +47,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def from_path(cls, device: int, memory: Memory, path: str, *, pooled: bool) -> Owner:
-        """Return the owner for a library path. The path is empty for memory allocated before recording began."""
+        """Return the owner for a library path; an empty path stands for memory allocated before recording began."""
         library = library_name(path) if path else BEFORE_RECORDING
         if library == ALLOCATOR and memory == "device":
             return cls.allocator(device)
@@ -89,7 +89,7 @@ class AllocationTotals:
         self.allocations += len(allocations)
 
     def transfer(self, nbytes: int) -> None:
-        """Add a live allocation of another owner, or remove one (negative size). The peak becomes a lower bound."""
+        """Add another owner's live allocation; remove one if the size is negative. The peak becomes a lower bound."""
         self.change += nbytes
         self.allocated += nbytes
         self.allocations += 1 if nbytes > 0 else -1
@@ -116,7 +116,7 @@ class RecordingInterval:
     problem: str = ""
 
     def add(self, owners: Sequence[Owner], numbers: NDArray[Any], changes: NDArray[Any]) -> None:
-        """Add changes in bytes. ``numbers`` contains the index of the owner of each change in ``owners``."""
+        """Add changes in bytes. For each change, ``numbers`` contains the index of its owner in ``owners``."""
         outside: dict[int, NDArray[Any]] = {}
         for number in np.unique(numbers).tolist():
             owner, selected = owners[number], numbers == number
@@ -133,7 +133,7 @@ class RecordingInterval:
         return totals
 
     def move_free(self, before: Owner, after: Owner, nbytes: int) -> None:
-        """Transfer a free from one owner to another."""
+        """Transfer a recorded free from one owner to another."""
         for owner, change in ((before, nbytes), (after, -nbytes)):
             for totals in self._totals(owner):
                 totals.change += change
@@ -149,7 +149,7 @@ class RecordingInterval:
 
 
 class LiveAllocations:
-    """Live allocations and their owners by address. ``owner_numbers`` contains the numbers of owners in records."""
+    """Live allocations and their owners by address. ``owner_numbers`` maps each owner to its number in records."""
 
     def __init__(self) -> None:
         self.owner_numbers = IndexByValue()
@@ -193,7 +193,7 @@ class LiveAllocations:
                     interval.move_free(owners[before], owners[after], nbytes)
 
     def _find_owners(self, table: NDArray[Any]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-        """Return the owner of each record, and corrections (time, old owner, new owner, bytes) to earlier frees."""
+        """Return the owner of each record, and corrections ``(time, old owner, new owner, bytes)`` of earlier frees."""
         live, replaced, unmatched = self._live, self._replaced, self._unmatched_frees
         owners, late = table[:, OWNER].tolist(), []
         columns = [table[:, column].tolist() for column in (TIME, ALLOCATES, ADDRESS, BYTES)]
@@ -220,14 +220,14 @@ class LiveAllocations:
         return owners, late
 
     def by_owner(self) -> dict[Owner, int]:
-        """Return the total size in bytes of each owner's live allocations since recording began."""
+        """Return the total size in bytes of each owner's live allocations."""
         owners, sums = list(self.owner_numbers), Counter[Owner]()
         for number, nbytes in self._live.values():
             sums[owners[number]] += nbytes
         return dict(sums)
 
     def move_to_pytorch(self, device: int, address: int, intervals: Iterable[RecordingInterval]) -> None:
-        """Attribute a segment of PyTorch's allocator to PyTorch if a different library allocated it."""
+        """Attribute a segment of PyTorch's allocator to PyTorch if it was attributed to a different library."""
         number, nbytes = self._live.get(address, (0, 0))
         if not nbytes:
             return

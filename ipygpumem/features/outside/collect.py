@@ -78,7 +78,7 @@ class OutsideCollector(Collector):
                 cupti_recorder().release()
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Return the report with the memory outside PyTorch of each device."""
+        """Return the report with the memory outside PyTorch by library for each device."""
         libraries, notes = [], []
         confidence = self._confidence()
         if confidence.trust != "exact" and self._is_new_problem(confidence):
@@ -91,8 +91,8 @@ class OutsideCollector(Collector):
             missing = self._missing(device, index)
             if confidence.trust == "exact" and missing:
                 notes.append(
-                    f"{device.name}: CUPTI's records differ from PyTorch's reserved memory by {signed(missing)}: "
-                    "another profiler may have received some of the records"
+                    f"{device.name}: CUPTI's records differ from PyTorch's reserved memory by {signed(missing)}, "
+                    "possibly because another profiler received some of the records"
                 )
         report = replace(_without_redundant_samples(report, libraries), libraries=tuple(libraries))
         return with_notes(report, *notes)
@@ -152,7 +152,7 @@ class OutsideCollector(Collector):
                 yield PoolMemory(name, held, used, now, peak, grade("exact", after.source))
 
     def _missing(self, device: DeviceReport, index: int) -> int:
-        """Return the recorded change in PyTorch's reserved memory minus that of its counter, or 0 if it is unknown."""
+        """Return the recorded change in PyTorch's reserved memory minus the change in its counter, or 0 if unknown."""
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0
@@ -165,7 +165,7 @@ def _pools() -> _Pools:
 
 
 def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:
-    """Remove sampled peaks of memory outside PyTorch that are not higher than an exact peak of records or pools."""
+    """Remove sampled peaks of memory outside PyTorch that do not exceed an exact peak from CUPTI or a memory pool."""
     devices = dict(report.devices)
     for outside in memory:
         device = devices.get(outside.device)
@@ -180,7 +180,7 @@ def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) 
 
 
 class OutsideSetting:
-    """Handler of the setting ``GPUMem.outside``, which keeps recording between cells."""
+    """Handler of the setting ``GPUMem.outside``. It keeps recording active between cells."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

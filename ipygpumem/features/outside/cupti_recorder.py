@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from ipygpumem.features.outside.allocation_totals import Owner
 
 _DELAY_NS = 100_000_000
-"""Delay before records are processed. A record is written at the end of a call but has the timestamp of its start."""
+"""Delay before records are processed. A record is written when a call ends, but its timestamp is the call's start."""
 _POLL_SECONDS = 0.05
 _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 
 
 class CuptiRecorder:
-    """Recorder of this process's allocations. There is one per process because CUPTI's callbacks are global."""
+    """Recorder of this process's allocations. A process has only one recorder because CUPTI's callbacks are global."""
 
     def __init__(self) -> None:
         self.reported_problems: set[str] = set()  # messages that the user has already seen
@@ -63,7 +63,7 @@ class CuptiRecorder:
         self._observers: ProfilerObservers | None = None
 
     def problem(self) -> str | None:
-        """Return the reason why recording is not possible, or None if no reason is known before it is started."""
+        """Return the reason why recording is not possible, or None if no reason is known before recording starts."""
         try:
             self._prepare()
         except CuptiError as error:
@@ -84,7 +84,7 @@ class CuptiRecorder:
         self._users, self._intervals, self._recording, self._thread = 0, [], False, None
 
     def acquire(self) -> None:
-        """Start recording unless it is already running; raise `CuptiError` if recording cannot be started."""
+        """Start recording unless it is already active; raise `CuptiError` if it cannot be started."""
         with self._lock:
             self._prepare()
             if not self._users:
@@ -93,7 +93,7 @@ class CuptiRecorder:
                 except BaseException as error:
                     self._end()
                     if isinstance(error, CuptiError):
-                        self._failed = f"the last attempt failed: {error}"
+                        self._failed = f"the last attempt to start recording failed: {error}"
                     raise
                 self._failed = None
             self._users += 1
@@ -153,7 +153,7 @@ class CuptiRecorder:
                 self._collect()
 
     def close(self) -> None:
-        """Stop recording for all users, when the extension is unloaded or the process exits."""
+        """Stop recording for all callers of `acquire`, when the extension is unloaded or the process exits."""
         with self._lock:
             if self._users:
                 self._users = 0
@@ -194,7 +194,7 @@ class CuptiRecorder:
             self._live.move_to_pytorch(device, address, self._intervals)
 
     def live_by_owner(self) -> tuple[float, dict[Owner, int]] | None:
-        """Return the time at which recording began and the live memory in bytes by owner; None if it is not active."""
+        """Return the start time of recording and the live memory in bytes by owner; None if recording is not active."""
         with self._lock:
             if not self._recording:
                 return None
@@ -203,7 +203,7 @@ class CuptiRecorder:
             return self._since, self._live.by_owner()
 
     def pause(self) -> None:
-        """Process all records, then release CUPTI for a profiler until `resume` is called."""
+        """Process all records and release CUPTI, so that a profiler can use it until `resume` is called."""
         with self._lock:
             if self._paused_at is None and self._users:
                 self._stop_cupti()
@@ -211,7 +211,7 @@ class CuptiRecorder:
                 self._paused_at = time.perf_counter()
 
     def resume(self) -> None:
-        """Resume recording."""
+        """Resume recording after `pause`."""
         with self._lock:
             if self._paused_at is None or not self._users:
                 return

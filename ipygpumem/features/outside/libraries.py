@@ -1,4 +1,4 @@
-"""Mapping of library paths to common library names."""
+"""Mapping from library paths to common library names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 @lru_cache(maxsize=1024)
 def library_name(path: str) -> str:
-    """Return the name for a library path, such as cuBLAS for ``libcublas.so.13``, or the file name if unknown."""
+    """Return the name of the library at a path, such as cuBLAS for ``libcublas.so.13``; the file name if unknown."""
     path = path.replace("\\", "/")
     file = file_name(path)
     site = _SITE.match(path)

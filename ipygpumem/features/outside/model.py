@@ -56,7 +56,7 @@ class LibraryMemory:
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
-    """Changes in the counters of a memory pool, in bytes. CUPTI may also record the memory for a library.
+    """Changes in the counters of a memory pool, in bytes. CUPTI's records of a library may include the same memory.
 
     Attributes:
         change: Change in reserved memory; None if the pool counts only used memory.
@@ -115,10 +115,10 @@ def balance(
     seconds: float,
     grade: Grade,
 ) -> OutsideMemory:
-    """Attribute the change in a device's memory outside PyTorch to libraries and pools; ``rest`` is the difference.
+    """Attribute the change in a device's memory outside PyTorch to libraries and pools; ``rest`` is the remainder.
 
     ``reserved`` is the change in memory reserved by CUDA's default memory pool, and ``graphs`` the change in memory
-    reserved for CUDA graphs; None if unknown. The other arguments become attributes of the result.
+    reserved for CUDA graphs; each is None if unknown. The other arguments become attributes of the result.
     """
     ordered = tuple(sorted(libraries, key=lambda library: (-abs(library.change), -library.peak, library.library)))
     on_device = [library for library in ordered if library.memory in DEVICE_MEMORY]

@@ -17,7 +17,7 @@ _IDLE = "unused in CUDA's memory pools"
 _KINDS = {
     "device": "",
     "array": ", arrays",
-    "static": ", kernel variables",
+    "static": ", __device__ variables",
     "managed": ", managed memory",
     "pinned": ", pinned host memory",
 }
@@ -63,7 +63,7 @@ def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
 
 
 def outside_sentence(outside: OutsideMemory) -> str:
-    """Return a line such as ``cuda:0 outside PyTorch: NCCL +388.0 MiB``, or an empty string if nothing changed."""
+    """Return a summary such as ``cuda:0 outside PyTorch: NCCL +388.0 MiB``, or an empty string if nothing changed."""
     parts = [_library_sentence(library) for library in outside.libraries if _is_visible(library)]
     if abs(outside.idle) >= VISIBLE:
         parts.append(f"{_IDLE} {signed(outside.idle)}")

@@ -33,7 +33,7 @@ _Version = tuple[int, int]
 
 
 class TensorCategories:
-    """Categories of all versions of all tensors."""
+    """The category of each version of each tensor."""
 
     def __init__(self, flow: DataFlow) -> None:
         self._identities = flow.identities
@@ -50,12 +50,12 @@ class TensorCategories:
         return TEMPORARY if tensor in self._temporary else self._by_version.get((tensor, version), UNKNOWN)
 
     def assign(self, tensors: set[int], category: int) -> None:
-        """Set the category of tensors and of all other tensors that have the same IDs in PyTorch."""
+        """Set the category of the given tensors and of all tensors that share a PyTorch ID with one of them."""
         self.assigned |= tensors
         self._by_identity.update((self._identities[tensor], category) for tensor in tensors)
 
     def assign_default(self, versions: Iterable[_Version], category: int) -> None:
-        """Set the category of those versions that have no category yet."""
+        """Set the category of the given versions, except those that already have a category."""
         for version in versions:
             self._by_version.setdefault(version, category)
 
@@ -65,7 +65,7 @@ class TensorCategories:
 
 
 def classify(flow: DataFlow) -> TensorCategories:
-    """Determine the categories of all tensors in a program."""
+    """Determine the categories of all tensors in a profiled program."""
     categories = TensorCategories(flow)
     categories.assign(flow.gradients, GRADIENT)
     categories.assign(flow.parameters, PARAMETER)
@@ -87,7 +87,7 @@ def classify(flow: DataFlow) -> TensorCategories:
 
 
 def all_versions(flow: DataFlow, categories: TensorCategories) -> set[_Version]:
-    """Return all tensor versions that operators use or create, and version 0 of tensors with an assigned category."""
+    """Return all tensor versions that operators use or create, and version 0 of tensors in `categories.assigned`."""
     versions: set[_Version] = {(tensor, 0) for tensor in categories.assigned}
     for node in flow.nodes:
         versions.update(node.inputs, node.outputs)

@@ -53,14 +53,14 @@ def profile_collector(
 def check_profile_paths(
     trace: str | Path | None, timeline: str | Path | None, snapshot: str | Path | None, *, outside: bool
 ) -> None:
-    """Raise `OptionError` if an extension is not supported, two paths are equal or ``outside`` is also requested.
+    """Raise `OptionError` for unsupported extensions, equal paths, or a profile together with memory outside PyTorch.
 
-    The file system is not checked because the files may be written on another machine.
+    The file system is not accessed because the files may be written on another machine.
     """
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
-            "a profile cannot be combined with memory outside PyTorch by library because both use CUPTI, which "
-            "supports only one user at a time: measure them one after the other"
+            "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "
+            "which supports only one user at a time: run them one after the other"
         )
     for kind, path in (("trace", trace), ("timeline", timeline)):
         if path is not None:
@@ -87,7 +87,7 @@ class ProfileCollector(Collector):
         self.observer = self._session = ProfilerSession()
 
     def stop(self) -> None:
-        """Stop the profiler as soon as the measured code ends."""
+        """Stop the profiler. This method is called as soon as the measured code ends."""
         self._session.stop()
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
@@ -95,7 +95,7 @@ class ProfileCollector(Collector):
         return replace(report, profile=self.write(), host=replace(report.host, profiled=True))
 
     def write(self) -> ProfileSummary:
-        """Write the files and return a summary, which includes error messages."""
+        """Write the files and return a summary, which includes any error messages."""
         began = time.perf_counter()
         session, errors = self._session, []
         results: dict[str, Any] = {"aside": session.aside}
@@ -119,8 +119,10 @@ class ProfileCollector(Collector):
         with collector_paused():
             timelines, unknown_reason = self._read_timelines()
         if not timelines:
-            when = "by the profiled thread" if self._session.aside is None else "before the code started its profiler"
-            raise OptionError(f"the timeline was not written: nothing was allocated or freed {when}")
+            problem = "nothing was allocated or freed by the profiled thread"
+            if self._session.aside is not None:
+                problem = "nothing was allocated or freed before the code started its own profiler"
+            raise OptionError(f"the timeline was not written: {problem}")
         from ipygpumem.features.profile.page import timeline_page
 
         notes = [unknown_reason] if unknown_reason else []
@@ -142,7 +144,7 @@ class ProfileCollector(Collector):
         }
 
     def _read_timelines(self) -> tuple[tuple[CategoryTimeline, ...], str]:
-        """Return a tuple ``(timelines, reason)``; ``reason`` explains why operators cannot be read, if any."""
+        """Return a tuple ``(timelines, reason)``; ``reason`` is the reason why all categories are unknown, or empty."""
         result = self._session.result
         if result is None:
             raise OptionError(self._session.error or "nothing was profiled")
@@ -155,7 +157,7 @@ class ProfileCollector(Collector):
                 return build_timelines(read(result)), f"all categories are unknown: {problem}" if problem else ""
             except Exception as error:
                 reason = f"{type(error).__name__}: {first_line(error)}"
-                problem = problem or f"the profile of this version of PyTorch cannot be read ({reason})"
+                problem = problem or f"profiles of this version of PyTorch cannot be read ({reason})"
         raise OptionError(f"the timeline was not written: {problem}")
 
 

@@ -1,6 +1,6 @@
 """The tensors of a profiled program and the operators that allocated, modified and freed them.
 
-A tensor in this module is a storage, represented by its index in the lists of `DataFlow`. Each write to a tensor
+In this module, a tensor is a storage, represented by its index in the lists of `DataFlow`. Each write to a tensor
 creates its next version; version 0 is its state after the allocation or at the start of the profile.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class UnmatchedEvent(NamedTuple):
-    """An allocation or a free of memory that belongs to no known tensor. The size of a free is negative."""
+    """An allocation or free of memory that belongs to no known tensor. ``size`` is negative for a free."""
 
     time: int
     device: str
@@ -21,14 +21,14 @@ class UnmatchedEvent(NamedTuple):
 
 @dataclass(slots=True)
 class DataFlowNode:
-    """An outermost operator, including the operators that it calls, or an allocation or free outside operators.
+    """An outermost operator with the operators that it calls, or an allocation or free outside any operator.
 
     Attributes:
         time: Start time in nanoseconds since the Unix epoch.
         backward: Whether the operator belongs to a backward pass.
-        inputs: Tensors that are read or freed, with their versions before the operator.
-        outputs: Tensors that are allocated or written, with their versions after the operator.
-        written: Tensors that are written but neither allocated nor freed, with their versions before the operator.
+        inputs: Tensors that are read or freed, with their versions before the operator runs.
+        outputs: Tensors that are allocated or written to, with their versions after the operator has run.
+        written: Tensors that are only written to, not allocated or freed, with their versions before the operator runs.
     """
 
     time: int
@@ -52,10 +52,10 @@ class DataFlow:
         free_times: Timestamp of each profiled free, by tensor.
         gradients: Tensors known to be gradients of parameters.
         parameters: Tensors known to be parameters of a module or an optimizer.
-        states: Tensors known to be optimizer states.
-        unmatched: Memory events that belong to no tensor.
-        counters: Tuples ``(time, allocated, reserved)`` for each device, with the allocator's counters in bytes.
-        span: First and last timestamp of the profile.
+        states: Tensors known to belong to the state of an optimizer.
+        unmatched: Allocations and frees that belong to no known tensor.
+        counters: Tuples ``(time, allocated, reserved)`` of the allocator's counters in bytes, by device name.
+        span: First and last timestamps of the profile.
     """
 
     identities: list[int] = field(default_factory=list)

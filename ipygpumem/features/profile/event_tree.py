@@ -1,7 +1,7 @@
-"""Read torch.profiler's event tree, a private interface that no other module depends on.
+"""Read torch.profiler's event tree, a private interface that no other module of this package uses.
 
-The tree contains events for operators, allocations, frees and Python calls. Each outermost operator that has a schema
-and each function of a backward pass becomes a data flow node, which includes all events inside it.
+The tree contains events for operators, allocations, frees and Python calls. Each outermost event that is an operator
+with a schema or a function of a backward pass becomes a `DataFlowNode`, which includes all events inside it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: 
 def read_flow(result: Any) -> DataFlow:
     """Read the operators and memory events from ``torch.profiler.profile().profiler.kineto_results``.
 
-    Any exception may be raised if this version of PyTorch has a different event tree. `read_allocations` does not
-    depend on the tree.
+    Any exception may be raised if this version of PyTorch has an unexpected event tree. `read_allocations` does not use
+    the tree.
     """
     return _EventTreeReader().read(result.experimental_event_tree())
 
 
 def read_allocations(result: Any) -> DataFlow:
-    """Read only allocations and frees, for profiles whose event tree cannot be read. May also raise any exception."""
+    """Read only allocations and frees, for profiles whose event tree cannot be read. Any exception may be raised."""
     events: list[UnmatchedEvent] = []
     for event in result.events():
         if event.name() == "[memory]":
@@ -109,8 +109,8 @@ class _EventTreeReader:
                 (node.allocated if fields.alloc_size > 0 else node.freed).add(number)
         return list(operators.values())
 
-    def _number(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
-        """Return the index of a tensor, or None if the profiler did not record the identity of its storage."""
+    def _index_of(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
+        """Look up or assign the index of a tensor. Return None if the profiler did not identify its storage."""
         if identity is None or allocation is None or address is None:
             return None
         key = identity, allocation, device
@@ -124,7 +124,7 @@ class _EventTreeReader:
         return number
 
     def _memory_number(self, fields: Any) -> int | None:
-        return self._number(fields.id, fields.allocation_id, fields.device, fields.ptr)
+        return self._index_of(fields.id, fields.allocation_id, fields.device, fields.ptr)
 
     def _add_memory_event(self, time: int, fields: Any) -> None:
         flow, size = self._flow, fields.alloc_size
@@ -138,7 +138,7 @@ class _EventTreeReader:
             flow.sizes[tensor] = abs(size)
 
     def _tensor_arguments(self, fields: Any) -> tuple[bool, list[tuple[int, bool | None]]]:
-        """Return a tuple ``(has_schema, uses)``; ``uses`` lists the tensor arguments and whether each is written."""
+        """Return a tuple ``(has_schema, uses)``; ``uses`` lists the tensor arguments and whether each is written to."""
         signature: list[Any] = []
         tensors: list[tuple[int, int]] = []
         for position, argument in enumerate(fields.inputs):
@@ -157,8 +157,8 @@ class _EventTreeReader:
         return written is not None, uses
 
     def _add_tensor(self, tensor: Any) -> int | None:
-        """Add a tensor if it is new, and return its index. An unknown size is computed from the sizes and strides."""
-        number = self._number(tensor.id, tensor.allocation_id, tensor.device, tensor.storage_data_ptr)
+        """Return the index of a tensor. If its allocation was not recorded, compute its storage size from its shape."""
+        number = self._index_of(tensor.id, tensor.allocation_id, tensor.device, tensor.storage_data_ptr)
         if number is None:
             return None
         flow = self._flow
@@ -236,10 +236,10 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=4096)
 def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """Return whether a matching overload of the operator writes to each argument, or None if no overload matches.
+    """Return for each argument whether a matching overload of the operator writes to it, or None if none matches.
 
-    ``signature`` contains the kind of each argument (`_TENSOR`, `_OTHER` or a value of `_SCALARS`), or for a list the
-    set of the kinds of its elements.
+    ``signature`` contains the kind of each argument: `_TENSOR`, `_OTHER`, a value of `_SCALARS` or, for a list, the set
+    of the kinds of its elements.
     """
     if "::" not in name:  # not an operator, so PyTorch would raise an error
         return None

@@ -15,7 +15,8 @@ class CategoryPeak:
         device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
         bytes: Memory usage at the peak in bytes.
         seconds: Time from the start of the profile to the peak.
-        categories: Pairs ``(category, bytes)``, excluding memory allocated earlier that no profiled operator used.
+        categories: Pairs ``(category, bytes)``, excluding memory that was allocated before the profile and that no
+            profiled operator used.
     """
 
     device: str
@@ -36,7 +37,7 @@ class ProfileSummary:
         changes: Number of allocations, frees and category changes in the timeline, for all devices.
         peaks: The peak of each GPU in descending order, followed by the peak of the host.
         seconds: Time spent on starting and stopping the profiler and on reading and writing the results.
-        aside: Seconds after which the profile ended because the code started its own profiler; None if it did not.
+        aside: Seconds until the code started its own profiler, which ended the profile; None if the code started none.
         why: Reason why categories are unknown; empty if they are known.
         errors: Messages about files that were not written.
     """
@@ -58,7 +59,7 @@ class ProfileSummary:
         if self.aside is not None:
             notes.append(f"the profile ended after {duration(self.aside)} because the code started its own profiler")
         if self.trace is not None:
-            notes.append(f"trace: {self.trace} ({precise_size(self.trace_size)}); open it in https://ui.perfetto.dev")
+            notes.append(f"trace: {self.trace} ({precise_size(self.trace_size)}); open it at https://ui.perfetto.dev")
         if self.timeline is not None:
             notes.append(f"timeline: {self.timeline} ({precise_size(self.timeline_size)}); open it in a browser")
         if self.why:

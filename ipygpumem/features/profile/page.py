@@ -1,4 +1,4 @@
-"""Standalone HTML page with the memory usage of a profile by category."""
+"""Standalone HTML page that shows the profiled memory usage by category."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
     """Encode timelines in the format of `ipygpumem.snapshot.export.encode`.
 
-    Column names contain the index of the timeline, as in ``0/time``. Timestamps are nanoseconds since the start of the
-    first timeline.
+    Column names begin with the index of the timeline, as in ``0/time``. Timestamps are nanoseconds since the start of
+    the first timeline.
     """
     origin = min((timeline.start for timeline in timelines), default=0)
     devices = [
@@ -44,6 +44,6 @@ def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str]
 
 
 def timeline_page(timelines: Sequence[CategoryTimeline], name: str, notes: Sequence[str] = ()) -> str:
-    """Return an HTML page with notes and a chart of each timeline. There must be at least one timeline."""
+    """Return an HTML page with the notes and a chart of each timeline. At least one timeline is required."""
     data = PageData(name, encode_timelines(timelines, notes))
     return document("categories.js", "memory by category", [data], "auto")

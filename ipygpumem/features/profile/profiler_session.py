@@ -35,7 +35,7 @@ _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 _INCOMPLETE = "the file is incomplete, possibly because the disk is full"
 _TAIL = 1 << 14
 _TRACE_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
-"""The file name that Kineto stores in a trace without escaping special characters."""
+"""Pattern for the file name, which Kineto writes to the end of a trace without escaping special characters."""
 
 
 class _ActiveSession:
@@ -50,8 +50,8 @@ class ProfilerSession:
 
     Attributes:
         result: The profiler's result; None if the profiler has not been stopped or did not return a result.
-        aside: Seconds after which the code started its own profiler; None if it did not.
-        error: Reason why there is no result; empty if there is one.
+        aside: Seconds until the code started its own profiler; None if it did not start one.
+        error: Reason why there is no result after `stop`; empty if there is one.
         cost: Seconds spent on starting and stopping the profiler.
     """
 
@@ -78,7 +78,7 @@ class ProfilerSession:
         if torch is None:
             return f"profiling requires torch: {problem}"
         if not torch.autograd.kineto_available():
-            return f"torch {torch.__version__} is built without its profiler (Kineto)"
+            return f"torch {torch.__version__} was built without Kineto, which torch.profiler requires"
         running = current().state(_ActiveSession).session
         if running is not None:
             return None if running._thread == threading.get_ident() else _BUSY
@@ -151,7 +151,7 @@ class ProfilerSession:
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
-        """Write a trace for Perfetto, compressed if the file name ends in ``.gz``, and return its size in bytes.
+        """Write a trace for Perfetto, compressed if the file name ends in ``.gz``, and return the file size in bytes.
 
         Raises `RecordingError` if there is no result or the file cannot be written.
         """
@@ -165,7 +165,7 @@ class ProfilerSession:
 
 
 def _is_warming_up(torch: Any) -> bool:
-    """Return whether a profiler with a schedule is warming up; PyTorch has no function for this query."""
+    """Return whether a profiler with a schedule is warming up; PyTorch has no function that reports this."""
     profile_class, warmup = torch.profiler.profile, torch.profiler.ProfilerAction.WARMUP
     for value in gc.get_objects():
         if type(value) is profile_class and getattr(value, "current_action", None) is warmup:
@@ -177,7 +177,7 @@ def _is_warming_up(torch: Any) -> bool:
 
 @contextlib.contextmanager
 def _kineto_silenced() -> Iterator[None]:
-    """Prevent Kineto from printing two lines per profile. Kineto reads the log level when it is first used."""
+    """Prevent Kineto from printing two lines per profile. Kineto reads its log level when it is first used."""
     if _KINETO_LOG_LEVEL in os.environ:  # the user's choice
         yield
         return

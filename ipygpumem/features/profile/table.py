@@ -25,6 +25,6 @@ def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
             if nbytes
         ]
         rows.append(TableRow("all categories", (precise_size(peak.bytes), ""), 0))
-        title = f"{peak.device} at its peak, by category ({duration(peak.seconds)} after the start of the profile)"
+        title = f"{peak.device} at its peak ({duration(peak.seconds)} after the start of the profile), by category"
         tables.append(Table(title, ("bytes", "share"), tuple(rows)))
     return tables

@@ -29,12 +29,12 @@ class CategoryTimeline:
     Attributes:
         base: Initial size of each category in bytes, excluding memory that no profiled operator used.
         time: Timestamp of each change in nanoseconds since the Unix epoch.
-        source: Category that each change makes smaller; -1 for allocations.
-        target: Category that each change makes larger; -1 for frees.
+        source: Index of the category that shrinks with each change; -1 for allocations.
+        target: Index of the category that grows with each change; -1 for frees.
         size: Size of each change in bytes.
         allocated: The allocator's counter of allocated bytes after each change, including memory that was allocated
             before the profile; -1 if unknown. None on the host, whose allocator counts only during profiling.
-        reserved: The allocator's counter of reserved bytes, as for ``allocated``.
+        reserved: The allocator's counter of reserved bytes after each change; -1 or None as for ``allocated``.
         start: Start of the time axis in nanoseconds since the Unix epoch.
         end: End of the time axis in nanoseconds since the Unix epoch.
     """
@@ -71,12 +71,12 @@ class CategoryTimeline:
 
     @property
     def peak(self) -> tuple[int, int]:
-        """Index of the first row of `usage` with the highest total, together with that total in bytes."""
+        """Index of the first row of `usage` with the highest total, and that total in bytes."""
         row = int(self.total.argmax())
         return row, int(self.total[row])
 
     def elapsed(self, row: int) -> int:
-        """Return the time from the start to a row of `usage` in nanoseconds."""
+        """Return the time in nanoseconds from the start of the time axis to a row of `usage`."""
         return 0 if row == 0 else max(int(self.time[row - 1]) - self.start, 0)
 
 

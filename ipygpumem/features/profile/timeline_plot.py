@@ -25,17 +25,17 @@ _TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND_ROW = 36, 26, 230, 310, 2
 _LEGEND_COLUMNS = 4
 _RESERVED = "#c2410c"
 _ORDER = (0, 1, 5, 2, 4, 6, 3, 7)
-"""Categories from bottom to top, as in the page, with long-lived memory first."""
+"""Categories from bottom to top, as on the timeline page, with long-lived memory first."""
 _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#99ddff", "#b4bfcc")
 
 
 def profile_plot(timelines: Sequence[CategoryTimeline], name: str) -> PngImage:
-    """Draw the plot of a profile; raise `OptionError` if matplotlib is not installed."""
+    """Plot the timelines of a profile; raise `OptionError` if matplotlib is not installed."""
     shown = timelines[:_MAX_DEVICES]
     tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * _legend_rows(timeline) for timeline in shown)]).tolist()
     info = f"memory by category, {many(sum(map(len, timelines)), 'change')}"
     if len(timelines) > len(shown):
-        info += f"; {many(len(timelines) - len(shown), 'more device')} on the page"
+        info += f"; {many(len(timelines) - len(shown), 'more device')} on the timeline page"
 
     def draw(layout: PlotLayout) -> None:
         layout.title(RIGHT, 20, clip(name, 60), info, size=14)
@@ -71,7 +71,7 @@ def _draw_panel(layout: PlotLayout, timeline: CategoryTimeline, top: float) -> N
     axes.stackplot(edges, usage.T, step="post", colors=colors, antialiased=False, linewidth=0)
     info = [f"{many(len(timeline), 'change')} in {duration((timeline.end - timeline.start) / 1e9)}"]
     if timeline.reserved is not None and (has_counter := timeline.reserved >= 0).any():
-        info.append(f"reserved at most {size(int(timeline.reserved.max()))}")
+        info.append(f"peak reserved {size(int(timeline.reserved.max()))}")
         reserved = np.where(has_counter, timeline.reserved, np.nan)
         times = (timeline.time - timeline.start) / 1e9
         axes.plot(times, reserved, color=_RESERVED, linewidth=1.2 * POINT, drawstyle="steps-post")
@@ -87,7 +87,7 @@ def _draw_panel(layout: PlotLayout, timeline: CategoryTimeline, top: float) -> N
 
 
 def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]:
-    """Return the row of ``timeline.usage`` with the highest total in each of ``columns`` equal time intervals."""
+    """Return for each of ``columns`` equal time intervals the row of ``timeline.usage`` with the highest total."""
     edges = np.linspace(0, max(timeline.end - timeline.start, 1), columns + 1)
     time = timeline.time - timeline.start
     first = np.searchsorted(time, edges[:-1], side="right")

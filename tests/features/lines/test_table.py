@@ -37,20 +37,20 @@ DEVICE = DeviceLines(
 )
 TEXT = """\
 cuda:0 by line of code: requested bytes, 0 in use at the start
-       held after      peak    allocated        freed      kept
-                                                                             In [5]
-    1                                                                        %%gpumem --lines
-    2                                                                        for x in '<b>':
-    3    30.0 MiB  40.0 MiB  60.0 MiB ×6  30.0 MiB ×3  20.0 MiB  ████████░░      y = f(x)
-                                                                             f, In [3]
-   12    20.0 MiB                               512 B            █████       del big
-                                                                             elsewhere
-         10.0 MiB  10.0 MiB     10.0 MiB                         ██          other code and threads
-                                                                             device at the end and at its peak
-         20.0 MiB  40.0 MiB                                                  requested
-            412 B   unknown                                                  rounding by the allocator
-         20.0 MiB   unknown                                                  allocated (allocator's counter)
-held after: memory in use on the device after the line ran; peak: highest usage while it ran; allocated, freed, kept \
+          after      peak    allocated        freed      kept
+                                                                           In [5]
+    1                                                                      %%gpumem --lines
+    2                                                                      for x in '<b>':
+    3  30.0 MiB  40.0 MiB  60.0 MiB ×6  30.0 MiB ×3  20.0 MiB  ████████░░      y = f(x)
+                                                                           f, In [3]
+   12  20.0 MiB                               512 B            █████       del big
+                                                                           elsewhere
+       10.0 MiB  10.0 MiB     10.0 MiB                         ██          other code and threads
+                                                                           device at the end and at its peak
+       20.0 MiB  40.0 MiB                                                  requested
+          412 B   unknown                                                  rounding by the allocator
+       20.0 MiB   unknown                                                  allocated (allocator's counter)
+after: memory in use on the device after the line ran; peak: highest usage while it ran; allocated, freed, kept \
 (still in use at the end): memory of the line and of the functions that it calls"""
 
 

@@ -135,7 +135,7 @@ def test_unreadable_operators(tmp_path, monkeypatch):
     break_functions(monkeypatch, "read_flow")
     summary = measure_profile(tmp_path).profile
     reason = (
-        "all categories are unknown: the profile of this version of PyTorch cannot be read (AttributeError: this torch)"
+        "all categories are unknown: profiles of this version of PyTorch cannot be read (AttributeError: this torch)"
     )
     assert summary.why == reason
     assert reason in summary.sentences()
@@ -146,7 +146,7 @@ def test_unreadable_operators(tmp_path, monkeypatch):
 
 def test_unreadable_profile(tmp_path, monkeypatch):
     break_functions(monkeypatch, "read_flow", "read_allocations")
-    with pytest.warns(RuntimeWarning, match="the timeline was not written: the profile of this version"):
+    with pytest.warns(RuntimeWarning, match="the timeline was not written: profiles of this version"):
         summary = measure_profile(tmp_path).profile
     assert summary.trace is not None
     assert summary.timeline is None
@@ -198,7 +198,7 @@ def test_sentences():
 
     summary = ProfileSummary("/a/t.json", 3 << 20, "/a/t.html", 500, seconds=2.5)
     assert summary.sentences() == [
-        "trace: /a/t.json (3.0 MiB); open it in https://ui.perfetto.dev",
+        "trace: /a/t.json (3.0 MiB); open it at https://ui.perfetto.dev",
         "timeline: /a/t.html (500 B); open it in a browser",
         "profiling took another 2.50 s, slowed the code down and used host memory",
     ]
