@@ -2,7 +2,7 @@
 
 ::
 
-    @pytest.mark.gpumem_limit("2 GiB")                      # limit of the peak on any GPU
+    @pytest.mark.gpumem_limit("2 GiB")                      # limit for the peak on any GPU
     @pytest.mark.gpumem_limit("2 GiB", held=0, outside="50 MiB", host="1 GiB")
     def test_training_step(): ...
 
@@ -112,7 +112,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def _user_properties(report: Report) -> list[tuple[str, object]]:
-    """Return a pair of name and value for each property. The value is the maximum over all devices, in bytes."""
+    """Return the name and value of each property. Each value is the maximum over all devices, in bytes."""
     devices = report.devices.values()
     peaks = [device.peak for device in devices if device.high is None or device.high.exact]
     outside = [device.outside for device in devices if device.process_wide]

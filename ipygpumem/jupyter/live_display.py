@@ -106,9 +106,9 @@ class LiveDisplay:
     def update(self, reading: Reading) -> None:
         """Show a new reading. The display is created once the output of the cell ends with a complete line.
 
-        Nothing is sent while an output widget captures the output of the cell. If a widget may have started to do so
+        Nothing is sent while an output widget captures the output of the cell. If a widget may have started capturing
         while the display was being created, the position of the display is unknown. In this case, the display is not
-        updated and the report is displayed separately.
+        updated, and the report is displayed separately.
         """
         self._add(reading)
         bundle = live_bundle(self._history, time.perf_counter() - self.start, self._number())

@@ -91,7 +91,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
             return
         arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
-            raise UsageError("%%gpumem --help shows the help without running code: make it the only line of the cell")
+            raise UsageError("%%gpumem --help does not run the code below it: put it in a cell of its own")
         if arguments.engines:
             raise UsageError("%%gpumem --engines must be on the first line of the cell")
         self.cells.begin(self._cell_options("%%gpumem", arguments, self.cells.text))

@@ -117,13 +117,13 @@ class Settings(Configurable):
     live = Enum(
         ["auto", "off"],
         "auto",
-        help="auto: show the memory breakdown below a cell that runs longer than 2 s in a notebook, until its report "
+        help="auto: show the memory breakdown below a cell that runs longer than 2 s in a notebook, until the report "
         "replaces it. off: show nothing before the report.",
     ).tag(config=True)
     peaks = Enum(
         ["exact", "untouched"],
         "exact",
-        help="exact: reset PyTorch's peak counters for each cell; the values that your code reads do not change. "
+        help="exact: reset PyTorch's peak counters for each cell; the peaks that your code reads do not change. "
         "untouched: never reset the counters; the peak of a cell is then exact only if it is a new maximum, otherwise "
         "an upper bound.",
     ).tag(config=True)

@@ -17,5 +17,5 @@ def _processes(device: list[str] | None) -> Processes:
 
 
 PROCESSES = result_command(
-    "processes", "list the user, memory usage and command line of processes on the devices", "the processes", _processes
+    "processes", "list the processes on each GPU with user, memory usage and command line", "the processes", _processes
 )
