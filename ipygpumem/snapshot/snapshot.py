@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ipygpumem.core.errors import OptionError, SnapshotError, SnapshotLimitError
-from ipygpumem.core.units import MIB, parse_size
+from ipygpumem.core.units import MIB, many, parse_size
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.event_table import events_frame
 from ipygpumem.snapshot.model.columns import Action
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.model.timeline import Curve, Timeline
-    from ipygpumem.snapshot.queries.event_window import Churn, DeviceCalls, RegionRepetition
+    from ipygpumem.snapshot.queries.event_window import Churn, CudaCallCounts, RegionRepetition
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.viewer import View
 
@@ -77,7 +77,7 @@ class Snapshot(SnapshotData):
 
     def __repr__(self) -> str:
         events = sum(len(timeline.trace) for timeline in self.timelines)
-        return f"<Snapshot {self.name}: {len(self.timelines)} devices, {events:,} events>"
+        return f"<Snapshot {self.name}: {many(len(self.timelines), 'device')}, {many(events, 'event')}>"
 
     @overload
     def allocated(self, time_us: None = None, device: int | None = None) -> Curve: ...
@@ -105,7 +105,7 @@ class Snapshot(SnapshotData):
     def reserved(self, time_us: int, device: int | None = None) -> int | None: ...
 
     def reserved(self, time_us: int | None = None, device: int | None = None) -> Curve | int | None:
-        """Return the total size of all segments, as in `allocated`, or None if the file does not contain segments."""
+        """Return the total size of all segments, like `allocated`, or None if the file does not contain segments."""
         curve = self.timeline(device).reserved
         return curve if time_us is None or curve is None else curve.at(time_us)
 
@@ -141,7 +141,7 @@ class Snapshot(SnapshotData):
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Measure the free memory inside segments after an event (default: the last), and try to fit ``need`` bytes.
+        """Measure the free memory inside segments after an event, by default the last, and check if ``need`` bytes fit.
 
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
@@ -159,7 +159,7 @@ class Snapshot(SnapshotData):
 
         Args:
             device: Device index; None for all devices.
-            last: Maximum number of errors to analyze per device, of which the latest are chosen. None for all errors.
+            last: Number of errors to analyze per device, starting from the latest; None for all errors.
         """
         timelines = self.timelines if device is None else [self.timeline(device)]
         return tuple(
@@ -176,7 +176,7 @@ class Snapshot(SnapshotData):
     def churn(
         self, first: int = -1, last: int | None = None, device: int | None = None, key: str = "line"
     ) -> tuple[Churn, ...]:
-        """Return counts, sizes and lifetimes of allocations after event ``first`` up to ``last``, by group."""
+        """Return counts, sizes and lifetimes of allocations after event ``first`` up to event ``last``, by group."""
         timeline, last = self._window(first, last, device)
         return event_window.churn(self, timeline, first, last, key)
 
@@ -189,7 +189,7 @@ class Snapshot(SnapshotData):
         at_least: int = MIB,
         at_most_us: int = 1000,
     ) -> NDArray[Any]:
-        """Return `SHORT_LIVED` rows for allocations of ``at_least`` bytes or more freed within ``at_most_us``.
+        """Return allocations of ``at_least`` bytes or more freed within ``at_most_us`` microseconds (`SHORT_LIVED`).
 
         Raises:
             OptionError: The events have no timestamps.
@@ -197,8 +197,8 @@ class Snapshot(SnapshotData):
         timeline, last = self._window(first, last, device)
         return event_window.short_lived(timeline, first, last, at_least, at_most_us)
 
-    def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> DeviceCalls:
-        """Count the calls of cudaMalloc and cudaFree and the retries after event ``first`` up to event ``last``."""
+    def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> CudaCallCounts:
+        """Count the CUDA calls that allocate and free segments after event ``first`` up to event ``last``."""
         timeline, last = self._window(first, last, device)
         return event_window.device_calls(timeline, first, last)
 

@@ -74,7 +74,7 @@ class SnapshotData:
         """
         if device is None:
             if not self.timelines:
-                raise DeviceError(f"{self.name} contains no device")
+                raise DeviceError(f"{self.name} contains no data for any device")
             return max(self.timelines, key=lambda timeline: timeline.requested.peak()[1])
         _check_device(device)
         if not 0 <= device < len(self.timelines):

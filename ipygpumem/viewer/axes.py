@@ -33,7 +33,7 @@ _COLORS = 128
 WIDTH = 880
 """Width of every image in CSS pixels."""
 LEFT, RIGHT = 70, 16
-"""Margins on both sides of a plot in CSS pixels."""
+"""Left and right margins of a plot in CSS pixels."""
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 INK, SOFT = "#1b1f24", "#59636e"
 _DPI = 100
@@ -137,7 +137,7 @@ class PlotLayout:
     def plot(
         self, top: float, height: float, x_limits: tuple[float, float], bytes_limit: float, tick_limit: float = 1.0
     ) -> Any:
-        """Add axes from 0 to ``bytes_limit`` bytes, with ticks up to ``tick_limit`` times ``bytes_limit``."""
+        """Add a plot with a vertical range of ``bytes_limit`` bytes and ticks up to ``tick_limit`` times this limit."""
         axes = self.strip(top, height, x_limits)
         axes.set_axis_on()
         axes.set_ylim(0, bytes_limit)

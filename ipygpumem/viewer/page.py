@@ -64,7 +64,7 @@ def script(name: str) -> str:
 
 
 def page(snapshots: Sequence[PageData], theme: str = "auto") -> str:
-    """Return the HTML page of the viewer for one to eight snapshots. ``theme`` is as in `document`."""
+    """Return the HTML page of the viewer for one to eight snapshots. See `document` for the themes."""
     check_snapshot_count(len(snapshots))
     return document("page.js", "a memory snapshot", snapshots, theme)
 
@@ -83,9 +83,10 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def document(bundle: str, content: str, data: Sequence[PageData], theme: str) -> str:
-    """Return an HTML page with a JavaScript bundle and its data. Without JavaScript, ``content`` describes the data.
+    """Return an HTML page with a JavaScript bundle and its data.
 
-    The theme is ``"auto"`` (the system's theme), ``"light"`` or ``"dark"``. Other values raise `OptionError`.
+    If JavaScript is disabled, a message says that the page needs it to show ``content``. The theme is ``"auto"``
+    (the system's theme), ``"light"`` or ``"dark"``. Other values raise `OptionError`.
     """
     if theme not in {"auto", "light", "dark"}:
         raise OptionError(f"unknown theme {theme!r}: choose auto, light or dark")

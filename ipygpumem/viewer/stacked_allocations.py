@@ -41,7 +41,7 @@ _LABEL_COLORS = {"(older": "#b4bfcc", "(no stack": "#c9c2b4", "(no frame": "#bfc
 _OTHER_LINES_COLOR = "#c4c9d0"
 _SMALL_COLOR = (154, 161, 171, 255)
 _SHADES = (0.0, 0.14, 0.28, 0.5)
-"""Fractions of white. Allocations from a line alternate between all but the last shade, which is for bands."""
+"""Fractions of white in the shades of a color. Allocations alternate between all but the last, which is for bands."""
 _ALTERNATING = len(_SHADES) - 1
 
 
@@ -135,7 +135,7 @@ def stacked_pixels(
 
 
 def _live_rows(timeline: Timeline, columns: PixelColumns) -> Iterator[Ints]:
-    """Yield the rows of the allocations that each column shows, in order of allocation."""
+    """Yield for each pixel column the indices of the allocations that it shows, in order of allocation."""
     allocations = timeline.allocations
     order = np.argsort(allocations.start, kind="stable")
     start, end = allocations.start[order], allocations.end[order]
@@ -186,12 +186,12 @@ def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
     groups = live.by("line")
     totals = add_up(line[live.rows], allocations.size[live.rows])
     colors = _group_colors(groups[: len(_LINE_COLORS)])
-    rank = np.full(int(line.max(initial=-1)) + 1, len(colors), np.int64)
-    for number, (code, _, _) in enumerate(totals[: len(colors)]):
-        rank[code] = number
+    color_of = np.full(int(line.max(initial=-1)) + 1, len(colors), np.int64)
+    for number, (group, _, _) in enumerate(totals[: len(colors)]):
+        color_of[group] = number
     order = np.empty(len(allocations), np.int64)
     order[np.argsort(allocations.start, kind="stable")] = rows
-    base = SMALL + 1 + rank[line] * len(_SHADES)
+    base = SMALL + 1 + color_of[line] * len(_SHADES)
     entries = [(group.label, group.bytes, color) for group, color in zip(groups, colors, strict=False)]
     other_groups = groups[len(colors) :]
     if other_groups:
@@ -200,7 +200,7 @@ def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
     legend = [LegendEntry(label, size, _percentage(size, live.bytes), color) for label, size, color in entries]
     freed = len(np.unique(line)) - len(groups)
     if freed > 0:
-        legend.append(LegendEntry(f"{many(freed, 'line')} not alive at the peak", 0, "", _OTHER_LINES_COLOR))
+        legend.append(LegendEntry(f"{many(freed, 'line')} without memory at the peak", 0, "", _OTHER_LINES_COLOR))
     single, band = base + order % _ALTERNATING, base + _ALTERNATING
     palette = _palette([*colors, _OTHER_LINES_COLOR])
     return LineColors(single.astype(np.uint8), band.astype(np.uint8), palette, tuple(legend))

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from ipygpumem.viewer.stacked_allocations import PixelColumns
 
 _MANY_LIVE = 50_000
-"""Average number of live allocations above which drawing is slow, so the lowest scale is used."""
+"""Average number of live allocations above which the lowest scale is used, because drawing is slow."""
 _HEADROOM, _TICK_LIMIT = 1.16, 0.91  # upper end of the axis divided by the data, of the ticks divided by the axis
 _CAPACITY_SHARE = 0.35
-"""Fraction of the capacity above which the plot includes the capacity."""
+"""Fraction of the device's capacity that memory usage must reach for the plot to include the capacity."""
 _MAX_SAMPLED_RATIO = 4
-"""The axis includes sampled curves up to this multiple of the other values. Otherwise, large memory usage of other
-processes would compress the plot."""
+"""The vertical axis includes sampled curves only up to this multiple of the other values, so that the memory usage of
+other processes does not compress the plot."""
 _TOP, _PLOT_HEIGHT, _SAMPLED_HEIGHT, _CELLS_HEIGHT, _LEGEND_ROW = 62, 300, 18, 16, 20
 _LEGEND_COLUMNS = 2
 _CELL_COLORS = ("#dbe4ee", "#e9eef4")
@@ -62,12 +62,12 @@ class SampledCurve(NamedTuple):
 
     @property
     def style(self) -> Any:
-        """Matplotlib line style: dashed for memory outside PyTorch, solid for the device's total."""
+        """Matplotlib line style: dashed for memory outside PyTorch, solid for all memory used on the device."""
         return (0, (4, 3)) if self.name.startswith("outside") else "solid"
 
 
 def static_image(snapshot: Snapshot, device: int | None = None) -> PngImage:
-    """Draw the memory usage of a device, by default the device with the highest peak. Errors are those of `to_png`."""
+    """Draw the memory usage of a device, by default the device with the highest peak. Raises the errors of `to_png`."""
     text = snapshot.summary(device)
     if device is None and not snapshot.timelines:
         title = clip(snapshot.name, 48)
@@ -172,7 +172,7 @@ class _SnapshotPlot:
         layout.title(RIGHT, 20, clip(snapshot.name, 48), clip(f"{length} · {device}"), size=14)
         entries: list[LegendItem] = [(INK, f"requested, at the end {precise_size(timeline.end_requested)}", "solid")]
         if timeline.reserved_peak is not None:
-            entries.append((_RESERVED, f"reserved, at most {precise_size(timeline.reserved_peak)}", "solid"))
+            entries.append((_RESERVED, f"reserved, peak {precise_size(timeline.reserved_peak)}", "solid"))
         if self.capacity:
             entries.append((SOFT, f"capacity {size(self.capacity)}", _DASHES))
         if len(trace.events(Action.OOM)):
@@ -187,7 +187,8 @@ class _SnapshotPlot:
         small = sizes[sizes < unit]
         title = "at the peak, by line"
         if len(small):
-            title += f"; {many(len(small), 'block')} less than a pixel high ({precise_size(int(small.sum()))}) in bands"
+            merged = f"{many(len(small), 'block')} less than a pixel high ({precise_size(int(small.sum()))})"
+            title += f"; {merged} merged into bands"
         top = self.top + _PLOT_HEIGHT
         layout.text(RIGHT, top + 30, title, size=11 * POINT)
         width = (WIDTH - 2 * RIGHT) / _LEGEND_COLUMNS
@@ -219,5 +220,5 @@ def _integers(values: Any) -> list[int]:
 
 
 def _sampled_label(curve: SampledCurve, limit: float) -> str:
-    label = f"{clip(curve.name, 30)}, at most {size(int(curve.bytes.max()))} (sampled)"
+    label = f"{clip(curve.name, 30)}, peak {size(int(curve.bytes.max()))} (sampled)"
     return f"{label}, above the plot" if curve.bytes.min() > limit else label

@@ -91,7 +91,7 @@ def test_each_rank_has_its_own_device(viewing, tmp_path_factory):
     assert view.page.locator(".facts dd").all_inner_texts() == ["1.8 GiB"] * 3
     assert current(view) == [False, False, True]
     field = view.page.get_by_label("Device")
-    assert field.locator("option").all_inner_texts()[0] == "the busiest of each file"
+    assert field.locator("option").all_inner_texts()[0] == "the device with the highest peak in each file"
     field.select_option("1")
     view.call("device()")
     assert view.page.locator(".facts dd").all_inner_texts() == ["1.8 GiB"] * 3

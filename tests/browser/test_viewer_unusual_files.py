@@ -207,7 +207,7 @@ def test_markup_in_a_file_name_is_escaped(viewing):
 
 def test_file_without_devices(viewing):
     view = viewing(Snapshot.load({"segments": []}))
-    view.page.get_by_text("contains no device").wait_for()
+    view.page.get_by_text("contains no data for any device").wait_for()
     assert view.messages == []
 
 

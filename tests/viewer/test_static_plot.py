@@ -210,7 +210,7 @@ def test_legend_mentions_lines_freed_before_peak():
     events = [numbered(0, frames=other_frames), numbered(0, "free_completed"), numbered(1, size=5 * MIB)]
     snapshot = load_events(events)
     legend = [(entry.label, entry.bytes) for entry in line_colors(snapshot, snapshot.timeline()).legend]
-    assert legend == [("x/a.py:1 f", 5 * MIB), ("1 line not alive at the peak", 0)]
+    assert legend == [("x/a.py:1 f", 5 * MIB), ("1 line without memory at the peak", 0)]
 
 
 def test_sampled_curves_are_drawn_and_named(texts):
@@ -220,11 +220,9 @@ def test_sampled_curves_are_drawn_and_named(texts):
     snapshot = load_events(events, {"curves": {"device used": curve, "outside PyTorch": constant_curve}})
     pixels = np.asarray(opened(static_image(snapshot)).convert("RGB")).astype(int)
     assert (np.abs(pixels - [107, 74, 160]).sum(axis=2) < 60).sum() > 500
-    assert {"device used, at most 90.0 MiB (sampled)", "outside PyTorch, at most 30.0 MiB (sampled)"} <= {
-        *texts(snapshot)
-    }
+    assert {"device used, peak 90.0 MiB (sampled)", "outside PyTorch, peak 30.0 MiB (sampled)"} <= {*texts(snapshot)}
     other_processes = {"curves": {"device used": {**curve, "bytes": [900 * MIB] * 3}}}
-    assert "device used, at most 900.0 MiB (sampled), above the plot" in texts(load_events(events, other_processes))
+    assert "device used, peak 900.0 MiB (sampled), above the plot" in texts(load_events(events, other_processes))
 
 
 def test_negative_reserved_bytes_are_not_drawn():
@@ -254,7 +252,7 @@ def test_duration_is_formatted_as_in_the_viewer(texts):
 def test_device_full_of_other_processes_does_not_flatten_the_picture(texts, size, reaches_above):
     curve = {"device": 0, "time_us": [START], "bytes": [50 * MIB]}
     snapshot = load_events([numbered(0, size=size * MIB)], {"curves": {"device used": curve}})
-    assert f"device used, at most 50.0 MiB (sampled){reaches_above}" in texts(snapshot)
+    assert f"device used, peak 50.0 MiB (sampled){reaches_above}" in texts(snapshot)
 
 
 @pytest.mark.parametrize(

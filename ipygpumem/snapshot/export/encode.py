@@ -9,12 +9,12 @@ number, and so on. The interpretation of the numbers depends on the coding:
 ``plain``
     the values
 ``delta``
-    signed differences from the previous value; ``first`` precedes the first value (as a string if it is 2**53 or more,
-    which JavaScript numbers cannot represent exactly)
+    signed differences between each value and the previous value; ``first`` is the first value (as a string if it is
+    2**53 or more, which JavaScript numbers cannot represent exactly), and the first difference is 0
 ``dict``
     indices into ``values``, the distinct values in ascending order
 
-The number of bytes per value is ``width``.
+``width`` is the number of bytes of each packed number.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def encode(snapshot: Snapshot) -> bytes:
     """Encode all columns and tables of a snapshot.
 
     Columns are named after attributes: ``trace/0/size``, ``allocations/0/start`` (with the device index),
-    ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start. ``requested`` is
-    replaced by ``asked_after``, the number of events from the start to the free request, and ``end`` by
-    ``freed_after``, the number of events from the free request to the end. ``nth`` is omitted. ``stacks/own`` contains
-    1 for each frame of user code, and 0 for other frames.
+    ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start event. Their
+    ``requested`` is replaced by ``asked_after``, the number of events from the start to the free request, and ``end``
+    by ``freed_after``, the number of events from the free request to the end. Their ``nth`` is omitted. ``stacks/own``
+    contains 1 for each frame of user code and 0 for other frames.
     """
     header = {
         "version": _VERSION,
@@ -108,7 +108,7 @@ def _arrays(table: Any) -> dict[str, NDArray[Any]]:
 
 
 def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Order allocations by start and replace their ends by differences, which reduces the size to a quarter."""
+    """Order allocations by start event and store their ends as differences, which reduces the size to a quarter."""
     order = np.argsort(columns["start"], kind="stable")
     ordered = {name: column[order] for name, column in columns.items()}
     del ordered["nth"]  # the viewer computes it
@@ -134,7 +134,7 @@ def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:
 
 
 def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
-    """Return a tuple of the description and the bytes of an integer column in the smallest coding."""
+    """Pack an integer column in the coding with the smallest estimated size. Return ``(description, bytes)``."""
     values = column.astype(np.int64)
     first = int(values[0]) if len(values) else 0
     candidates: list[tuple[dict[str, Any], NDArray[np.int64]]] = [
@@ -146,15 +146,15 @@ def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
     if 1 < len(unique) <= min(_MAX_DISTINCT, len(values) // 2) and np.abs(unique).max() < _EXACT:
         # distinct and searchsorted take a tenth of the time of np.unique with return_inverse
         candidates.append(({"coding": "dict", "values": unique.tolist()}, np.searchsorted(unique, values)))
-    description, numbers = min(candidates, key=lambda candidate: _cost(*candidate))
+    description, numbers = min(candidates, key=lambda candidate: _estimated_size(*candidate))
     planes = _planes(numbers)
     packed = zlib.compress(planes, _LEVEL if len(planes) < _LONG else _FAST_LEVEL)
     width = len(planes) // len(values) if len(values) else 1
     return {**description, "width": width, "count": len(values), "bytes": len(packed)}, packed
 
 
-def _cost(description: dict[str, Any], numbers: NDArray[np.int64]) -> float:
-    """Estimate the size of a coding in bytes."""
+def _estimated_size(description: dict[str, Any], numbers: NDArray[np.int64]) -> float:
+    """Estimate the size of a packed column in bytes."""
     count = len(numbers)
     middle = count // 2
     sample = numbers

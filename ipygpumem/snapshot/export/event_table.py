@@ -78,7 +78,7 @@ def _all_columns(snapshot: Snapshot, device: int | None, clean: Callable[[str], 
 def event_rows(
     snapshot: Snapshot, device: int | None = None, clean: Callable[[str], str] = str
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the events of a device or of all devices as plain values in the order of `COLUMNS`."""
+    """Yield each event of a device or of all devices as a tuple of plain values in the order of `COLUMNS`."""
     for columns in _tables(snapshot, device, clean):
         for start in range(0, len(columns["event"]), _CHUNK):
             yield from zip(*(columns[name][start : start + _CHUNK].tolist() for name in COLUMNS), strict=True)
@@ -89,7 +89,7 @@ def write_csv(
 ) -> None:
     """Write the events of a device or of all devices as CSV. Control characters and formulas are escaped.
 
-    ``label`` is the value of an additional first column ``snapshot``, for tables with several files. ``names``
+    For tables of several snapshots, ``label`` is the value of an additional first column ``snapshot``. ``names``
     specifies whether to write a header line with the column names.
     """
     writer = csv.writer(file, lineterminator="\n")
@@ -124,7 +124,7 @@ def to_frame(result: Any) -> Any:
     """Convert the result of a `Snapshot` method (such as a curve, groups or a structured array) to a pandas DataFrame.
 
     Raises:
-        OptionError: pandas is not installed, or ``result`` has another type.
+        OptionError: pandas is not installed, or ``result`` is not the result of a `Snapshot` method.
     """
     pandas = import_library("pandas", "data frames")
     if isinstance(result, np.ndarray):
@@ -132,8 +132,8 @@ def to_frame(result: Any) -> Any:
     if isinstance(result, (tuple, list)) and all(hasattr(row, "to_dict") for row in result):
         return pandas.DataFrame([row.to_dict() for row in result])
     if isinstance(result, AllocatorState):
-        raise OptionError("a state contains two tables: use to_frame(state.segments) and to_frame(state.blocks)")
+        raise OptionError("an allocator state has two tables: use to_frame(state.segments) or to_frame(state.blocks)")
     if hasattr(result, "to_dict"):
         values = result.to_dict()
         return pandas.DataFrame(values if any(isinstance(value, list) for value in values.values()) else [values])
-    raise OptionError(f"cannot convert {type(result).__name__!r} to a data frame: not the result of a Snapshot method")
+    raise OptionError(f"not the result of a Snapshot method: cannot convert {type(result).__name__!r} to a data frame")

@@ -1,4 +1,4 @@
-"""Copies of snapshots without private data or with aligned timestamps."""
+"""Copies of snapshots without private data or with aligned time axes."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
 
 
 def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Return copies of snapshots whose time axes start with the measurement, for displaying them side by side.
+    """Return copies of snapshots to display side by side, with time axes that start when the measurement starts.
 
-    This aligns measurements even if the clocks of their machines differ. If the start is unknown for one of the
-    snapshots, all time axes start with the first event.
+    This aligns measurements even if the clocks of their machines differ. If the start of a measurement is
+    unknown, all time axes start with the first event.
     """
     starts = [min((cell.start_us for cell in snapshot.own.cells), default=0) for snapshot in snapshots]
     if len(starts) == 1 or 0 in starts:

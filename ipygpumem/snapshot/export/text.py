@@ -1,4 +1,4 @@
-"""Text for terminals with the results of queries."""
+"""Formats the results of queries as text for terminals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def peak_line(snapshot: Snapshot, peak: RequestedPeak) -> str:
     trace = snapshot.timeline(peak.device).trace
     line = f"{start}at event {peak.event:,}"
     if peak.time_us is not None:
-        line += f", {duration((peak.time_us - int(trace.time[0])) / 1e6)} after the first"
+        line += f", {duration((peak.time_us - int(trace.time[0])) / 1e6)} after the first event"
     if snapshot.own.cells:
         line += f", in {clip(snapshot.cells.labels(trace.time[[peak.event]], trace.stack[[peak.event]])[0])}"
     return line
@@ -54,7 +54,7 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
         lines.append(f"{_INDENT}{columns}  {clip(label)}  ({many(group.count, 'block')})")
     if len(groups) > top:
         total = sum(group.bytes for group in groups[top:])
-        lines.append(f"{_INDENT}{size(total):>10} {share(total, whole)}  in {len(groups) - top:,} more")
+        lines.append(f"{_INDENT}{size(total):>10} {share(total, whole)}  in {many(len(groups) - top, 'other group')}")
     return lines
 
 
@@ -82,7 +82,7 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
         lines.append(f"{_INDENT}{size(fit.requested)} would fit into a free block of {size(fit.block)}")
     elif fit is not None:
         need, segment = size(fit.requested), size(fit.segment)
-        lines.append(f"{_INDENT}{need} would not fit into any free block and needs a new segment of {segment}")
+        lines.append(f"{_INDENT}{need} would not fit into any free block and would need a new segment of {segment}")
     return lines
 
 
@@ -101,5 +101,5 @@ def diff_lines(difference: Diff, top: int) -> list[str]:
         lines.append(f"{_INDENT}{signed(change.bytes):>11}  {clip(change.label)}  ({count})")
     if len(difference.changes) > top:
         total = sum(change.bytes for change in difference.changes[top:])
-        lines.append(f"{_INDENT}{signed(total):>11}  in {len(difference.changes) - top:,} more")
+        lines.append(f"{_INDENT}{signed(total):>11}  in {many(len(difference.changes) - top, 'other group')}")
     return lines

@@ -59,8 +59,8 @@ class RecorderMetadata:
         dropped: Number of allocations dropped from the ring buffer, by device; None if unknown.
         device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
-        readings: Memory counters ``before`` and ``after`` the recording, unchecked.
-        curves: Sampled curves by name, unchecked. Each contains ``device``, ``time_us`` and ``bytes``.
+        readings: Memory counters ``before`` and ``after`` the recording. The values are not checked.
+        curves: Sampled curves by name, each with ``device``, ``time_us`` and ``bytes``. The values are not checked.
     """
 
     version: str | None = None
@@ -84,8 +84,8 @@ class CellLookup:
 
     This is the cell that was running at the time of the event. If several cells were running (nested cells, or
     consecutive cells in the same microsecond), it is the latest cell whose file name occurs in the call stack. File
-    names alone are ambiguous because all runs of a cell have the same one. They are used only for blocks without a
-    timestamp and for files without a list of cells.
+    names alone are ambiguous because all runs of a cell have the same file name. They are used only for blocks without
+    a timestamp and for snapshots without a list of cells.
     """
 
     def __init__(self, cells: tuple[Cell, ...], stacks: StackTable, numbers: Mapping[str, int] | None = None) -> None:
@@ -110,14 +110,17 @@ class CellLookup:
         return self._labels.get(file) or _label_from_file_name(file)
 
     def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
-        """Return a label for the runs of a file at the given times, or for all runs if one time is outside of them."""
+        """Return a label for the runs of a cell at the given times.
+
+        If the cell was not running at one of these times, the label is for all of its runs.
+        """
         if len(self._runs.get(file, ())) <= 1:
             return self.runs_of(file)
         active = self._active(file, times)
         return self.runs_of(file) if (active < 0).any() else self._joined_labels(distinct(active).tolist())
 
     def labels(self, times: NDArray[np.int64], stacks: NDArray[np.int32]) -> list[str]:
-        """Return the cell label of each event, given its timestamp and the index of its stack (-1 if unknown)."""
+        """Return the cell label of each event, given the timestamps and stack indices of the events (-1 if unknown)."""
         labels = np.full(len(times), OUTSIDE, object)
         order = np.argsort(stacks, kind="stable")
         edges = np.flatnonzero(np.diff(stacks[order])) + 1
@@ -134,7 +137,7 @@ class CellLookup:
         return labels.tolist()
 
     def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of the latest run of a file (of any file if the name is empty) at each time, or -1."""
+        """Return the index of the latest run of a cell (any cell if ``file`` is empty) at each time; -1 if none."""
         numbers = self._runs[file] if file else np.arange(len(self._cells))
         if file not in self._intervals:
             runs = [self._cells[number] for number in numbers.tolist()]
@@ -162,22 +165,22 @@ class Intervals:
 
     Args:
         starts: Start of each interval, in ascending order.
-        ends: End of each interval; the maximum of int64 if it is open-ended.
-        ranks: Priority of each interval. Where intervals overlap, the one with the highest rank takes precedence, or
-            the latest if the ranks are equal or omitted.
+        ends: End of each interval; the maximum of int64 if the interval is open-ended.
+        priorities: Priority of each interval. Where intervals overlap, the interval with the highest priority takes
+            precedence, or the latest if the priorities are equal or omitted.
     """
 
-    def __init__(self, starts: Sequence[int], ends: Sequence[int], ranks: Sequence[Any] | None = None) -> None:
+    def __init__(self, starts: Sequence[int], ends: Sequence[int], priorities: Sequence[Any] | None = None) -> None:
         after = (end + 1 for end in ends if end < _FOREVER)
         self._times = distinct(np.asarray([*starts, *after], np.int64))
-        order = range(len(starts)) if ranks is None else sorted(range(len(starts)), key=ranks.__getitem__)
-        rank = {interval: number for number, interval in enumerate(order)}
-        active: list[tuple[int, int]] = []  # heap with the highest rank first
+        order = range(len(starts)) if priorities is None else sorted(range(len(starts)), key=priorities.__getitem__)
+        place = {interval: number for number, interval in enumerate(order)}
+        active: list[tuple[int, int]] = []  # heap with the highest priority first
         top = []
         started = 0
         for time in self._times.tolist():
             while started < len(starts) and starts[started] <= time:
-                heapq.heappush(active, (-rank[started], started))
+                heapq.heappush(active, (-place[started], started))
                 started += 1
             while active and ends[active[0][1]] < time:
                 heapq.heappop(active)
@@ -185,7 +188,7 @@ class Intervals:
         self._top = np.asarray([*top, -1], np.int64)
 
     def at(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of the interval with the highest rank at each time; -1 outside all intervals."""
+        """Return the index of the interval with the highest priority at each time; -1 outside all intervals."""
         return self._top[np.searchsorted(self._times, times, side="right") - 1]
 
 
@@ -195,10 +198,10 @@ class Annotation(PlainData):
 
     Attributes:
         name: Name such as ``Optimizer.step#AdamW.step``.
-        device: Index of the device that was current at that time; -1 if there was none.
+        device: Index of the device that was current when the region was recorded; -1 if there was none.
         depth: Number of enclosing regions.
         ambiguous: Whether the region overlaps another region without being nested in it. Its bounds may then be wrong,
-            because an entry may be missing, and because files do not identify the thread of an entry.
+            because START or END entries may be missing and files do not identify the thread of an entry.
     """
 
     name: str
@@ -210,11 +213,11 @@ class Annotation(PlainData):
 
 
 def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the innermost region at each time, the latest if several are equally deep; -1 if outside."""
+    """Return the index of the innermost region at each time, the latest if several are equally deep; -1 if none."""
     if not annotations or not len(times):
         return np.full(len(times), -1, np.int64)
     starts = [-1 if region.start_us is None else region.start_us for region in annotations]
     ends = [_FOREVER if region.end_us is None else region.end_us for region in annotations]
-    ranks = [(region.depth, start) for region, start in zip(annotations, starts, strict=True)]
+    priorities = [(region.depth, start) for region, start in zip(annotations, starts, strict=True)]
     # unknown times are also -1, but a region that started before the recording does not contain them
-    return np.where(times < 0, -1, Intervals(starts, ends, ranks).at(times))
+    return np.where(times < 0, -1, Intervals(starts, ends, priorities).at(times))

@@ -23,7 +23,7 @@ ACTIONS = (
     "annotate",
     "other",
 )
-"""Names of the values of the ``action`` column. ``other`` is any action that torch up to 2.15 does not record."""
+"""Names of the values of the ``action`` column. ``other`` stands for any action that torch 2.15 does not record."""
 
 HOST = -1
 """Device index of events for pinned host memory."""
@@ -42,7 +42,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Events of one device as columns, oldest first. An event is identified by its row.
+    """Events of one device as columns, oldest first. Events are identified by their row index.
 
     Attributes:
         device: Device index.
@@ -85,7 +85,7 @@ class Trace:
         return len(self) > 0 and bool(self.time[0] >= 0)
 
     def time_of(self, event: int) -> int | None:
-        """Return the timestamp of an event in microseconds since the Unix epoch; None for event -1 or if unknown."""
+        """Return the timestamp of an event in microseconds since the Unix epoch, or None if it is unknown."""
         return int(self.time[event]) if 0 <= event < len(self) and self.timed else None
 
     def events(self, *actions: int) -> NDArray[np.int64]:
@@ -140,7 +140,7 @@ class Blocks(_AddressRanges):
         address: int64, start of the block.
         size: int64, rounded size in bytes.
         segment: int64, row in `Segments`.
-        requested: int64, requested size in bytes; 0 for a free block, whose value in the file is outdated.
+        requested: int64, requested size in bytes; 0 for a free block, for which the file contains an outdated size.
         requested_known: bool, whether the file contains the requested size; if not, ``requested`` is the rounded size.
         state: uint8, index into `STATES`.
         stack: int32, index into the stack table; -1 if there is none.

@@ -1,4 +1,4 @@
-"""The allocator's segments and blocks after any event."""
+"""Reconstructs the segments and blocks of the allocator after a given event."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class AllocatorState:
     """Segments and blocks right after an event. Event -1 stands for the time before the first event.
 
     Attributes:
-        segments: `SEGMENT` rows, ordered by address. Adjacent ranges of an expandable segment are one row.
-        blocks: `BLOCK` rows of the blocks in use, ordered by address. ``row`` refers to ``timeline.allocations``.
+        segments: `SEGMENT` rows, ordered by address. Adjacent ranges of an expandable segment form one row.
+        blocks: `BLOCK` rows of the blocks in use, ordered by address. ``row`` is a row of ``timeline.allocations``.
     """
 
     device: int
@@ -65,7 +65,7 @@ class AllocatorState:
 
     @property
     def requested(self) -> int:
-        """Total requested size of the blocks in use in bytes."""
+        """Total requested size in bytes of the blocks in use."""
         return int(self.blocks["requested"].sum())
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class SegmentHistory:
         return np.concatenate([table, _segment_rows(segments, old)]), start, end
 
     def pools(self, rows: Ints) -> Ints:
-        """Return the index of the pool that each row of the allocations belongs to; -1 if unknown."""
+        """Return the index of the pool of each allocation, given as row indices; -1 if the pool is unknown."""
         allocations = self._timeline.allocations
         address, event = allocations.address[rows], allocations.start[rows].astype(np.int64)
         table = self._fixed
@@ -155,11 +155,11 @@ class SegmentHistory:
 
     @cached_property
     def _edges(self) -> tuple[Ints, ...]:
-        """Columns with the two ends of each mapped range, ordered by stream and address.
+        """Columns with the start and the end of each mapped or unmapped range, ordered by stream and address.
 
-        The columns are stream, address, event and change. Undoing the event adds ``change`` to the number of ranges
-        that contain the memory after the address. The event of ranges that are mapped at the end is the number of
-        events. A fifth array contains the index of the last row with each address.
+        The columns are stream, address, event and change. Undoing the event adds ``change`` to the number of mapped
+        ranges that contain the memory after the address. For a range that is mapped at the end, the event is the number
+        of events. A fifth array contains the index of the last row with each address.
         """
         trace, events, at_end = self._timeline.trace, self._map_events, self._ranges
         event = np.append(np.full(len(at_end), len(trace)), events)

@@ -95,7 +95,7 @@ class Timeline:
 
     @cached_property
     def requested(self) -> Curve:
-        """Total requested size of all allocations whose free is not completed."""
+        """Curve of the total requested size of all allocations whose free is not completed."""
         change = np.zeros(len(self.trace) + 2, np.int64)
         # indices are events plus one because index 0 stands for the time before the first event
         np.add.at(change, self.allocations.start + 1, self.allocations.size)
@@ -114,7 +114,7 @@ class Timeline:
 
     @cached_property
     def reserved(self) -> Curve | None:
-        """Total size of all segments, computed backward from the end; None for a file without segments."""
+        """Curve of the total size of all segments, computed backward from the end; None for a file without segments."""
         if self.end_reserved is None:
             return None
         trace = self.trace
@@ -160,9 +160,10 @@ class Allocations:
     Attributes:
         address: int64.
         size: int64, *requested* size in bytes.
-        start: int64, event that allocated it, or -1 (`BEFORE`).
-        requested: int64, event that requested the free; the number of events if none did; -1 if before the first event.
-        end: int64, event that freed it, or the number of events if it is alive at the end.
+        start: int64, event that allocated the memory, or -1 (`BEFORE`).
+        requested: int64, event that requested the free; the number of events if the free was not requested, -1 if it
+            was requested before the first event.
+        end: int64, event that freed the memory, or the number of events if the allocation is alive at the end.
         stack: int32, call stack of the allocation; -1 if unknown.
         nth: int64, number of earlier allocations at this address in the file.
         block: int64, row in `Blocks` of an allocation that is alive at the end, or -1.
@@ -181,11 +182,11 @@ class Allocations:
         return len(self.address)
 
     def live(self, event: int) -> Ints:
-        """Return the rows of the allocations that are alive right after an event, or before the first event for -1."""
+        """Return the rows of the allocations that are alive right after an event, or before all events if it is -1."""
         return np.flatnonzero((self.start <= event) & (self.end > event))
 
     def name(self, row: int) -> str:
-        """Return the name in PyTorch's memory viewer: the address and ``nth``, such as ``b7f064c000000_0``."""
+        """Return an allocation's name in PyTorch's memory viewer, from its address and ``nth``: ``b7f064c000000_0``."""
         return f"b{self.address[row]:x}_{self.nth[row]}"
 
 
@@ -258,7 +259,7 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
 
 
 def _first_in_group(selected: NDArray[np.bool_], group: Ints, groups: int) -> Ints:
-    """Return the first selected row of each group, or the number of rows if none is selected. Groups are in order."""
+    """Return the first selected row of each group, or the number of rows if no row of the group is selected."""
     first = np.full(groups, len(group), np.int64)
     rows = np.flatnonzero(selected)[::-1]
     first[group[rows]] = rows  # numpy stores the last of several values for the same index

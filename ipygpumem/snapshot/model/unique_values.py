@@ -1,6 +1,6 @@
-"""Distinct values in untrusted files.
+"""Finds distinct values in untrusted files by sorting instead of hashing.
 
-`numpy.unique` and `numpy.isin` may use hash tables, and a malicious file can contain values whose hashes collide.
+`numpy.unique` and `numpy.isin` may use hash tables, and a malicious file can contain values with colliding hashes.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Change(PlainData):
 
     @property
     def count(self) -> int:
-        """Difference in the number of allocations."""
+        """Difference in the number of blocks."""
         return self.count_after - self.count_before
 
 
@@ -96,7 +96,7 @@ def _live(source: Snapshot | LiveSet) -> LiveSet:
     if isinstance(source, LiveSet):
         return source
     if not isinstance(source, Snapshot):
-        raise OptionError(f"cannot compare {type(source).__name__!r}: expected a Snapshot or a LiveSet")
+        raise OptionError(f"expected a Snapshot or a LiveSet, not {type(source).__name__!r}")
     return source.live()
 
 

@@ -1,4 +1,4 @@
-"""Statistics of the events in a window: churn, possible leaks, driver calls and the growth in annotated regions."""
+"""Statistics of the events in a window: churn, possible leaks, CUDA calls and the growth in annotated regions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_SUGGESTIONS = 5
 SHORT_LIVED = np.dtype(
     [("row", "i8"), ("address", "i8"), ("size", "i8"), ("start", "i8"), ("end", "i8"), ("microseconds", "i8")]
 )
-"""Columns of short-lived allocations. ``row`` refers to ``timeline.allocations``; ``start`` and ``end`` are events."""
+"""Columns of short-lived allocations: row in ``timeline.allocations``, address, size, start and end event, lifetime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Churn(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceCalls(PlainData):
-    """Numbers of driver calls in a window, and the sizes that they allocated, freed, mapped or unmapped.
+class CudaCallCounts(PlainData):
+    """Numbers of CUDA calls in a window, and the total sizes that they allocated, freed, mapped and unmapped.
 
     Attributes:
         mallocs: Number of cudaMalloc calls, one for each segment.
@@ -118,7 +118,7 @@ def _allocated(timeline: Timeline, first: int, last: int) -> Ints:
 
 
 def _lifetimes(timeline: Timeline, rows: Ints, last: int) -> Ints:
-    """Return lifetimes in microseconds. Allocations that are not freed in the window live until event ``last``."""
+    """Return lifetimes in microseconds. Lifetimes that extend beyond the window end at event ``last``."""
     allocations, time = timeline.allocations, timeline.trace.time
     return time[np.minimum(allocations.end[rows], last)] - time[allocations.start[rows]]
 
@@ -148,7 +148,7 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
 
 
 def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_most_us: int) -> NDArray[Any]:
-    """Return allocations of ``at_least`` bytes or more that were freed within ``at_most_us``, largest first."""
+    """Return allocations of ``at_least`` bytes or more freed within ``at_most_us`` microseconds, largest first."""
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
     if len(rows) and not timeline.trace.timed:
@@ -170,8 +170,8 @@ def leaks(timeline: Timeline, first: int, last: int) -> Ints:
     return rows[timeline.allocations.end[rows] > last]
 
 
-def device_calls(timeline: Timeline, first: int, last: int) -> DeviceCalls:
-    """Count the driver calls after event ``first`` up to ``last``."""
+def device_calls(timeline: Timeline, first: int, last: int) -> CudaCallCounts:
+    """Count the CUDA calls after event ``first`` up to event ``last``."""
     action = timeline.trace.action[first + 1 : last + 1]
     size = timeline.trace.size[first + 1 : last + 1]
     totals = {}
@@ -182,7 +182,7 @@ def device_calls(timeline: Timeline, first: int, last: int) -> DeviceCalls:
     released = np.isin(action[:-1], (Action.SEGMENT_FREE, Action.UNMAP))
     requested = np.isin(action[1:], (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM))
     ooms = int(np.count_nonzero(action == Action.OOM))
-    return DeviceCalls(**totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
+    return CudaCallCounts(**totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
 
 
 def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[RegionRepetition, ...]:

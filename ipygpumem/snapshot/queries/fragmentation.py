@@ -138,7 +138,7 @@ def _recorded_free_blocks(snapshot: Snapshot, state: AllocatorState) -> tuple[In
 
 
 def _derived_free_blocks(state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return a tuple of the size and the segment row of each gap between blocks, rounded up to 512 bytes."""
+    """Return the size and the segment row of each gap between blocks, whose sizes are rounded up to 512 bytes."""
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
@@ -160,7 +160,7 @@ class OomAnalysis(PlainData):
     """Analysis of a failed allocation.
 
     Attributes:
-        asked: Requested bytes, rounded by the allocator.
+        asked: Requested size in bytes, rounded by the allocator.
         device_free: Free device memory in bytes at that time; None if not recorded.
         reason: Sentences that explain the failure.
     """
@@ -175,7 +175,7 @@ class OomAnalysis(PlainData):
 
 
 def explain_oom(snapshot: Snapshot, state: AllocatorState) -> OomAnalysis:
-    """Explain why an allocation failed, given the state after its oom event."""
+    """Explain why an allocation failed, given the state after its out-of-memory event."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
     requested = int(trace.size[event])

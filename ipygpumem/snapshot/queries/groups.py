@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
-    """Group code of each row, and a function that returns the `Group` attributes for a code."""
+    """Integer group ID of each row, and a function that returns the attributes of the `Group` with a given ID."""
 
 UNKNOWN = "(unknown)"
 _KIB_BITS = 10
@@ -66,27 +66,27 @@ class Group:
         return {name: getattr(self, name) for name in names} | frames
 
 
-def add_up(codes: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Return the code, total size and count of each group, ordered by decreasing size and increasing code."""
-    unique, group, counts = np.unique(codes, return_inverse=True, return_counts=True)
+def add_up(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Return the ID, total size and count of each group, ordered by decreasing size, and by ID for equal sizes."""
+    unique, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
     totals = np.zeros(len(unique), np.int64)
-    np.add.at(totals, group, sizes)
+    np.add.at(totals, inverse, sizes)
     order = np.lexsort((unique, -totals))
     return [(int(unique[row]), int(totals[row]), int(counts[row])) for row in order]
 
 
 def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[Group, ...]:
     """Group rows of allocations by a key of `KEYS`, largest group first."""
-    codes, describe = _grouping(snapshot, timeline, rows, key)
-    sums = add_up(codes, timeline.allocations.size[rows])
-    return tuple(Group(bytes=total, count=count, **describe(code)) for code, total, count in sums)
+    ids, describe = _grouping(snapshot, timeline, rows, key)
+    sums = add_up(ids, timeline.allocations.size[rows])
+    return tuple(Group(bytes=total, count=count, **describe(group)) for group, total, count in sums)
 
 
 def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
     """Return a tuple of the labels when grouping by a key of `KEYS`, and the index of the label of each row."""
-    codes, describe = _grouping(snapshot, timeline, rows, key)
-    unique = distinct(codes)  # faster than np.unique with return_inverse
-    return [describe(int(code))["label"] for code in unique], np.searchsorted(unique, codes)
+    ids, describe = _grouping(snapshot, timeline, rows, key)
+    unique = distinct(ids)  # faster than np.unique with return_inverse
+    return [describe(int(group))["label"] for group in unique], np.searchsorted(unique, ids)
 
 
 def _grouping(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> Grouping:
@@ -104,56 +104,56 @@ def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
     return np.where(old, _OLD, frames)
 
 
-def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints) -> Callable[[int, str], str]:
-    """Return a function that shortens the file name of a group. For a cell, the name contains the runs in the group."""
+def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, ids: Ints) -> Callable[[int, str], str]:
+    """Return a function that shortens the file name of a group. For a cell, the name includes the group's runs."""
     times = _times(timeline, rows)
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
 
-    def short(code: int, file: str) -> str:
-        first, last = np.searchsorted(ordered, [code, code + 1])
+    def short(group: int, file: str) -> str:
+        first, last = np.searchsorted(ordered, [group, group + 1])
         return snapshot.short_file(file, times[order[first:last]])
 
     return short
 
 
-def _or_without_frame(codes: Ints, describe: Callable[[int], dict[str, Any]]) -> Grouping:
-    return codes, lambda code: describe(code) if code >= 0 else {"label": _WITHOUT_FRAME[code]}
+def _or_without_frame(ids: Ints, describe: Callable[[int], dict[str, Any]]) -> Grouping:
+    return ids, lambda group: describe(group) if group >= 0 else {"label": _WITHOUT_FRAME[group]}
 
 
 def _by_line(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
-    codes = _user_frames(snapshot, timeline, rows)
-    short = _short_names(snapshot, timeline, rows, codes)
+    ids = _user_frames(snapshot, timeline, rows)
+    short = _short_names(snapshot, timeline, rows, ids)
 
-    def describe(code: int) -> dict[str, Any]:
-        frame = snapshot.stacks.frames[code]
-        label = f"{short(code, frame.file)}:{frame.line} {frame.name}"
+    def describe(group: int) -> dict[str, Any]:
+        frame = snapshot.stacks.frames[group]
+        label = f"{short(group, frame.file)}:{frame.line} {frame.name}"
         source = snapshot.source_line(frame.file, frame.line)
         return {"label": label, "file": frame.file, "line": frame.line, "name": frame.name, "source": source}
 
-    return _or_without_frame(codes, describe)
+    return _or_without_frame(ids, describe)
 
 
 def _by_function(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
-    codes, functions = _by_frame(snapshot, timeline, rows, lambda frame: (frame.file, frame.name))
-    short = _short_names(snapshot, timeline, rows, codes)
+    ids, functions = _by_frame(snapshot, timeline, rows, lambda frame: (frame.file, frame.name))
+    short = _short_names(snapshot, timeline, rows, ids)
 
-    def describe(code: int) -> dict[str, Any]:
-        file, name = functions[code]
-        return {"label": f"{short(code, file)} {name}", "file": file, "name": name}
+    def describe(group: int) -> dict[str, Any]:
+        file, name = functions[group]
+        return {"label": f"{short(group, file)} {name}", "file": file, "name": name}
 
-    return _or_without_frame(codes, describe)
+    return _or_without_frame(ids, describe)
 
 
 def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
-    codes, files = _by_frame(snapshot, timeline, rows, lambda frame: frame.file)
-    return _or_without_frame(codes, lambda code: {"label": files[code], "file": files[code]})
+    ids, files = _by_frame(snapshot, timeline, rows, lambda frame: frame.file)
+    return _or_without_frame(ids, lambda group: {"label": files[group], "file": files[group]})
 
 
 def _by_frame(
     snapshot: Snapshot, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
 ) -> tuple[Ints, list[Any]]:
-    """Return a tuple of row codes and frame keys. A code is the index of a frame key, or a key of `_WITHOUT_FRAME`."""
+    """Return a tuple of group IDs and frame keys. An ID is the index of a frame key, or a key of `_WITHOUT_FRAME`."""
     numbers = IndexByValue()
     table = np.asarray([*(numbers[key(frame)] for frame in snapshot.stacks.frames), 0], np.int64)
     frames = _user_frames(snapshot, timeline, rows)
@@ -162,26 +162,26 @@ def _by_frame(
 
 def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     frames = _user_frames(snapshot, timeline, rows)
-    codes = np.where(frames < _NO_USER_FRAME, frames, timeline.allocations.stack[rows])
-    short = _short_names(snapshot, timeline, rows, codes)
+    ids = np.where(frames < _NO_USER_FRAME, frames, timeline.allocations.stack[rows])
+    short = _short_names(snapshot, timeline, rows, ids)
 
-    def describe(code: int) -> dict[str, Any]:
-        stack = snapshot.stacks.stack(code)
-        user_frame = int(snapshot.stacks.user_frame[code])
+    def describe(group: int) -> dict[str, Any]:
+        stack = snapshot.stacks.stack(group)
+        user_frame = int(snapshot.stacks.user_frame[group])
         frame = snapshot.stacks.frames[user_frame] if user_frame >= 0 else stack[0]
-        return {"label": f"{short(code, frame.file)}:{frame.line} {frame.name}", "frames": stack}
+        return {"label": f"{short(group, frame.file)}:{frame.line} {frame.name}", "frames": stack}
 
-    return _or_without_frame(codes, describe)
+    return _or_without_frame(ids, describe)
 
 
 def _by_label(labels: Iterable[str]) -> Grouping:
     numbers = IndexByValue()
-    codes = np.asarray([numbers[label] for label in labels], np.int64)
-    return _named(codes, list(numbers), "")
+    ids = np.asarray([numbers[label] for label in labels], np.int64)
+    return _named(ids, list(numbers), "")
 
 
-def _named(codes: NDArray[Any], names: Sequence[str], unknown: str) -> Grouping:
-    return codes, lambda code: {"label": names[code] if code >= 0 else unknown}
+def _named(ids: NDArray[Any], names: Sequence[str], unknown: str) -> Grouping:
+    return ids, lambda group: {"label": names[group] if group >= 0 else unknown}
 
 
 def _times(timeline: Timeline, rows: Ints) -> Ints:
@@ -210,13 +210,13 @@ def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     )
 
     names = {-1: UNKNOWN, 0: "default stream"}
-    return streams, lambda code: {"label": names.get(code) or f"stream {code:#x}"}
+    return streams, lambda stream: {"label": names.get(stream) or f"stream {stream:#x}"}
 
 
 def _by_annotation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     annotations = snapshot.annotations(timeline.device)
     regions = innermost(annotations, _times(timeline, rows)).tolist()
-    return _by_label(annotations[region].name if region >= 0 else "(outside of all)" for region in regions)
+    return _by_label(annotations[region].name if region >= 0 else "(outside all regions)" for region in regions)
 
 
 def _by_text(column: str) -> Callable[[Snapshot, Timeline, Ints], Grouping]:
@@ -229,13 +229,13 @@ def _by_text(column: str) -> Callable[[Snapshot, Timeline, Ints], Grouping]:
 
 def _by_size(_: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     bits = np.ceil(np.log2(np.maximum(timeline.allocations.size[rows], 1))).astype(np.int64)
-    return bits, lambda code: {"label": f"up to {1 << code % _KIB_BITS} {_SIZE_UNITS[code // _KIB_BITS]}"}
+    return bits, lambda bit: {"label": f"up to {1 << bit % _KIB_BITS} {_SIZE_UNITS[bit // _KIB_BITS]}"}
 
 
 def _by_allocation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     def describe(row: int) -> dict[str, Any]:
-        codes, describe_line = _by_line(snapshot, timeline, np.asarray([row]))
-        return {**describe_line(int(codes[0])), "label": timeline.allocations.name(row)}
+        ids, describe_line = _by_line(snapshot, timeline, np.asarray([row]))
+        return {**describe_line(int(ids[0])), "label": timeline.allocations.name(row)}
 
     return rows, describe
 

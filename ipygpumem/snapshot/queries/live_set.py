@@ -40,8 +40,8 @@ class LiveSet:
 
         Args:
             key: Property by which allocations are grouped.
-            allocated: Allocated bytes according to the allocator's counter. If given, the difference becomes a last
-                group, so that the groups add up to this value.
+            allocated: Allocated bytes according to the allocator's counter. If given, its difference from the
+                requested bytes becomes the last group, so that the groups add up to it.
 
         Raises:
             OptionError: The key does not exist.
@@ -52,7 +52,7 @@ class LiveSet:
         return (*groups, Group(label=ROUNDING, bytes=allocated - self.bytes, count=0))
 
     def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
-        """Return plain values with the ``top`` largest groups by a key."""
+        """Return plain values, including the ``top`` largest groups (None for all) when grouping by a key."""
         return {
             "device": self.timeline.device,
             "event": self.event,
@@ -69,7 +69,7 @@ class RequestedPeak(PlainData):
 
     Attributes:
         requested: Maximum in bytes, including freed blocks that wait for a stream.
-        event: First event after which the maximum is reached; -1 if it is reached before the first event.
+        event: First event that reaches the maximum; -1 if the maximum is reached before the first event.
         time_us: Timestamp in microseconds since the Unix epoch; None for event -1 or if unknown.
         live: Allocations that are alive at the peak.
     """

@@ -63,7 +63,7 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
     if timeline.end_reserved is not None and timeline.end_rounded is not None:
         end += f", {size(timeline.end_rounded)} rounded; reserved {size(timeline.end_reserved)}"
     if timeline.reserved_peak is not None:
-        end += f", at most {size(timeline.reserved_peak)}"
+        end += f", peak {size(timeline.reserved_peak)}"
     lines.append(f"  {many(len(timeline.trace), 'event')}; {end}")
     if ooms := len(timeline.trace.events(Action.OOM)):
         times = "once" if ooms == 1 else f"{ooms:,} times"
@@ -94,7 +94,7 @@ def notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
         add(gaps.before_recording, older)
     add(dropped or 0, "{n} allocation{s} {was} dropped from the ring buffer before the first event")
     add(gaps.frees_without_allocation, "{n} free{s} without an allocation {was} ignored")
-    add(gaps.missing_frees, "{n} block{s} {was} allocated again without a free, which ends the previous block")
+    add(gaps.missing_frees, "{n} free{s} {is} missing: such a block ends at the next allocation at its address")
     if gaps.ended_by_request:
         sentences.append("completed frees were not recorded: blocks end when their free is requested")
     add(gaps.only_in_segments, "{n} block{s} at the end {was} allocated after the events were copied")
@@ -110,4 +110,4 @@ def notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
         sentences.append("reserved memory is unknown because the file has no segments")
     elif timeline.reserved_peak is None:
         sentences.append("the segments at the end contradict the events: reserved memory is known only at the end")
-    return sentences + [f"a list of host events was skipped: {host.error}" for host in snapshot.host if host.error]
+    return sentences + [f"pinned memory events were skipped: {host.error}" for host in snapshot.host if host.error]

@@ -1,4 +1,4 @@
-"""Type checks for values in an untrusted file, which are not printed, compared or hashed before they are checked.
+"""Type checks for values in an untrusted file. No value is printed, compared or hashed before it is checked.
 
 The argument ``where`` is the name of the value in error messages.
 """
@@ -22,7 +22,7 @@ MAX_BLOCK = 1 << 48
 """Maximum plausible size of a block or segment in bytes."""
 
 MAX_TOTAL = 1 << 62
-"""Maximum total of all sizes in a file in bytes, which prevents overflows."""
+"""Maximum total of all sizes in a file in bytes. This limit prevents integer overflows."""
 
 _INT64 = 1 << 63
 _LONG_LIST = 1 << 16
@@ -32,7 +32,7 @@ _PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
 class OversizedInteger(str):
-    """Placeholder for an integer that is too large. It is a string that can be printed, but `text` rejects it."""
+    """String that replaces an integer that is too large. It can be printed, but `text` rejects it."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ def type_name(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value can be written to JSON. Python does not print integers of more than 4,300 digits."""
+    """Return whether a value can be written to JSON. Large integers cannot: Python prints at most 4,300 digits."""
     return type(value) in _PLAIN_TYPES and not (type(value) is int and value.bit_length() > _MAX_BITS)
 
 
@@ -69,7 +69,7 @@ def text(value: Any, where: str) -> str:
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:
-    """Return ``value`` if it is a dict, or raise `SnapshotFormatError`. The keys of all dicts are strings."""
+    """Return ``value`` if it is a dict, or raise `SnapshotFormatError`. All readers convert keys to strings."""
     if type(value) is not dict:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a dict")
     return value
@@ -90,7 +90,7 @@ def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
 
 
 def check_repetition(ids: array[int], where: str) -> None:
-    """Raise `SnapshotLimitError` if a long list repeats a few objects, so that a small file cannot become large."""
+    """Raise `SnapshotLimitError` if a long list repeats a few objects: such small files can exhaust memory."""
     distinct = len(set(ids))
     if len(ids) > _LONG_LIST + _MAX_REPETITIONS * distinct:
         raise SnapshotLimitError(f"{where}: {len(ids):,} entries repeat the same {distinct:,} objects")

@@ -67,10 +67,10 @@ class EntryBatch:
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Adjacent entries in a list.
+    """Run of adjacent entries in a list.
 
     Attributes:
-        entries: Batch of which these entries are a part.
+        entries: Batch that contains these entries.
         first: Index of the first entry in the batch.
         stop: Index after the last entry in the batch.
         memo_index: Memo index of the first object in the entries.

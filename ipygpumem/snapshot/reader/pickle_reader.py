@@ -5,7 +5,7 @@ Sets are read as lists, and numeric keys as strings. Both can occur only in fiel
 Python's unpickler is not used because restricting globals is not sufficient: a ten-byte file can request a memo of
 2**28 entries, and hashing nested tuples as dict keys takes exponential time. Here every opcode takes constant time,
 keys are strings, and the number of objects is limited by the size of the file. Long runs of similar trace entries are
-read as columns by `entry_batches`. Files that it does not support are read again without it.
+read as columns by `entry_batches`. If it does not support a file, the file is read again without it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PickleReader:
 
     Attributes:
         memo: Objects that opcodes can refer to. Use `memoized` to access them.
-        runs: Entries that were read in batches, in the order of the file. They are items in lists of events.
+        runs: Runs of entries that were read in batches, in the order of the file. They are items in lists of events.
     """
 
     def __init__(self, data: bytes, limits: ReadLimits, *, columnar: bool = True) -> None:
@@ -84,7 +84,7 @@ class PickleReader:
             raise SnapshotFormatError("the pickle is broken: an opcode has no operand on the stack") from None
 
     def memoized(self, index: int, chain: int = 0) -> Any:
-        """Return the object at a memo index, decoding its entry if it is in a run. ``chain`` is the recursion depth.
+        """Return the object at a memo index. If it is in a run, its entry is decoded. ``chain`` is the recursion depth.
 
         Raises:
             NotColumnarError: The recursion is too deep because entries refer to each other.
@@ -101,7 +101,7 @@ class PickleReader:
         return self.memo[index]
 
     def decode(self, opcodes: bytes, memo_index: int, chain: int = 0) -> Any:
-        """Return the object that a part of the pickle creates, given the number of objects in the memo before it."""
+        """Return the object that ``opcodes`` create. ``memo_index`` is the size of the memo before they run."""
         if chain > _MAX_CHAIN:
             raise NotColumnarError
         return self._execute(opcodes + bytes([op.STOP]), memo_index, chain)
@@ -140,7 +140,7 @@ class PickleReader:
                 outer.append(stack)
                 stack = []
                 if len(outer) > self._limits.depth:
-                    self._fail(SnapshotLimitError, f"more than {self._limits.depth} lists and dicts are nested", at)
+                    self._fail(SnapshotLimitError, f"lists or dicts are nested more than {self._limits.depth} deep", at)
             elif code == op.EMPTY_DICT:  # may start a run of entries in a list of events
                 run = self._start_run(at - 1, memo_index) if at - 1 in batches and is_in_events(outer) else None
                 stack.append({} if run is None else run)
@@ -285,7 +285,7 @@ class PickleReader:
                     self._batches[int(entries.start[first])] = entries, first, stop
 
     def _start_run(self, position: int, memo_index: int) -> EntryRun | None:
-        """Return the run of entries that starts at a position; None if it is empty."""
+        """Return the run of entries that starts at a position; None if the run would be empty."""
         entries, first, stop = self._batches[position]
         end = int(entries.end[stop - 1])
         if self._data[end + _FRAME_SIZE * (self._data[end] == op.FRAME)] not in _AFTER_RUN:

@@ -50,7 +50,7 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
         segments.append((device, address, size, stream, pool_number, segment_type == "small", expandable, stack))
         inner = sequence(segment.get("blocks", ()), f"{where}: blocks")
         if inner and id(inner) in list_ids:
-            raise SnapshotFormatError(f"{where}: blocks is the same list as another segment's")
+            raise SnapshotFormatError(f"{where}: blocks is the same list as in another segment")
         list_ids.add(id(inner))
         blocks.extend(_read_blocks(inner, where, (device, address, number), address + size, tables))
     if sum(segment[2] for segment in segments) > MAX_TOTAL:
@@ -77,7 +77,7 @@ def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int
         rounded = integer(block.get("size"), f"{block_where}: size", 0, MAX_BLOCK)
         state = _STATE_NUMBER.get(text(block.get("state"), f"{block_where}: state"))
         if state is None:
-            raise SnapshotFormatError(f"{block_where}: state is none of {', '.join(STATES)}")
+            raise SnapshotFormatError(f"{block_where}: state is not one of {', '.join(STATES)}")
         if address + rounded > end:
             raise SnapshotFormatError(f"{block_where}: the block ends after its segment")
         requested, frames = _request(block, block_where)

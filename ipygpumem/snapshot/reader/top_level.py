@@ -78,7 +78,7 @@ def read_sources(value: Any) -> dict[str, str]:
 
 
 def read_annotations(value: Any) -> tuple[Annotation, ...]:
-    """Pair START and END entries. An END entry closes the latest open region with the same name and device."""
+    """Pair START and END entries. An END entry ends the latest open region with the same name and device."""
     entries = []
     for place, item in enumerate(sequence(value, "external_annotations")):
         where = f"external_annotations[{place}]"

@@ -59,7 +59,7 @@ class TraceReader:
         return columns.trace(device)
 
     def unread(self, device: int, error: str) -> Trace:
-        """Return a trace without events that contains the message of the error that prevented reading them."""
+        """Return a trace without events, but with the message of the error that prevented reading them."""
         return replace(self.read(device, []), error=error)
 
 
@@ -172,7 +172,7 @@ class _RunColumns:
             raise NotColumnarError from None
 
     def column(self, run: EntryRun, key: str) -> NDArray[np.int64] | Numbered | None:
-        """Return the integers or table indices (-1 for None) of a key in a run; None if its entries lack the key."""
+        """Return the values of a key in a run as integers or table indices (-1 for None); None if it lacks the key."""
         values = self._columns.get((id(run.entries), key), run.entries.values.get(key))
         return None if values is None else values[run.first : run.stop]
 
@@ -193,7 +193,7 @@ class _RunColumns:
         self._numbers[_KINDS.get(key, "text")][memo_index[offset >= 0]] = column[rows][offset >= 0]
 
     def _fill_references(self, key: str, entries: EntryBatch, memo_start: Ints) -> None:
-        """Fill in the table indices of values that are references."""
+        """Fill in the table indices of values that are memo references."""
         rows = _selected((entries.values[key] >= 0) & (memo_start >= 0))
         index = entries.values[key][rows]
         # an entry may refer to its own earlier values because Python shares empty and one-character strings

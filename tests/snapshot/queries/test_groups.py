@@ -43,7 +43,7 @@ def test_rounding_group_completes_the_sum(two_runs):
         ("cell", {"In[2]": (3 * MIB + 100, 2), "In[1]": (1000, 1), "(no cell)": (2 * MIB, 1)}),
         ("pool", {"private pool (0, 1)": (3 * MIB, 1), "(unknown)": (2 * MIB + 1100, 3)}),
         ("stream", {"default stream": (5 * MIB + 100, 3), "stream 0x7": (1000, 1)}),
-        ("annotation", {"step": (3 * MIB + 100, 2), "inner": (1000, 1), "(outside of all)": (2 * MIB, 1)}),
+        ("annotation", {"step": (3 * MIB + 100, 2), "inner": (1000, 1), "(outside all regions)": (2 * MIB, 1)}),
         ("context", {"(none)": (5 * MIB + 1100, 4)}),
         (
             "size",
@@ -97,7 +97,7 @@ def test_region_from_before_the_recording_does_not_contain_unknown_times():
     segments = [segment(1 << 30, 4096, [block(1 << 30, 512, 5)])]
     trace = [event("alloc", 512, 1, 5)]
     snapshot = Snapshot.load({"device_traces": [trace], "segments": segments, "external_annotations": ends})
-    assert group_totals(snapshot.live().by("annotation")) == {"old": (1, 1), "(outside of all)": (5, 1)}
+    assert group_totals(snapshot.live().by("annotation")) == {"old": (1, 1), "(outside all regions)": (5, 1)}
 
 
 @pytest.mark.parametrize("moment", [1.5, 1.0, True, float("nan"), "1", [1]])
@@ -115,7 +115,7 @@ def test_invalid_arguments(two_runs):
         two_runs.live(99)
     with pytest.raises(OptionError, match="cannot group by 'color': choose from line, "):
         two_runs.live().by("color")
-    with pytest.raises(DeviceError, match="contains no device"):
+    with pytest.raises(DeviceError, match="contains no data for any device"):
         Snapshot.load({"device_traces": []}).peak()
     with pytest.raises(SnapshotError, match="neither segments nor device_traces"):
         Snapshot.load({})
@@ -144,8 +144,8 @@ def small():
         (lambda s: s.fragmentation(need=-5), "the size of an allocation must be positive, not -5"),
         (lambda s: s.allocated("0"), "'0' is not a timestamp: expected microseconds since the Unix epoch"),
         (lambda s: s.allocated(math.nan), "nan is not a timestamp: expected microseconds since the Unix epoch"),
-        (lambda s: diff(s, "b"), "cannot compare 'str': expected a Snapshot"),
-        (lambda s: to_frame(s.state_at(1)), "a state contains two tables"),
+        (lambda s: diff(s, "b"), "expected a Snapshot or a LiveSet, not 'str'"),
+        (lambda s: to_frame(s.state_at(1)), "an allocator state has two tables"),
     ],
 )
 def test_messages_have_one_line(small, query, message):

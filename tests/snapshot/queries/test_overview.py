@@ -11,11 +11,11 @@ MIB = 1 << 20
 
 def test_summary(two_runs):
     assert str(two_runs).splitlines() == [
-        "GPU 0: peak 6.0 MiB requested, at event 2, 0.0 ms after the first, in In[1]",
+        "GPU 0: peak 6.0 MiB requested, at event 2, 0.0 ms after the first event, in In[1]",
         "     4.0 MiB  67 %  user/model.py:3 forward  (1 block)",
         "     2.0 MiB  33 %  (older than the recording, without a stack)  (1 block)",
         "     0.0 MiB   0 %  In[1]:5 <module>: y = torch.ones(250)  (1 block)",
-        "  11 events; at the end 5.0 MiB requested, 5.0 MiB rounded; reserved 22.0 MiB, at most 22.0 MiB",
+        "  11 events; at the end 5.0 MiB requested, 5.0 MiB rounded; reserved 22.0 MiB, peak 22.0 MiB",
         "  note: 1 block (2.0 MiB) is older than the first event",
         "  note: 3 allocations were dropped from the ring buffer before the first event",
         "snapshot, torch 2.11.0",
@@ -24,7 +24,7 @@ def test_summary(two_runs):
 
 def test_summary_of_the_sample_fits_a_screen():
     text = Snapshot.load(sample()).summary()
-    assert text.startswith("GPU 0: peak 1.8 GiB requested, at event 285, 6.6 ms after the first\n")
+    assert text.startswith("GPU 0: peak 1.8 GiB requested, at event 285, 6.6 ms after the first event\n")
     assert sample().stat().st_size <= 100_000
     assert len(text.splitlines()) <= 24
 
@@ -64,11 +64,11 @@ def notes_of_repeated_events(count):
 def test_notes_use_singular_and_plural():
     assert notes_of_repeated_events(1) == [
         "1 free without an allocation was ignored",
-        "1 block was allocated again without a free, which ends the previous block",
+        "1 free is missing: such a block ends at the next allocation at its address",
     ]
     assert notes_of_repeated_events(2) == [
         "2 frees without an allocation were ignored",
-        "2 blocks were allocated again without a free, which ends the previous block",
+        "2 frees are missing: such a block ends at the next allocation at its address",
     ]
 
 

@@ -47,7 +47,7 @@ export function mount(element, sources, options) {
       throw new ViewerError(
         destroyed
           ? "The viewer was closed."
-          : "This snapshot contains no device: no events were recorded and no segments were reserved.",
+          : "This snapshot contains no data for any device: no events were recorded and no segments were reserved.",
       );
     }
     performance.mark("ipygpumem:read");

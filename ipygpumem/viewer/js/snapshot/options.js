@@ -2,7 +2,7 @@
 
 /** Allocations that belong to no notebook cell, and to no annotated region, as in `ipygpumem.snapshot`. */
 export const NO_CELL = "(no cell)";
-export const NO_REGION = "(outside of all)";
+export const NO_REGION = "(outside all regions)";
 
 /** @type {Record<string, string>} */
 export const GROUP_LABELS = {

@@ -21,14 +21,14 @@ export function tooltipLines(timeline, target, { facts, thin }) {
   } else if (thin) {
     lines.push(
       h("b", {}, `${plural(thin.count, "allocation")}, ${fine(thin.bytes)}`),
-      soft("each of them lower than a pixel: zoom in to see them"),
+      soft("each of them less than one pixel high: zoom in to see them"),
     );
   } else if (target.strip) {
     lines.push(
       h(
         "b",
         {},
-        hidden.count ? `${plural(hidden.count, "brief allocation")}, ${fine(hidden.bytes)}` : "No brief allocation",
+        hidden.count ? `${plural(hidden.count, "brief allocation")}, ${fine(hidden.bytes)}` : "No brief allocations",
       ),
       soft("allocated and freed within this pixel: zoom in to see them"),
     );
@@ -45,7 +45,7 @@ export function tooltipLines(timeline, target, { facts, thin }) {
     soft(last > first ? `events ${count(first)} – ${count(last)}` : `event ${count(event)}`),
   );
   if (target.thin.count && facts)
-    lines.push(soft(`${plural(target.thin.count, "allocation")} lower than a pixel: ${fine(target.thin.bytes)}`));
+    lines.push(soft(`${plural(target.thin.count, "allocation")} less than one pixel high: ${fine(target.thin.bytes)}`));
   return lines;
 }
 

@@ -62,7 +62,7 @@ export class Header {
     /** @type {[string, number|null, string][]} */
     const items = [
       ["Peak", events || peak.bytes ? peak.bytes : null, `requested, at event ${count(peak.event)}`],
-      ["Reserved", reserved, "reserved at most by all segments"],
+      ["Reserved", reserved, "reserved by all segments at their peak"],
       ["Capacity", total, "on the device"],
     ];
     return items

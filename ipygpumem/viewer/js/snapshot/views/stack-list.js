@@ -15,7 +15,7 @@ export function stackList(stack) {
     return h(
       "p",
       { class: "soft" },
-      "No stack was recorded: the allocation is older than the recording, or was made without Python, as in a backward pass.",
+      "No stack was recorded: the allocation is older than the recording, or was made without Python, for example in a backward pass.",
     );
   const items = stackItems(foldRepeats(stack));
   const list = h("ol", { class: "stack", tabindex: 0, aria: { label: "Stack" } });

@@ -10,7 +10,7 @@ import { stackList } from "./stack-list.js";
 
 const MAX_HEIGHT = 12000; // pixels of the canvas
 const HINT =
-  "Point at a segment or block. Blocks have the colors of the timeline; a paler end is rounding, an empty area is free, and a red foot means that the block waits for a stream.";
+  "Point at a segment or block. Blocks have the colors of the timeline; a paler end is rounding, an empty area is free, and a red lower edge means that the block waits for a stream.";
 
 /** @typedef {import("./segments.js").Selection} Selection */
 

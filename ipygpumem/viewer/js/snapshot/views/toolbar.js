@@ -11,7 +11,7 @@ const SEARCH_DELAY_MS = 180;
 const MAX_NAME = 24; // characters of a file name
 const AXES = /** @type {const} */ ([
   ["event", "Events", "Each event has the same width"],
-  ["time", "Time", "The width of an event is the time it took"],
+  ["time", "Time", "The distance between two events is the time between them"],
 ]);
 const TOOLS = /** @type {const} */ ([
   ["pan", "Pan", "Drag to move, wheel to zoom"],
@@ -131,7 +131,7 @@ export class Toolbar {
       String(index),
       `${index}${name ? `: ${name}` : ""}${events ? "" : " (no events)"}`,
     ]);
-    if (home < 0) options.unshift(["-1", "the busiest of each file"]);
+    if (home < 0) options.unshift(["-1", "the device with the highest peak in each file"]);
     const { field, element } = this.device;
     if (field.childElementCount !== options.length)
       field.replaceChildren(...options.map(([value, text]) => h("option", { value }, text)));
