@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _IMAGE_END = 64
 _MAX_IMAGES = 2
-_BROWSER_HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
+_BROWSER_HINT = "(to open the viewer in a browser, run ipygpumem view FILE in a shell)"
 
 
 class View:
@@ -118,7 +118,7 @@ class View:
     def _widget_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle: Any = self.widget._repr_mimebundle_()  # protocol of IPython
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "text/plain": f"(run this cell for the live viewer of {self._names})"}, metadata
+        return {**data, "text/plain": f"(run this cell to display the live viewer of {self._names})"}, metadata
 
     def _close_previous(self, target: DisplayTarget) -> None:
         """Close the views from the cell's previous execution, because their widgets outlive their displays."""

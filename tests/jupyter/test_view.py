@@ -16,7 +16,7 @@ from snapshot import files
 pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")]
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
+HINT = "(to open the viewer in a browser, run ipygpumem view FILE in a shell)"
 BODY = "kept = torch.ones(30 << 20, dtype=torch.uint8, device='cuda')\nlen(kept)"
 
 

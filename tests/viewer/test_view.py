@@ -54,7 +54,7 @@ def test_live_front_end(snapshot, live, displayed):
     assert size["image/png"]["width"] == 880
     assert set(image) == {"text/plain", "image/png"}
     assert set(viewer) == {"text/plain", WIDGET}
-    assert viewer["text/plain"] == "(run this cell for the live viewer of gpt_small.pickle.xz)"
+    assert viewer["text/plain"] == "(run this cell to display the live viewer of gpt_small.pickle.xz)"
     assert len(viewer[WIDGET]["model_id"]) == 32
 
 
@@ -72,7 +72,7 @@ def test_terminal(snapshot, kind, monkeypatch, displayed):
     snapshot.view().publish(DisplayTarget(kind, lambda data, metadata: displayed.append((data, metadata))))
     ((data, _),) = displayed
     assert data == {
-        "text/plain": f"{snapshot.summary()}\n(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
+        "text/plain": f"{snapshot.summary()}\n(to open the viewer in a browser, run ipygpumem view FILE in a shell)"
     }
 
 

@@ -99,7 +99,7 @@ def test_page_requires_only_numpy(tmp_path):
     command = [sys.executable, "-c", code, str(files.path("gpt_small")), str(tmp_path / "x.html")]
     process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert process.stdout.startswith("GPU 0: peak 1.8 GiB requested")
-    assert process.stdout.endswith("(ipygpumem view FILE, in a shell, opens the viewer in a browser)\n")
+    assert process.stdout.endswith("(to open the viewer in a browser, run ipygpumem view FILE in a shell)\n")
     assert snapshots_of(tmp_path / "x.html")
 
 
