@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DisplayTarget:
-    """Properties of the program that shows the displays of this process.
+    """Properties of the program that shows the output of this process.
 
     Attributes:
         kind: ``live`` for a front end that shows widgets, ``batch`` for a notebook without a front end (nbclient,
@@ -25,7 +25,7 @@ class DisplayTarget:
         request: Message ID of the cell's execution request.
         updates: Whether the front end is known to support display updates. Consoles may ignore updates, so this
             requires Colab or a cell ID, which notebooks send.
-        views: Displayed views of the shell by cell ID, each with the message ID of its execution request.
+        views: Views that the shell displays, by cell ID, with the message ID of the cell's last execution request.
     """
 
     kind: Literal["live", "batch", "text", "none"]
@@ -37,7 +37,7 @@ class DisplayTarget:
 
 
 def current_target() -> DisplayTarget:
-    """Return the target of displays in the current process."""
+    """Return the display target of the current process."""
     ipython = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
     if shell is None:
@@ -46,7 +46,7 @@ def current_target() -> DisplayTarget:
 
 
 def shell_target(shell: Any) -> DisplayTarget:
-    """Return the target of displays in a shell during the current execution."""
+    """Return the display target of a shell for the current execution."""
 
     def publish(data: dict[str, Any], metadata: dict[str, Any]) -> None:
         shell.display_pub.publish(data=data, metadata=metadata)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.units import many
 from ipygpumem.snapshot.export.redaction import align_start_times, shareable
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_snapshot_count, join_names
@@ -60,7 +61,7 @@ class View:
         """Summaries of the first two snapshots."""
         summaries = [snapshot.summary(self._device) for snapshot in self._snapshots[:_MAX_IMAGES]]
         if len(self._snapshots) > len(summaries):
-            summaries.append(f"({len(self._snapshots) - len(summaries)} more in the viewer)")
+            summaries.append(f"({many(len(self._snapshots) - len(summaries), 'more snapshot')} in the viewer)")
         return "\n\n".join(summaries)
 
     @cached_property

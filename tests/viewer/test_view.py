@@ -90,7 +90,7 @@ def test_many_snapshots_keep_a_notebook_small(snapshot, live, displayed):
     shown_view = snapshot.view(*[snapshot] * 7)
     shown_view.publish(live)
     (text, _) = [data["text/plain"] for data, _ in displayed if "image/png" in data]
-    assert text == f"{snapshot.summary()}\n\n{snapshot.summary()}\n\n(6 more in the viewer)"
+    assert text == f"{snapshot.summary()}\n\n{snapshot.summary()}\n\n(6 more snapshots in the viewer)"
     assert repr(shown_view) == "<View of gpt_small.pickle.xz, gpt_small.pickle.xz and 6 more>"
     assert (len(shown_view.widget._images), len(shown_view.widget._names)) == (2, 8)
     with pytest.raises(OptionError, match="the viewer shows 1 to 8 snapshots side by side, got 9"):

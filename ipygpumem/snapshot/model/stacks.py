@@ -61,7 +61,7 @@ class StackTable:
     user_frame: NDArray[np.int32]
 
     def stack(self, stack: int) -> tuple[Frame, ...]:
-        """Return the frames of a stack, innermost first. Index -1, for a stack that was not recorded, has no frames."""
+        """Return the frames of a stack, innermost first. Index -1 means that no stack was recorded."""
         frames = []
         node = int(self.leaf[stack]) if stack >= 0 else -1
         while node >= 0:

@@ -99,7 +99,7 @@ def check_repetition(ids: array[int], where: str) -> None:
 def column(
     values: list[Any], where: Callable[[int], str], low: int = -_INT64, high: int = _INT64 - 1
 ) -> NDArray[np.int64]:
-    """Return integers within bounds as a column. ``where`` returns the name of the value at an index."""
+    """Return a column of integers, which must be within bounds. ``where`` returns the name of the value at an index."""
     try:
         if set(map(type, values)) <= {int}:
             numbers = np.array(array("q", values), np.int64)

@@ -461,7 +461,7 @@ def test_lists_shared_by_devices_or_segments_are_refused():
     with pytest.raises(SnapshotFormatError, match="same list for several devices"):
         Snapshot.load({"device_traces": [trace] * 500})
     blocks = [{"address": 512, "size": 1, "state": "inactive"}]
-    with pytest.raises(SnapshotFormatError, match="same list as another segment"):
+    with pytest.raises(SnapshotFormatError, match="same list as in another segment"):
         Snapshot.load({"segments": [{"address": 512, "total_size": 512, "blocks": blocks}] * 2})
 
 

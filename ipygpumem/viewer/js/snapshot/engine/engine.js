@@ -140,7 +140,7 @@ export class Engine {
   }
 
   /**
-   * The allocations lower than a pixel that are drawn together around a height of a column.
+   * The allocations less than one pixel high that are drawn together around a height of a column.
    * @param {Where & {event: number, low: number, high: number, scale: number, look: Look}} request
    */
   thin(request) {

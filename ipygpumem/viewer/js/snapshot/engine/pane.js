@@ -102,7 +102,7 @@ export class Pane {
   }
 
   /**
-   * The allocations lower than a pixel that are drawn together around a height of a column.
+   * The allocations less than one pixel high that are drawn together around a height of a column.
    * @param {{event: number, low: number, high: number, scale: number, look: Look}} place
    */
   thinGroup({ event, low, high, scale, look }) {

@@ -35,7 +35,7 @@ const MAX_STEPS = 2.5e6;
  * @property {Int32Array} lasts last state inside each column
  * @property {Float64Array} total requested bytes at that state
  * @property {Float64Array} reserved the maximum of reserved bytes inside the column
- * @property {Uint32Array} thinCount allocations lower than a pixel
+ * @property {Uint32Array} thinCount allocations less than one pixel high
  * @property {Float64Array} thinBytes
  * @property {Uint32Array} hiddenCount allocations that are alive inside the column but not at its state
  * @property {Float64Array} hiddenBytes
@@ -210,7 +210,7 @@ class Rasterizer {
     const { y0 } = this.view;
     let count = 0;
     let sum = 0;
-    let thin = -1; // where the band of allocations lower than a pixel begins; -1 if there is none
+    let thin = -1; // where the band of allocations less than one pixel high begins; -1 if there is none
     let leader = 0; // its style, by a majority vote weighted by bytes
     let lead = 0;
     let thinCount = 0;

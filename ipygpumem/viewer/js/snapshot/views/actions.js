@@ -220,7 +220,7 @@ export class Actions {
     if (turn === this.turn) this.tooltip?.show(timeline.plot, position, tooltipLines(timeline, target, description));
   }
 
-  /** The facts about a point: an allocation, or allocations lower than a pixel. @param {Timeline} timeline @param {Target} target */
+  /** The facts about a point: an allocation, or allocations less than one pixel high. @param {Timeline} timeline @param {Target} target */
   async describe(timeline, { id, event, low, high, scale }) {
     const { source } = timeline;
     const request = { event, low, high, scale, look: this.context.look(source) };
