@@ -44,25 +44,25 @@ class measure:  # noqa: N801 (a context manager is used like a function)
     """Context manager that measures the memory usage of a block of code.
 
     Args:
-        snapshot: File for the block's allocation history, which is also written if the block fails; None disables it.
+        snapshot: File in which to save the block's allocation history, even if the block fails; None saves nothing.
         stacks: Stacks to record: ``python``, ``all`` (Python and C++, slow to save) or ``none``.
         max_entries: Maximum number of events per device.
         history: Additional arguments for ``torch.cuda.memory._record_memory_history``.
         devices: Names (``"cuda:0"``) or indices of the devices to report on; None selects all devices.
-        peaks: ``exact`` resets PyTorch's peak counters. With ``untouched``, peaks may be upper bounds.
-        host_peak: With ``bound``, the peak of host memory may be an upper bound. ``reset`` lowers ``ru_maxrss``.
+        peaks: ``exact`` resets PyTorch's peak counters; ``untouched`` does not, and peaks may be upper bounds.
+        host_peak: With ``bound``, the host peak may be an upper bound. ``reset`` avoids this but lowers ``ru_maxrss``.
         synchronize: Whether to wait for the current stream of each device before and after the block.
         lines: If True, report memory by source line for the block and the notebook functions that it calls. Instead of
-            True, pass functions or methods to list only these and the block. Requires a recording.
+            True, pass functions or methods to list only these and the block. This records allocation history.
         modules: A ``torch.nn.Module`` whose memory is reported by module and by phase. The block should run one or more
-            steps of training or inference. Requires a recording.
+            steps of training or inference. This records allocation history.
         trace: File for torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and
             chrome://tracing), which is also written if the block fails.
         timeline: File for an HTML page that shows memory by category over time.
         outside: Whether to report memory outside PyTorch by library (requires ``ipygpumem[outside]``).
         limit: Highest peak allowed on any GPU, such as ``"2 GiB"`` or a number of bytes.
-        limit_held: Largest amount of memory that may be held at the end.
-        limit_outside: Highest growth allowed for memory outside PyTorch.
+        limit_held: Largest amount of memory that may be held on any GPU at the end.
+        limit_outside: Highest growth of memory outside PyTorch allowed on any GPU.
         limit_host: Highest peak allowed for this process's resident memory (implies ``host_peak="reset"``).
         rank_reports: Directory for a report and a snapshot of this process, which is one of several that run the same
             block (torchrun, accelerate, torch.multiprocessing). Existing files of this rank are replaced.

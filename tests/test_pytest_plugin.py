@@ -104,9 +104,9 @@ def test_limits_on_a_gpu(pytester, run_on_gpu):
     result = run_on_gpu("-rA")
     result.assert_outcomes(passed=2, failed=5, xfailed=1)
     text = result.stdout.str()
-    assert "GPUMemLimitExceeded: cuda:0 peak +66.0 MiB, over the limit of 64.0 MiB (reached by " in text
+    assert "GPUMemLimitExceeded: cuda:0 peak +66.0 MiB, over the limit of 64.0 MiB (peak reached by " in text
     assert "test_limits_on_a_gpu.py:5 make" in text
-    assert "GPUMemLimitExceeded: cuda:0 held +2.0 MiB, over the limit of 1.0 MiB (most of it allocated by " in text
+    assert "GPUMemLimitExceeded: cuda:0 held +2.0 MiB, over the limit of 1.0 MiB (largest part allocated by " in text
     assert "GPUMemLimitExceeded: cuda:0 memory outside PyTorch +60.0 MiB, over the limit of 50.0 MiB" in text
     assert "the test's own" in text
     assert text.count("GPUMemLimitExceeded: ") >= 4

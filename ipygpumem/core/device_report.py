@@ -28,8 +28,8 @@ class PeakCounters(Counters):
     """The highest value of each allocator counter during a measurement, in bytes.
 
     Attributes:
-        exact: Whether the peak of ``allocated`` is exact. It is an upper bound if the counters were not reset and an
-            earlier peak was higher. In this case, the other three peaks may be upper bounds even if ``exact`` is True.
+        exact: Whether the peak of ``allocated`` is exact. If not, it is an upper bound, because the counters were not
+            reset and an earlier peak was higher. Without a reset, the other peaks may be upper bounds in any case.
     """
 
     exact: bool = True
@@ -65,7 +65,7 @@ class DeviceReport(PlainData):
 
     @property
     def held(self) -> int | None:
-        """Change in allocated memory, that is, memory of tensors that the code still holds at the end."""
+        """Change in allocated memory, that is, memory of tensors that the measured code still holds at the end."""
         return difference(self.before.allocated, self.after.allocated)
 
     @property
@@ -103,17 +103,17 @@ class DeviceReport(PlainData):
     def outside_peak(self) -> int | None:
         """Lower bound on the peak of memory outside PyTorch; None if no bound is known.
 
-        It may include a process that started and ended during the measurement. See `ipygpumem.core.samples`.
+        It may include memory of a process that started and ended during the measurement. See `ipygpumem.core.samples`.
         """
         proven = [self.accounted, None if self.sampled is None else self.sampled.change]
         return max((peak for peak in proven if peak), default=None)
 
     @property
     def accounted(self) -> int | None:
-        """Lower bound on `outside_peak` from the driver's accounting mode; None if it is off or recorded no new peak.
+        """Lower bound on `outside_peak` from NVML's accounting mode; None if that is off or recorded no new peak.
 
-        If the recorded peak of this process rises during a measurement, the new peak was reached in it, and PyTorch's
-        part of that peak was at most PyTorch's peak of reserved memory.
+        If the recorded peak of this process rises during a measurement, the process reached it during the measurement,
+        and PyTorch's part of it was at most PyTorch's peak of reserved memory.
         """
         before, after, at_start = self.before.highest, self.after.highest, self.before.outside
         if before is None or after is None or after <= before or at_start is None or self.high is None:
@@ -123,7 +123,7 @@ class DeviceReport(PlainData):
 
     @property
     def others(self) -> int | None:
-        """Change in the memory of other processes in NVML's list."""
+        """Change in the memory of other processes in NVML's process list."""
         return difference(self.before.others, self.after.others) if self.process_wide else None
 
     @property
@@ -206,7 +206,7 @@ class DeviceReport(PlainData):
             return torch_grade if self.held is None else grade("unknown", "the counters could not be read at the end")
         if self.high.exact:
             return torch_grade
-        return grade("bound", "the counters are not reset (peaks = untouched), and an earlier peak was higher")
+        return grade("bound", "the counters were not reset (peaks = untouched), and an earlier peak was higher")
 
     def _outside_grade(self) -> Grade:
         if self.outside is None:
@@ -218,7 +218,7 @@ class DeviceReport(PlainData):
     def _outside_peak_grade(self) -> Grade:
         sampled, accounted = self.sampled, self.accounted
         if accounted is not None and accounted == self.outside_peak:
-            return Grade("sampled", "reported by the driver for this process, minus PyTorch's peak of reserved memory")
+            return Grade("sampled", "peak recorded by NVML for this process, minus PyTorch's peak of reserved memory")
         missing = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:
             return grade("unknown", f"no sample exceeds the readings before and after{missing}")

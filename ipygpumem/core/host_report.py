@@ -60,7 +60,7 @@ class HostReport(PlainData):
     @property
     def grades(self) -> dict[str, Grade]:
         """Accuracy of each value, by name."""
-        unknown = "this system does not report it"
+        unknown = "the operating system does not report this value"
         held = exact_if_known(self.held, "resident memory of this process", unknown)
         peak = exact_if_known(self.peak, "peak resident memory recorded by the operating system", unknown)
         if self.held is not None and self.profiled:

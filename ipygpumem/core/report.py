@@ -45,7 +45,7 @@ _FEATURES = ("limits", "lines", "modules", "outside", "profile")
 CODE_WIDTH = 80
 """Maximum length of a code label in characters."""
 _SEARCHED = 2_000
-"""Number of characters of the code that are searched for its first line. A cell may contain long literals."""
+"""Number of characters in which to search for the first line of the code, because cells may contain long literals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class RecordingInfo:
         size: Size of the file in bytes.
         events: Number of events on all devices.
         dropped: Number of allocations that the ring buffer dropped; None if unknown.
-        own: False if the events are a part of a recording that the program had already started.
+        own: Whether this package started the recording. If not, it was already running, and only a part was saved.
         error: Reason why the file could not be written.
         peak_lines: Source lines that allocated the memory in use at the peak of each device, if requested.
     """
@@ -111,9 +111,9 @@ class Report(PlainData):
         devices: Changes on each device, by device name.
         host: Changes in the host memory of this process.
         seconds: Wall time in seconds.
-        cell: Execution count, as in ``In [7]``; None if the code is not a cell, or its output is not stored.
+        cell: Execution count, as in ``In [7]``; None if the code is not a cell or has no execution count.
         cell_id: ID of the cell in its notebook.
-        success: Whether the code ended without an error; None if the measurement ended before the code.
+        success: Whether the code ended without an error; None if it was still running when the measurement ended.
         time: Start time in seconds since the Unix epoch.
         notes: Notes shown below the report.
         recording: The saved allocation history.
@@ -147,8 +147,10 @@ class Report(PlainData):
     def from_dict(cls, data: Any) -> Report:
         """Build a report from the output of `to_dict`. Derived values are recomputed from the readings.
 
+        In data of a later schema, unknown values and invalid optional values are ignored.
+
         Raises:
-            ReportError: The data is not a report. Unknown or invalid optional values of a later schema are ignored.
+            ReportError: The data is not a report.
         """
         schema = check_schema(mapping(data, ""))
         try:
@@ -175,7 +177,7 @@ class Report(PlainData):
         return f"{cell}{duration(self.seconds)}{', failed' if self.success is False else ''}"
 
     def __repr__(self) -> str:
-        """Return ``<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak +1.2 GiB>``."""
+        """Return a summary such as ``<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak +1.2 GiB>``."""
         parts = [f"{name} {_held_and_peak(device)}" for name, device in self.devices.items()]
         return f"<Report {self.caption}: {'; '.join(parts) or f'host {_held_and_peak(self.host)}'}>"
 
@@ -197,7 +199,7 @@ def build_report(
     """Build the report of one measurement from its readings and its peaks by device name.
 
     ``devices`` contains the names of the devices to report on; None selects all devices that this process uses.
-    ``sampled`` contains peaks of memory outside PyTorch, computed from samples, and ``sampling_problems`` the reasons
+    ``sampled`` contains lower bounds on peaks of memory outside PyTorch, and ``sampling_problems`` contains the reasons
     why samples are missing, both by device name.
     """
     reports = {}

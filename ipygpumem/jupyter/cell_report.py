@@ -12,7 +12,7 @@ from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import ProfileCollector
-from ipygpumem.features.report.collect import ModeCollector
+from ipygpumem.features.report.collect import ReadingModeCollector
 from ipygpumem.features.report.table import full_bundle, requested_bundle
 from ipygpumem.jupyter.cell_events import guarded
 from ipygpumem.jupyter.display import uses_color
@@ -63,7 +63,7 @@ class ReportPresenter:
         self._magics = magics
         self._ooms = ooms
         self._baselines = baselines
-        self._modes = ModeCollector(magics.session)
+        self._modes = ReadingModeCollector(magics.session)
         self._default_plan: tuple[tuple[Any, ...], Plan] | None = None
         self.send: Callable[[Report], None] | None = None
 

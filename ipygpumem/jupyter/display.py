@@ -12,7 +12,7 @@ from ipygpumem.core.errors import first_line
 from ipygpumem.core.tables import tables_bundle, text_tables
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.profile.table import category_tables
-from ipygpumem.features.report.line import line_bundle
+from ipygpumem.features.report.short_report import short_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ class DisplayMixin:
 
     def show_line(self, report: Report, display_id: str | None = None) -> None:
         """Display a report as a single line."""
-        bundle = line_bundle(report, color=uses_color(self.shell))
+        bundle = short_bundle(report, color=uses_color(self.shell))
         self.publish(bundle, output_metadata(report), display_id)
 
     def show_tables(self, tables: list[Table]) -> None:

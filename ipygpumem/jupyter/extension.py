@@ -15,7 +15,7 @@ from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.roots import name_providers, notebook_roots, python_roots
 from ipygpumem.features.outside.collect import OutsideSetting
 from ipygpumem.features.ranks.engines.enable import active, disable
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.completion import matcher
 from ipygpumem.jupyter.input_transformer import rewrite

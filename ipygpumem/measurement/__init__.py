@@ -1,1 +1,1 @@
-"""Measurements of code: readings before and after, peaks, samples and recordings of allocation history."""
+"""Measurement of running code: readings before and after it, peaks, samples and recorded allocation history."""

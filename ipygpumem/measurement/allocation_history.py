@@ -1,7 +1,7 @@
 """Recording of PyTorch's allocation history for one or more cells.
 
-PyTorch supports one recording per process, and its options cannot be queried. If the program has already started a
-recording, that recording is used and not stopped. If the program starts one later, the recording of this package ends.
+PyTorch supports one recording per process, whose options cannot be queried. If the program has already started one,
+this package uses it and does not stop it. If the program starts one later, the recording of this package ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HistoryOptions:
             raise OptionError(f"max-entries must be a positive integer, not {self.max_entries!r}")
 
     def arguments(self, torch: Any) -> dict[str, Any]:
-        """Return the arguments of ``_record_memory_history``. Raise `OptionError` if PyTorch does not accept one."""
+        """Return the arguments for ``_record_memory_history``. Raises `OptionError` if PyTorch does not accept one."""
         parameters = inspect.signature(torch.cuda.memory._record_memory_history).parameters
         for name in self.extra:
             if name in _OWN_OPTIONS or name not in parameters:
@@ -75,7 +75,7 @@ def recording_problem() -> str | None:
 
 
 class ActiveRecording:
-    """The recording that this package has started, if any. Each runtime has one instance."""
+    """The recording of allocation history that this package has started, if any. Each runtime has one instance."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -112,7 +112,7 @@ class ActiveRecording:
     def _program_records(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         with self._lock:
             if self._history is not None:
-                self._history.lost = "the code started or stopped PyTorch's recording"
+                self._history.lost = "the program started or stopped a recording itself"
                 self._release()
         return original(*arguments, **options)
 
@@ -167,7 +167,7 @@ class AllocationHistory:
         return snapshot
 
     def dropped(self, snapshot: Mapping[str, Any]) -> list[int | None]:
-        """Return the number of allocations that the ring buffer dropped for each device; None if unknown."""
+        """Return, for each device, the number of allocations that the ring buffer dropped; None if unknown."""
         counts = self._count_allocations()
         unknown = bool(self.lost or self.options.extra.get("skip_actions"))
         result: list[int | None] = []

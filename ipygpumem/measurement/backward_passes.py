@@ -1,7 +1,7 @@
-"""Observers of backward passes and of the code that starts them.
+"""Observers of backward passes.
 
 PyTorch runs backward passes on its own threads, whose Python stacks do not contain the code that called ``backward``.
-Every call passes through one Python function in ``torch.autograd``, which these observers wrap.
+Every such call goes through one Python function in ``torch.autograd``, which is wrapped while there are observers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class BackwardObservers(CallObservers):
 
 @dataclass(frozen=True, slots=True)
 class BackwardPass:
-    """A backward pass, delimited by two positions in the allocation events.
+    """A backward pass with its caller and its place in the sequence of allocation events.
 
     Attributes:
-        begin: Position before the pass.
-        end: Position after the pass.
+        begin: Position before the backward pass.
+        end: Position after the backward pass.
         stack: Python stack of the caller as ``(file, line)`` tuples, innermost frame first.
     """
 
@@ -43,7 +43,7 @@ class BackwardPass:
 
 
 class BackwardPassObserver:
-    """Measurement observer that collects all backward passes."""
+    """Observer that collects the backward passes of a measurement."""
 
     cost = 0.0
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_reserved_usage(
     snapshot: Mapping[str, Any], windows: Sequence[SampleWindow], started_us: int, dropped: Sequence[int | None]
 ) -> None:
-    """Store the history of reserved memory with the samples of each device whose recorded events have timestamps."""
+    """Set `DeviceSamples.reserved` for each device whose recorded events have timestamps."""
     reserved: dict[int, int] = {}
     for segment in snapshot.get("segments", ()):
         reserved[segment["device"]] = reserved.get(segment["device"], 0) + segment["total_size"]
@@ -36,7 +36,7 @@ def add_reserved_usage(
 def sampled_curves(
     windows: Sequence[SampleWindow], before: Mapping[str, DeviceReading], after: Mapping[str, DeviceReading]
 ) -> dict[str, dict[str, Any]]:
-    """Return the curves that snapshot/FORMAT.md describes, by name."""
+    """Return the curves for a snapshot file, as described in snapshot/FORMAT.md, by name."""
     curves: dict[str, dict[str, Any]] = {}
     several = len({index for window in windows for index in window.tracks}) > 1
     for window in windows:

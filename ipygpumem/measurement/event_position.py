@@ -1,4 +1,4 @@
-"""Positions in the order of a device's allocation events.
+"""Positions in the sequence of a device's allocation events.
 
 The allocator counts allocations and frees, and only the program can reset these counters. The sum of the two counters
 identifies the last event before they were read. Timestamps do not, because many events have the same timestamp.
@@ -16,7 +16,7 @@ EventPosition: TypeAlias = dict[int, int]
 
 
 def event_position() -> EventPosition:
-    """Return the current position among the allocation events of each device."""
+    """Return the current position in the sequence of each device's allocation events."""
     position = {}
     stats = current().peaks.stats
     for index in pytorch.devices_in_use():

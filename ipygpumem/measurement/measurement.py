@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from ipygpumem.sources.device import Device
 
 _cost = attrgetter("cost")
-_OVERLAPPED = "another thread was measured at the same time, and both reports include the whole process"
+_OVERLAPPED = "code in another thread was measured at the same time, and both reports cover the whole process"
 _ADDED = "{} was added to the monitored devices during this measurement and is reported from the next measurement on"
 
 
 @dataclass(frozen=True)
 class MeasuredCode:
-    """Information about the measured code for collectors.
+    """Information about the measured code, for collectors.
 
     Attributes:
         sources: Source code of notebook cells by file name.
-        numbers: In numbers of notebook cells by file name.
+        numbers: Execution counts of notebook cells by file name.
         block: Tuple ``(file, first_line, last_line, name)``; None if the location of the code is unknown.
     """
 
@@ -46,7 +46,7 @@ class MeasuredCode:
 
 
 class MeasurementInterval:
-    """Time interval in which a measurement is open. The constructor adds the interval to the set of open intervals."""
+    """Time interval of an open measurement. The constructor adds it to the set of open intervals."""
 
     def __init__(self, open_intervals: set[MeasurementInterval]) -> None:
         self._thread = threading.get_ident()
@@ -58,8 +58,8 @@ class MeasurementInterval:
     def end(self) -> bool:
         """Close the interval and return whether an interval of another thread overlaps it.
 
-        Intervals within this one are ignored, as is an interval of the main thread that encloses this one, such as that
-        of the cell that started this thread. Return False if the interval is already closed.
+        Intervals within this one are ignored. So are intervals of the main thread that enclose this one, such as that
+        of the cell that started this thread. Returns False if the interval is already closed.
         """
         if self not in self._open:
             return False
@@ -75,13 +75,13 @@ class MeasurementObserver(Protocol):
 
     @property
     def cost(self) -> float:
-        """Time spent in the observer in seconds, which is subtracted from the measured time."""
+        """Time in seconds that the observer itself takes, which is subtracted from the measured time."""
 
     def start(self) -> None:
-        """Start observing. An exception ends the measurement before the code runs."""
+        """Start observing. An exception ends the measurement before the measured code runs."""
 
     def stop(self) -> None:
-        """Stop observing. This method must not raise and may be called repeatedly or without `start`."""
+        """Stop observing. This method must not raise an exception and may be called repeatedly or without `start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Measurement:
         recorder: Recorder of allocation history from `begin` to `end`; None to record nothing.
         path: File in which to save the recording; None to discard it after the report.
         observers: Observers, started in this order after the first reading and stopped in reverse order.
-        after: The reading at the end; None before the end.
+        after: The second reading; None until `end` is called.
         recorded: Information about the recording, even if it was not saved; None if there is no recording.
         samples: Samples of device memory usage; None if no device can be sampled.
     """
@@ -133,7 +133,7 @@ class Measurement:
         self._pid = 0
 
     def begin(self) -> None:
-        """Take the first reading and start the timer. After an exception, `abandon` must be called."""
+        """Take the first reading and start the timer. If this raises an exception, the caller must call `abandon`."""
         runtime, options = self.runtime, self.options
         monitor, peaks = runtime.monitor, runtime.peaks
         self._pid = os.getpid()
@@ -164,8 +164,8 @@ class Measurement:
     ) -> Report | None:
         """Stop the timer, take the second reading, save the recording and build the report.
 
-        ``success`` is None if the measurement ends before the code. Return None in a process that was forked during the
-        measurement.
+        ``success`` is None if the measurement ends while the code is still running. Returns None in a process that was
+        forked during the measurement.
         """
         cost = sum(map(_cost, self.observers)) - self._cost_before
         seconds = max(time.perf_counter() - self._start - cost, 0.0)
@@ -216,13 +216,13 @@ class Measurement:
         for name in self.devices or ():
             readings = [reading.devices[name] for reading in (before, after) if name in reading.devices]
             if monitored is not None and name not in monitored:
-                notes.append(f"{name}: not among the monitored devices (GPUMem.devices)")
+                notes.append(f"{name} is not one of the monitored devices (GPUMem.devices)")
             elif not any(device.context for device in readings):
-                notes.append(f"{name}: not used by this process")
+                notes.append(f"{name} is not used by this process")
         return notes
 
     def cell_info(self, label: MeasurementLabel, *, success: bool | None) -> CellInfo:
-        """Describe this measurement as a cell of a recording."""
+        """Return information about this measurement as a cell of a recording."""
         return CellInfo(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
 
     def abandon(self) -> None:

@@ -1,10 +1,10 @@
 """Exact peaks of nested measurements. The peaks that PyTorch reports to the user do not change.
 
 PyTorch has a single peak per counter, which any code can reset (pytorch#16266). Each measurement therefore opens a
-scope. Before the counters are reset, their peaks are added to every open scope and saved for the user. Wrappers around
-the four C functions that read and reset PyTorch's counters raise the values that the user reads to the saved peaks, and
-add the counters to the open scopes before the user resets them. The only known limitation is that memory allocated by
-another thread between reading and resetting the counters is missing from the peak.
+scope. Before the counters are reset, their peaks are added to every open scope and saved for the user. The four C
+functions that read and reset PyTorch's counters are wrapped: the user never reads a peak below the saved one, and when
+the user resets the counters, their peaks are first added to the open scopes. The only known limitation is that memory
+allocated by another thread between reading and resetting the counters is missing from the peak.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PeakScope:
         self.bounds[index] = _maximum(self.bounds.get(index), state.peak)
 
     def finish(self, index: int, state: allocator.AllocatorStatistics) -> None:
-        """Compute the peak of a device from its final counters."""
+        """Compute the final peaks of a device from its counters at the end."""
         self.add(index, state)
         reached = self.reached[index]
         highest = _maximum(self.bounds.get(index), reached)
@@ -63,7 +63,7 @@ class PeakScope:
 
 
 class PeakTracker:
-    """Tracker of the open scopes and of the peaks saved for the user. There is one instance per process."""
+    """Tracker of the open scopes and of the peaks saved for the user. Each runtime has one instance."""
 
     def __init__(self) -> None:
         self._scopes: list[PeakScope] = []
@@ -114,16 +114,16 @@ class PeakTracker:
             self._functions.unwrap(name)
 
     def scope(self) -> PeakScope:
-        """Open a scope. Call `enter` for each device that has a context; on other devices, usage starts at zero."""
+        """Open a scope. The caller must `enter` each device that has a CUDA context; other devices start at zero."""
         scope = PeakScope()
         with self._lock:
             self._scopes.append(scope)
         return scope
 
     def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorStatistics:
-        """Start tracking a device that has a context, and return its counters.
+        """Start tracking the peaks of a device that has a CUDA context, and return its counters.
 
-        If ``reset`` is True, the peaks are reset afterwards; otherwise the result may be an upper bound. Raises
+        If ``reset`` is True, PyTorch's peaks are reset. Otherwise, the peaks of the scope may be upper bounds. Raises
         `RuntimeError` for a pluggable allocator, which has no counters.
         """
         with self._lock:
@@ -198,13 +198,13 @@ def _maximum(first: Counters | None, second: Counters) -> Counters:
 
 
 def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
-    """Return each peak that exceeds its earlier value, and the current value for counters without a new peak."""
+    """Return the peak of each counter if it exceeds the earlier peak; otherwise, the current value."""
     triples = zip(_values(peak), _values(earlier), _values(now), strict=True)
     return Counters(*(new if new > old else current for new, old, current in triples))
 
 
 def _raise_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> bool:
-    """Raise each ``peak`` in nested counters to at least its earlier value, and return whether any peak changed."""
+    """Increase each ``peak`` in nested counters to the earlier peak if that is higher; return whether any changed."""
     if "peak" in earlier:
         if stats.get("peak", earlier["peak"]) >= earlier["peak"]:
             return False

@@ -1,4 +1,4 @@
-"""Plans for measurements of cells, statements, blocks and tests, and the collectors that build their reports."""
+"""Plans for measurements of cells, statements, blocks and tests, and the base class of collectors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Outcome:
-    """Data from a completed measurement, from which collectors build their sections of the report.
+    """Data of a completed measurement, from which collectors create their sections of the report.
 
     Attributes:
         recorder: The recorder; None if no allocation history was recorded.
         snapshot: The recorded snapshot; None if there is none or it cannot be read.
         problem: Reason why the recorded snapshot cannot be read; empty if it can or if there is none.
-        error: Error to raise after the measured code, which a collector can set.
+        error: Exception to raise after the measured code has finished. A collector can set it.
     """
 
     measurement: Measurement
@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class FinishedMeasurement:
-    """A completed measurement. ``error`` is raised after the measured code, for example if a limit was exceeded."""
+    """Report of a completed measurement, and the exception to raise if a limit was exceeded."""
 
     report: Report
     error: GPUMemLimitExceeded | None = None
@@ -52,9 +52,9 @@ class Collector:
     """Base class of collectors, each of which adds a section to the report.
 
     Attributes:
-        section: Name of the section in notes.
+        section: Name of the section, as used in notes.
         observer: Observer to add to the measurement, if any.
-        reads_recording: Whether the collector requires the recorded snapshot.
+        reads_recording: Whether the collector reads the recorded snapshot.
         needs_devices: Whether to skip the collector if the report contains no device.
     """
 
@@ -75,7 +75,7 @@ class Collector:
 
 @dataclass(eq=False)
 class Plan:
-    """Plan for a measurement.
+    """Plan for a measurement: what to record, which devices to report on, and which sections the report contains.
 
     Attributes:
         collectors: Collectors in the order in which they add sections to the report.
@@ -115,8 +115,9 @@ class Plan:
     ) -> FinishedMeasurement | None:
         """End a measurement and build its report, including the sections from all collectors.
 
-        ``success`` is None if the measurement ends before the code. ``code`` is called only if there is a recording.
-        Return None in a process that was forked during the measurement.
+        ``success`` is None if the measurement ends while the code is still running. ``code`` is a function that returns
+        information about the measured code; it is called only if allocation history is recorded. Returns None in a
+        process that was forked during the measurement.
         """
         try:
             measured_code = code() if self.recorder is not None else MeasuredCode()
@@ -146,7 +147,7 @@ def with_notes(report: Report, *notes: str) -> Report:
 
 
 def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snapshot | None, str]:
-    """Return a tuple ``(snapshot, problem)`` as in `Outcome`."""
+    """Return a tuple ``(snapshot, problem)`` with the values of these attributes of `Outcome`."""
     info = measurement.recorded
     if info is None or not recorder.keep_snapshot:
         return None, ""

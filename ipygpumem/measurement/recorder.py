@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 _PICKLE_PROTOCOL = 4
-"""pytorch.org/memory_viz cannot read protocol 5, the default since Python 3.14 (pytorch#183842)."""
+"""pytorch.org/memory_viz cannot read pickle protocol 5, the default since Python 3.14 (pytorch#183842)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Recorder:
     Attributes:
         cells: Cells that have finished since the start.
         keep_snapshot: Whether `save` stores the snapshot in ``snapshot``, for collectors that read it.
-        snapshot: The last snapshot with this package's keys. The reader sets it to None to free its memory.
+        snapshot: The last snapshot, including this package's keys. Its reader sets it to None to free its memory.
         begin_position: Position in the allocation events at the start.
         end_position: Position in the allocation events at the last snapshot.
         windows: Samples of device memory usage since the start.
@@ -91,7 +91,7 @@ class Recorder:
         Args:
             path: Path of the snapshot file; None stores the snapshot only in ``snapshot``.
             sources: Source code of notebook cells by file name.
-            numbers: In numbers of notebook cells by file name.
+            numbers: Execution counts of notebook cells by file name.
             cell: The current cell if it is not yet in ``cells``.
             after: The current reading; if it is None, the devices are read.
         """
@@ -157,7 +157,7 @@ class Recorder:
 def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
     """Write a snapshot and return the size of the file in bytes.
 
-    An existing file is replaced only after the snapshot is complete. Raises `RecordingError` if writing fails.
+    An existing file is replaced only once the snapshot is fully written. Raises `RecordingError` if writing fails.
     """
     try:
         with replacing(path) as temporary:

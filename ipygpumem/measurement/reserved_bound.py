@@ -1,4 +1,4 @@
-"""Upper bound on PyTorch's reserved memory at times at which its counters were not read.
+"""Upper bound on PyTorch's reserved memory at times when its counters were not read.
 
 The bound is the lowest of up to three bounds: PyTorch's peak counter for the whole measurement; the reserved memory at
 an earlier reading of the counters plus the memory allocated from CUDA until the next reading; and the reserved memory
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CLOCK_TOLERANCE = 0.001
-"""Tolerance in seconds. PyTorch derives timestamps from the CPU's time-stamp counter, not from the system clock."""
+"""Tolerance in seconds, because PyTorch derives timestamps from the CPU's time-stamp counter, not the system clock."""
 _MAX_DURATION = 0.1
 _MAX_DURATION_PER_BYTE = 0.01 / (1 << 30)
 """Longest assumed duration of cudaMalloc: 0.1 s plus 10 ms per GiB, about fifty times its usual duration."""
@@ -43,16 +43,17 @@ class CounterReading:
 
     @property
     def origin(self) -> int:
-        """Reserved memory in bytes when both totals were 0. It changes only if the program resets the totals."""
+        """Reserved memory in bytes when both totals were 0. It changes if the program resets the totals."""
         return self.reserved - self.allocated + self.freed
 
 
 class ReservedHistory:
     """Reserved memory over time, computed backwards from the end of a recording.
 
-    PyTorch records a segment after cudaMalloc has returned, and before it calls cudaFree, which may wait for the
-    device. Because PyTorch holds the allocator's lock, an allocation begins after the previous event, and a free ends
-    before the next event. Times are in seconds since the Unix epoch.
+    PyTorch records the allocation of a segment after cudaMalloc has returned, and the free of a segment before calling
+    cudaFree, which may wait for the device. Because PyTorch holds the allocator's lock during both calls, cudaMalloc is
+    called after the previous event, and cudaFree returns before the next event. Times are in seconds since the Unix
+    epoch.
 
     Args:
         trace: All recorded events of one device.
@@ -112,13 +113,13 @@ class ReservedHistory:
 def reserved_bound(
     peak: int | None, readings: Sequence[CounterReading] = (), usage: ReservedHistory | None = None, epoch: float = 0.0
 ) -> Callable[[float, float], int | None]:
-    """Return a function ``(begin, end)`` that computes an upper bound on reserved memory, or None if it is unknown.
+    """Return a function of two times that returns an upper bound on reserved memory between them; None if unknown.
 
     Args:
         peak: Peak reserved memory of the measurement in bytes; None if unknown.
         readings: Readings of PyTorch's counters.
         usage: Reserved memory over time according to a recording; None if there is none.
-        epoch: Start of the measurement in seconds since the Unix epoch. ``begin`` and ``end`` are relative to it.
+        epoch: Start of the measurement in seconds since the Unix epoch. The two times are relative to it.
     """
     readings = sorted(readings, key=lambda reading: reading.begin)
     times = [reading.begin for reading in readings]

@@ -36,7 +36,7 @@ class Runtime:
         open_intervals: The intervals of the open measurements in all threads.
         active_recording: The allocation history recording started by this package, if any.
         forked: Whether this process was forked after the runtime was created and therefore cannot use CUDA and NVML.
-        baseline: The reading with which later readings of the session are compared; None before the preload.
+        baseline: The baseline, with which later readings of the session are compared; None until it is taken.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Runtime:
         self._states: dict[Callable[[], Any], Any] = {}
 
     def state(self, factory: Callable[[], _State]) -> _State:
-        """Return the object that ``factory`` created on first use, such as the process-wide state of a feature.
+        """Return the object created by the first call of ``factory``, such as the process-wide state of a feature.
 
         `Runtime.close` calls the ``close`` method of the object if it has one.
         """
@@ -60,7 +60,7 @@ class Runtime:
         return state
 
     def close(self) -> None:
-        """Stop threads and recordings, and restore the functions that were replaced in PyTorch."""
+        """Stop threads and recordings, and remove the wrappers of PyTorch's functions."""
         while self._states:  # ``close`` may use another state
             state = self._states.popitem()[1]
             if hasattr(state, "close"):

@@ -30,7 +30,7 @@ _FIRST = 0.05
 _INTERVAL = 0.005
 _MAX_SAMPLES = 8_192
 _MIN_SPACING = 0.1
-"""Interval at which consecutive equal samples are stored, in seconds."""
+"""Minimum time in seconds between stored samples with the same value."""
 _MAX_FAILURES = 20
 """Number of consecutive failures after which a measurement stops sampling a device."""
 
@@ -43,7 +43,7 @@ class DeviceSamples:
         samples: The stored samples, set at the end of the measurement. They include every local maximum.
         count: Number of samples, including those that were not stored.
         gap: Longest time between two consecutive samples in seconds.
-        source: Name of the query, as in `DeviceReading`.
+        source: The query that returned the samples, as in `DeviceReading`.
         problem: Reason why samples are missing; empty if no sample failed.
         stopped: Whether sampling of the device has stopped after too many failures.
         counters: Readings of PyTorch's counters during the measurement.
@@ -75,7 +75,7 @@ class DeviceSamples:
             self.problem = f"{many(self._failures, 'sample')} failed: {error}"
 
     def add(self, sample: Sample) -> None:
-        """Count a sample, and store it unless it equals the previous one."""
+        """Count a sample, and store it unless an equal sample was stored shortly before."""
         self._failures_in_a_row = 0
         self.count += 1
         last, self._last = self._last, sample
@@ -90,14 +90,14 @@ class DeviceSamples:
             self._halve()
 
     def _halve(self) -> None:
-        """Discard the lower sample of each consecutive pair, and store equal samples half as often."""
+        """Discard the lower sample of each pair of consecutive samples, and store equal samples half as often."""
         pairs = zip(self._stored[::2], self._stored[1::2], strict=False)
         remainder = self._stored[-1:] if len(self._stored) % 2 else []
         self._stored = [max(pair, key=lambda sample: sample.used) for pair in pairs] + remainder
         self._spacing *= 2
 
     def end(self, seconds: float) -> None:
-        """Set ``samples`` to the stored samples that were complete after ``seconds``."""
+        """Set ``samples`` to the stored samples that were taken in the first ``seconds`` seconds of the measurement."""
         samples = [sample for sample in tuple(self._stored) if sample.end <= seconds]
         last = self._last
         if samples and last is not None and last.end <= seconds:
@@ -108,7 +108,7 @@ class DeviceSamples:
 
 
 class SampleWindow:
-    """Samples of one measurement.
+    """Samples of all devices in one measurement.
 
     Attributes:
         devices: The sampled devices by index.
@@ -124,7 +124,7 @@ class SampleWindow:
         self.epoch = time.time()
 
     def add_counters(self, index: int, reading: CounterReading) -> None:
-        """Add a reading of PyTorch's counters, whose times are those of `time.perf_counter`."""
+        """Add a reading of PyTorch's counters. Its times are values of `time.perf_counter`."""
         track = self.tracks.get(index)
         if track is not None and len(track.counters) < _MAX_SAMPLES:
             track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
@@ -145,7 +145,7 @@ class SampleWindow:
         return bounds
 
     def problems(self) -> dict[str, str]:
-        """Return the reason why samples are missing for each device name; an empty string if no sample failed."""
+        """Return, by device name, the reason why samples are missing; an empty string if no sample failed."""
         return {f"cuda:{index}": track.problem for index, track in self.tracks.items()}
 
 

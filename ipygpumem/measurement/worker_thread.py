@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 5.0
 """Idle time after which the thread ends, because some programs join all threads before they exit."""
 _POLL = 0.05
-"""Interval in seconds at which a paused thread checks for a `start`, which then need not wake the thread."""
+"""Interval in seconds at which a paused thread checks whether to continue, so that `start` need not wake it."""
 _JOIN_TIMEOUT = 2.0
 
 
@@ -21,7 +21,7 @@ class WorkerThread:
     """Thread that calls ``work`` periodically.
 
     The first call of `start` creates the thread. It ends on `close` or `IDLE_SECONDS` after `pause`, and a later
-    `start` creates a new one. An exception in ``work`` pauses it. Methods have no effect in a forked child process.
+    `start` creates a new one. An exception in ``work`` pauses the thread. Methods have no effect in a forked process.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
@@ -92,7 +92,7 @@ class WorkerThread:
                     self.pause()
 
     def _delay(self, wake: threading.Lock) -> float | None:
-        """Return the time until the next call in seconds, 0 if it is due, or None if the thread should end."""
+        """Return the number of seconds to wait, 0 if a call of ``work`` is due, or None if the thread should end."""
         with self._lock:
             now = time.monotonic()
             if self._thread is None or self._wake is not wake:

@@ -8,7 +8,7 @@ from ipygpumem.core.reading import DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, PeakCounters, RecordingInfo, Report
 from ipygpumem.core.tables import html_tables
 from ipygpumem.core.units import GIB, MIB
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import report_tables
 
 

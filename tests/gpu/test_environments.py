@@ -13,7 +13,7 @@ baseline = ipygpumem.preload_pytorch()
 with ipygpumem.measure() as m:
     x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
 from fakes.reports import imbalance
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import baseline_line
 device = m.report.devices["cuda:0"]
 uuid = ipygpumem.measurement.runtime.current().monitor.devices[0].uuid
@@ -88,7 +88,7 @@ def test_pluggable_allocator(torch, run_python, tmp_path):
         import torch, ipygpumem
         torch.cuda.memory.change_current_allocator(
             torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "allocate", "release"))
-        from ipygpumem.features.report.line import ShortReport
+        from ipygpumem.features.report.short_report import ShortReport
         ipygpumem.preload_pytorch()
         with ipygpumem.measure() as m:
             x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")

@@ -121,7 +121,7 @@ with ipygpumem.measure() as m:
 (began,) = [change for change in m.report.neighbours if change.event == "began"]
 sizes, _, _ = explain_steps()
 (device, *_) = ipygpumem.processes()
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 line = ShortReport(m.report).text()
 with ipygpumem.measure() as m:
     child.communicate("x")

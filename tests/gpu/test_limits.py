@@ -33,8 +33,9 @@ def test_peak_over_limit_stops_notebook():
         "'never'",
     )
     assert error.ename == "GPUMemLimitExceeded"
-    assert "cuda:0 peak +128.0 MiB, over the limit of 100.0 MiB (reached by In [2]:2 make(): return torch.ones" in str(
-        error
+    assert (
+        "cuda:0 peak +128.0 MiB, over the limit of 100.0 MiB (peak reached by In [2]:2 make(): return torch.ones"
+        in str(error)
     )
     within_limit, over_limit, not_run = notebook.cells[2:]
     assert [out["data"]["text/plain"] for out in within_limit.outputs if out.output_type == "execute_result"] == [
@@ -47,7 +48,7 @@ def test_peak_over_limit_stops_notebook():
 
 def test_held_and_outside():
     _, error = execute(LOAD, f"%%gpumem --limit-held 0\nx = {ALLOCATE.format(8)}")
-    assert "cuda:0 held +8.0 MiB, over the limit of 0 (most of it allocated by In [2]:2" in str(error)
+    assert "cuda:0 held +8.0 MiB, over the limit of 0 (largest part allocated by In [2]:2" in str(error)
     assert "largest holders now: x 8.0 MiB" in str(error)
     _, error = execute(LOAD, f"%%gpumem --limit-held 0\nx = {ALLOCATE.format(8)}; del x")
     assert error is None
@@ -97,6 +98,8 @@ def test_pytest_markers(tmp_path):
         cwd=tmp_path,
     )
     assert "2 failed, 1 passed" in completed.stdout, completed.stdout + completed.stderr
-    assert "GPUMemLimitExceeded: cuda:0 peak +128.0 MiB, over the limit of 64.0 MiB (reached by" in completed.stdout
+    assert (
+        "GPUMemLimitExceeded: cuda:0 peak +128.0 MiB, over the limit of 64.0 MiB (peak reached by" in completed.stdout
+    )
     assert "GPUMemLimitExceeded: cuda:0 memory outside PyTorch +" in completed.stdout
     assert "memory usage of the tests (ipygpumem)" in completed.stdout

@@ -9,7 +9,7 @@ from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import MIB
 from ipygpumem.features.history.model import LIMIT, MIME, changed_rows, output_metadata, report_rows, rows_from_summary
 from ipygpumem.features.history.table import TablePage, history_tables
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 
 TWO_GPUS = """
 import torch
@@ -17,7 +17,7 @@ if torch.cuda.device_count() < 2:
     emit(skip="the test needs two GPUs")
     raise SystemExit
 import ipygpumem
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 ipygpumem.preload_pytorch()
 x = torch.ones(64 << 20, dtype=torch.uint8, device="cuda:0")
 """
@@ -54,9 +54,7 @@ def test_copy_creates_context_and_note(run_python):
     assert values["held"] == 64 * MIB
     assert values["first_held"] == 0
     assert values["outside"] > 200 * MIB
-    assert (
-        "cuda:1: the first tensor there created a CUDA context, which exists until the process ends" in values["text"]
-    )
+    assert "cuda:1: its first tensor created a CUDA context, which exists until the process ends" in values["text"]
 
 
 def test_context_without_tensor_is_noted(run_python):

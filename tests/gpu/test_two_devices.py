@@ -3,7 +3,7 @@
 import ipygpumem
 from fakes.reports import imbalance
 from ipygpumem.core.units import MIB
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 
 
 def tensor(torch, mib, index):

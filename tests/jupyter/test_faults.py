@@ -77,7 +77,7 @@ def test_user_takes_over_recording(gpu_notebook, tmp_path):
     result = gpu_notebook.run(
         f"%%gpumem --snapshot {tmp_path}/x.pickle\ntorch.cuda.memory._record_memory_history(max_entries=9)"
     )
-    assert "the code started or stopped PyTorch's recording" in result.text
+    assert "the program started or stopped a recording itself" in result.text
     assert torch._C._cuda_isHistoryEnabled() is True
 
 
@@ -229,7 +229,7 @@ def test_internal_error_is_reported_once(gpu_notebook, monkeypatch, place):
 
     with monkeypatch.context() as patched:
         if place == "display":
-            patched.setattr(show, "line_bundle", broken)
+            patched.setattr(show, "short_bundle", broken)
         else:
             patched.setattr(Measurement, place, broken)
         result = gpu_notebook.run(f"{allocate(10)}\n6 * 7")

@@ -119,12 +119,12 @@ def test_unused_device(two_gpus, make_notebook):
     notebook.load()
     notebook.run("x = torch.ones(5, device='cuda:0')")
     result = notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:0')")
-    assert result.text.splitlines()[-1] == "cuda:1: not used by this process"
+    assert result.text.splitlines()[-1] == "cuda:1 is not used by this process"
     assert "cuda:1: not" not in notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:1')").text
     notebook.run("%config GPUMem.devices = 'cuda:0'")
     assert (
         notebook.run("%%gpumem -d 1\ny = 1").text.splitlines()[-1]
-        == "cuda:1: not among the monitored devices (GPUMem.devices)"
+        == "cuda:1 is not one of the monitored devices (GPUMem.devices)"
     )
 
 

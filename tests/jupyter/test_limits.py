@@ -26,7 +26,7 @@ def test_peak_over_limit_ends_cell_and_keeps_its_value(gpu_notebook):
     assert nb.run("%%gpumem --limit 10MiB\nx = make(10)\n6").value == 6
     result = nb.run("%%gpumem --limit 10MiB\nx = make(12); del x\n7")
     assert error_message(result).startswith(
-        "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB (reached by In [1]:2 make(): return torch.ones("
+        "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB (peak reached by In [1]:2 make(): return torch.ones("
     )
     assert nb.last.excesses[0].amount == 12 << 20
     assert result.value == 7
@@ -42,7 +42,7 @@ def test_peak_over_limit_ends_cell_and_keeps_its_value(gpu_notebook):
 
 def test_held(gpu_notebook):
     result = gpu_notebook.run(f"%%gpumem --limit-held 0\nkept = {ALLOCATE.format(8)}")
-    assert "held +8.0 MiB, over the limit of 0 (most of it allocated by In [1]:2" in error_message(result)
+    assert "held +8.0 MiB, over the limit of 0 (largest part allocated by In [1]:2" in error_message(result)
     assert gpu_notebook.run(f"%%gpumem --limit-held 0\nx = {ALLOCATE.format(8)}; del x").success
 
 
@@ -108,7 +108,7 @@ def test_setting_applies_to_every_cell_and_records_nothing(gpu_notebook, fake_gp
     result = nb.run(f"x = {ALLOCATE.format(12)}; del x\n3")
     assert error_message(result) == (
         "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB; "
-        "run this cell with %%gpumem --limit to find the line of code"
+        "run this cell with %%gpumem --limit to find the responsible line of code"
     )
     assert result.value == 3
     assert fake_gpu.calls["record_memory_history"] == before

@@ -85,7 +85,7 @@ def test_one_to_three_lines(two_gpus, make_notebook, tmp_path):
     assert notebook.run(ALLOCATE).text.count("\n") == 0
     first = notebook.run(f"more = {ALLOCATE}; two = torch.ones(1 << 28, device='cuda:1')").text
     assert first.count("\n") == 2
-    assert first.endswith("cuda:1: the first tensor there created a CUDA context, which exists until the process ends")
+    assert first.endswith("cuda:1: its first tensor created a CUDA context, which exists until the process ends")
     assert notebook.run("two = torch.ones(1 << 20, device='cuda:1')").text.count("\n") <= 1
     notebook.run("%gpumem record start")
     text = notebook.run("x = torch.ones(1 << 28, device='cuda:0'); y = torch.ones(1 << 28, device='cuda:1')").text

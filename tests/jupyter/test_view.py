@@ -73,8 +73,8 @@ def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "%gpumem view: specify one snapshot, or up to 8 to show side by side"),
-        ("a b c d e f g h i", "%gpumem view: specify one snapshot, or up to 8 to show side by side"),
+        ("", "%gpumem view: specify between 1 and 8 snapshots"),
+        ("a b c d e f g h i", "%gpumem view: specify between 1 and 8 snapshots"),
         ("--fast a", "%gpumem view: unrecognized arguments: --fast"),
         ("missing.pickle", "%gpumem view: missing.pickle: No such file or directory"),
         ("~nobody-of-this-name/x", "%gpumem view: ~nobody-of-this-name/x: No such file or directory"),

@@ -12,7 +12,7 @@ from fakes.cuda import MIB
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.report import Report
 from ipygpumem.core.tables import text_tables
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import report_tables
 
 QUERY = "nvmlDeviceGetAccountingStats"
@@ -38,11 +38,11 @@ def test_peak_between_samples_from_accounting(gpu):
     device = report.devices["cuda:0"]
     assert device.sampled is None
     assert device.outside_peak == device.accounted == 1200 * MIB
-    assert device.grades["outside_peak"].reason.startswith("reported by the driver for this process")
+    assert device.grades["outside_peak"].reason.startswith("peak recorded by NVML for this process")
     assert "outside PyTorch, at least +1200.0 MiB (from NVML's accounting mode)" in ShortReport(report).text().replace(
         "+1.2 GiB", "+1200.0 MiB"
     )
-    assert "at least: reported by the driver" in text_tables(report_tables(report))
+    assert "at least: peak recorded by NVML" in text_tables(report_tables(report))
     assert Report.from_dict(report.to_dict()).devices["cuda:0"].accounted == 1200 * MIB
 
 

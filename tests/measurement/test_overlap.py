@@ -10,7 +10,7 @@ import pytest
 from ipygpumem import measure
 from ipygpumem.measurement.measurement import MeasurementInterval
 
-NOTE = "another thread was measured at the same time, and both reports include the whole process"
+NOTE = "code in another thread was measured at the same time, and both reports cover the whole process"
 
 
 @pytest.fixture

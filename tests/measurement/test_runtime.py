@@ -13,7 +13,7 @@ from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT, KERNELS, WORKSPACE
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem import measure
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import baseline_line
 from ipygpumem.measurement.runtime import current
 

@@ -285,7 +285,7 @@ def test_device_that_keeps_failing_is_not_sampled_any_more(gpu):
 
 def test_process_that_starts_and_ends_between_samples(gpu):
     from ipygpumem.core.tables import text_tables
-    from ipygpumem.features.report.line import ShortReport
+    from ipygpumem.features.report.short_report import ShortReport
     from ipygpumem.features.report.table import report_tables
 
     with ipygpumem.measure() as block:

@@ -1,1 +1,1 @@
-"""Limits on the memory that a measurement may use."""
+"""Limits on the memory usage of measured code."""

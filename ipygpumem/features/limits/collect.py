@@ -1,4 +1,4 @@
-"""Checks of memory limits and the exception for exceeded limits."""
+"""Collector that checks memory limits, and the error for exceeded limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_HOLDERS = 3
 
 
 class LimitsCollector(Collector):
-    """Collector that checks limits. If a limit is exceeded, it sets the error of the outcome."""
+    """Collector that checks memory limits. If a limit is exceeded, it sets `Outcome.error`."""
 
     section = "limits"
     reads_recording = True
@@ -33,7 +33,7 @@ class LimitsCollector(Collector):
         self._recorded = recorded
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
-        """Compare the measured values with the limits."""
+        """Return the report with the exceeded limits and with notes on limits that could not be checked."""
         excesses, notes = self._limits.check(report)
         report = with_notes(replace(report, excesses=excesses), *notes)
         if not report.devices:
@@ -54,7 +54,7 @@ def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool) -
     if holders:
         parts.append(f"largest holders now: {', '.join(holders)}")
     if not recorded and any(excess.kind in {"peak", "held"} for excess in on_gpu):
-        parts.append("run this cell with %%gpumem --limit to find the line of code")
+        parts.append("run this cell with %%gpumem --limit to find the responsible line of code")
     return GPUMemLimitExceeded(cell + "; ".join(parts), report.excesses)
 
 
@@ -70,8 +70,8 @@ def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
         largest = _first_known(lines_at_peak(snapshot, index))
     else:
         return ""
-    phrases = [f"reached by {reached_by}"] if reached_by else []
-    phrases += [f"most of it allocated by {largest}"] if largest and largest != reached_by else []
+    phrases = [f"peak reached by {reached_by}"] if reached_by else []
+    phrases += [f"largest part allocated by {largest}"] if largest and largest != reached_by else []
     return "; ".join(phrases)
 
 

@@ -1,4 +1,4 @@
-"""Limits on the memory usage of a measurement."""
+"""Memory limits and the values that exceeded them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """A limit that a measurement exceeded.
+    """A limit that the measured code exceeded.
 
     Attributes:
-        where: Device name, or ``host``.
+        where: Name of the device, or ``host``.
         kind: ``peak``, ``held`` or ``outside``.
         amount: Measured change in bytes.
         limit: Limit in bytes.
@@ -42,12 +42,12 @@ class ExceededLimit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the growth of memory usage since the start of a measurement, in bytes; None for no limit.
+    """Limits on the growth of memory usage during a measurement, in bytes; None means no limit.
 
     Attributes:
         peak: Limit on the peak of allocated memory on each device.
-        held: Limit on the memory that is held on each device at the end.
-        outside: Limit on memory outside PyTorch on each device.
+        held: Limit on the memory held on each device.
+        outside: Limit on the growth of memory outside PyTorch on each device.
         host: Limit on the peak resident memory of this process.
     """
 
@@ -65,14 +65,14 @@ class Limits:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
 
     def check(self, report: Report) -> tuple[tuple[ExceededLimit, ...], tuple[str, ...]]:
-        """Return a pair: the exceeded limits, and notes on limits that could not be checked."""
+        """Return a tuple ``(exceeded, notes)``. The notes list the limits that could not be checked."""
         excesses: list[ExceededLimit] = []
         notes: list[str] = []
         for where, kind, amount, limit, accuracy in self._values(report):
             if accuracy.trust == "exact" and amount is not None:
                 if amount > limit:
                     excesses.append(ExceededLimit(where, kind, amount, limit))
-            elif amount is None or accuracy.trust != "bound" or amount > limit:  # a sufficient bound
+            elif amount is None or accuracy.trust != "bound" or amount > limit:  # a bound may suffice
                 metric = "outside PyTorch" if kind == "outside" else kind
                 notes.append(
                     f"the limit of {precise_size(limit)} ({where}, {metric}) was not checked: {accuracy.reason}"
@@ -80,7 +80,7 @@ class Limits:
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
-        """Return a note that limits on GPU memory were not checked, or an empty tuple if there are no such limits."""
+        """Return a tuple with a note that limits on GPU memory were not checked; it is empty if none are set."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
         limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
         note = f"limits on GPU memory ({limits}) were not checked because no GPU was measured: {reason}"
@@ -112,6 +112,7 @@ def _accuracy(device: DeviceReport, kind: str) -> Grade:
     if kind == "outside" and device.started:  # the CUDA context is created once per process and does not count
         return grade(
             "unknown",
-            "CUDA was initialized during the measurement; call ipygpumem.preload_pytorch() first to exclude this",
+            "CUDA was initialized during the measurement; to exclude the memory of the initialization, call "
+            "ipygpumem.preload_pytorch() before the measurement",
         )
     return device.grades[kind]

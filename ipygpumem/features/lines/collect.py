@@ -15,7 +15,7 @@ from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, S
 from ipygpumem.features.lines.source import SourceCode, SourceRegion, enclosing_functions
 from ipygpumem.features.recorded_section import THREAD_FILE, RecordedSectionCollector, allocator_bytes, outermost_files
 from ipygpumem.measurement.backward_passes import BackwardPassObserver
-from ipygpumem.measurement.snapshot_events import EventLookup
+from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 

@@ -21,7 +21,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not _SHORTEST <= seconds <= _LONGEST:
-        raise OptionError(f"must be a number of seconds from {_SHORTEST} to {_LONGEST:.0f}, not {text}")
+        raise OptionError(f"must be a number of seconds from {_SHORTEST} to {_LONGEST:.0f}, got {text!r}")
     return seconds
 
 
@@ -33,6 +33,6 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
 MONITOR = Command(
     "monitor",
     "show the memory usage of each GPU over time, with the cells that ran",
-    (Option(("--every",), "SECONDS", "interval between readings, from 0.25 to 60 (default: 1)", type=_seconds), HELP),
+    (Option(("--every",), "SECONDS", "seconds between readings, from 0.25 to 60 (default: 1)", type=_seconds), HELP),
     magic=_run,
 )

@@ -1,4 +1,4 @@
-"""``%gpumem monitor``: a thread that reads memory usage and sends it to a widget while a page displays the widget."""
+"""``%gpumem monitor``: a thread that reads memory usage and sends it to a widget while a browser displays it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _EVERY = 1.0
 _VIEW_TIMEOUT = 20.0
-"""Seconds without a message after which a page is considered closed, unless the Jupyter kernel was busy."""
+"""Seconds without a message after which the page is considered closed, unless the Jupyter kernel was busy."""
 
 
 class Monitor:
-    """The memory monitor of one shell. Opening it again moves the widget and its history to the new cell."""
+    """The memory monitor of an IPython shell. Opening it again moves the widget and its history to the new cell."""
 
     def __init__(self, shell: Any, runtime: Runtime, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell

@@ -1,8 +1,8 @@
-"""Reading of memory usage in a thread, a few times per second, while code is running.
+"""Reading of memory usage a few times per second, in a thread, while code is running.
 
-Reading PyTorch's counters holds the GIL and waits for the allocator's lock. They are therefore read rarely, and only
-while a display is visible. NVML's process list is protected by a system-wide lock and is therefore read only after
-memory outside PyTorch has changed.
+Reading PyTorch's counters holds the GIL and waits for the allocator's lock, so they are read only while a display is
+visible. NVML's process list is protected by a system-wide lock, so it is read only after memory outside PyTorch has
+changed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ATTEMPTS = 2
 
 
 class Poller:
-    """Reader of memory usage that never raises an exception. Its only CUDA call checks whether a context exists."""
+    """Reader of memory usage that never raises an exception. It checks for a CUDA context but does not create one."""
 
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor
         self._other_processes: dict[int, tuple[int, int, float]] = {}
-        """Tuples ``(others, outside, time)`` of the latest readings of the process list, by device index."""
+        """The latest reading of NVML's process list as a tuple ``(others, outside, time)``, by device index."""
 
     def read(self) -> Reading:
         """Return the current memory usage. This is faster than `DeviceMonitor.read` but returns fewer values."""

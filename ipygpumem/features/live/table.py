@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 
 _COLORS = {"allocated": "#3b82f6", "reserved": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
-"""Areas of the chart from bottom to top. Values that begin with one of these names are underlined in its color."""
+"""Colors of the chart's areas, from bottom to top, and of the lines under the values with these names."""
 _WIDTH, _HEIGHT = 220, 36
 _HEADROOM = 1.05
 _MAX_DEVICES = 4
@@ -22,7 +22,7 @@ _MINUTE = 60
 
 
 def live_bundle(history: Sequence[Reading], seconds: float, cell: int | None) -> dict[str, str]:
-    """Format the latest memory usage as a MIME bundle, for a cell that has been running for ``seconds``."""
+    """Format the latest memory usage as a MIME bundle, for a cell that has been running for ``seconds`` seconds."""
     now = history[-1]
     elapsed = f"{seconds:.0f} s" if seconds < _MINUTE else duration(seconds)
     status = f"running for {elapsed}" if cell is None else f"In [{cell}], running for {elapsed}"
@@ -69,7 +69,7 @@ def _device_history(history: Sequence[Reading], name: str) -> list[tuple[float, 
 def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
     """Convert rows ``(time, sizes)`` to areas ``(color, points)`` of a stacked SVG chart, topmost area first.
 
-    Sizes are ordered from bottom to top. Each area extends to the bottom of the chart, and the areas after it cover it.
+    Sizes are ordered from bottom to top. Each area extends to the bottom of the chart; the next area is drawn over it.
     """
     begin = rows[0][0]
     span = rows[-1][0] - begin or 1.0
@@ -89,7 +89,7 @@ def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
 
 
 def _html(rows: Sequence[tuple[str, list[str], list[tuple[str, str]]]], status: str, more: str) -> str:
-    """Format rows as HTML without Jinja, because importing it in a thread would delay the running cell."""
+    """Format rows as HTML without Jinja, because importing Jinja in a thread would delay the running cell."""
     lines: list[str] = []
     for name, values, areas in rows:
         polygons = "".join(f'<polygon fill="{color}" points="{points}"/>' for color, points in areas)

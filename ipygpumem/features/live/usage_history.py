@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     """Execution count and start time of the running cell."""
 
 _VALUES = {name: name for name in ("allocated", "cached", "outside", "others", "capacity")} | {"used": "in_use"}
-"""Attributes of `DeviceReading` by their keys in the JSON data."""
+"""Attribute names of `DeviceReading` by key in the JSON data."""
 _MAX_CELLS = 1_000
 
 
@@ -32,7 +32,7 @@ class UsageHistory:
         self._readings.append(reading)
 
     def data(self, reports: Sequence[Report], running: _Running) -> dict[str, Any]:
-        """Return all readings as JSON data: one list per value, in bytes or in seconds since the Unix epoch."""
+        """Return all readings and the cells as JSON data. Sizes are in bytes, times in seconds since the Unix epoch."""
         history = list(self._readings)
         names = dict.fromkeys(name for reading in history for name in reading.devices)
         return {
@@ -47,7 +47,7 @@ class UsageHistory:
 
 
 def usage_update(reading: Reading, reports: Sequence[Report], since: float, running: _Running) -> dict[str, Any]:
-    """Return a reading, and the cells that ended after the timestamp ``since``, as JSON data."""
+    """Return a reading and the cells that ended after the Unix time ``since`` as JSON data."""
     return {
         "time": round(reading.time, 3),
         "devices": {name: _values(device) for name, device in reading.devices.items()},
@@ -70,7 +70,7 @@ def _values(device: DeviceReading | None) -> dict[str, Any]:
 
 
 def _cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
-    """Return the execution count, start, end and success of each cell that ended after ``since``, oldest first."""
+    """Return ``[execution count, start, end, success]`` for each cell that ended after ``since``, oldest first."""
     newest_first = takewhile(lambda report: report.time + report.seconds >= since, reversed(reports[-_MAX_CELLS:]))
     return [
         [report.cell, round(report.time, 3), round(report.time + report.seconds, 3), report.success is not False]

@@ -1,4 +1,4 @@
-"""The monitor widget in a notebook, which receives new readings while a page displays it.
+"""The widget of the memory monitor, which receives new readings while a notebook page displays it.
 
 A visible page regularly sends a message, because a Jupyter kernel is not notified when a page is closed.
 """
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class MonitorWidget(anywidget.AnyWidget):
     """Chart of memory usage over time.
 
-    A page requests its script with ``{"id": ..., "get": "script", "from": byte}`` and the previous readings with
-    ``{"id": ..., "get": "past"}``. It sends ``{"here": view}`` while it is visible and ``{"bye": view}`` when closed.
+    A page requests the widget's script with ``{"id": ..., "get": "script", "from": byte}`` and the previous readings
+    with ``{"id": ..., "get": "past"}``. While a view of the widget is visible, the page regularly sends
+    ``{"here": view}``; when the view is closed, it sends ``{"bye": view}``.
 
     Args:
         history: Function that returns the previous readings as JSON data.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.modules.model import MemoryKind
     from ipygpumem.features.modules.tracker import ModuleCallEvent, ModuleTracker
-    from ipygpumem.measurement.snapshot_events import EventLookup
+    from ipygpumem.measurement.event_lookup import EventLookup
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKindUsage, ModuleRow, ModuleTree
 from ipygpumem.features.recorded_section import RecordedSectionCollector, allocator_bytes
-from ipygpumem.measurement.snapshot_events import EventLookup
+from ipygpumem.measurement.event_lookup import EventLookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

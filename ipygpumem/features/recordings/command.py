@@ -76,7 +76,7 @@ def _view(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     from ipygpumem.viewer.page import MAX_SNAPSHOTS
 
     if not 1 <= len(arguments.files) <= MAX_SNAPSHOTS:
-        raise OptionError(f"specify one snapshot, or up to {MAX_SNAPSHOTS} to show side by side")
+        raise OptionError(f"specify between 1 and {MAX_SNAPSHOTS} snapshots")
     notebook.cells.claim()
     # unlike Path.expanduser, this does not raise for an unknown user; the file is then reported as missing
     notebook.show_snapshots([os.path.expanduser(notebook.expand(file)) for file in arguments.files])  # noqa: PTH111

@@ -1,4 +1,4 @@
-"""Recording of the allocation history across cells with ``%gpumem record``."""
+"""Recording of allocation history across cells with ``%gpumem record``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MultiCellRecording(Collector):
         self.recorder: Recorder | None = None
 
     def start(self, options: HistoryOptions) -> str:
-        """Start recording and return a message. Raise `RecordingError` if allocation history cannot be recorded."""
+        """Start recording and return the message to print. Raises `RecordingError` if recording is impossible."""
         if self.recorder is not None:
             raise RecordingError("a recording is already running: stop it with %gpumem record stop")
         recorder = Recorder(self._runtime, options)
@@ -47,8 +47,8 @@ class MultiCellRecording(Collector):
         if not recorder.history.own:
             raise RecordingError("the program is running a recording of its own: save or stop that recording")
         self.recorder = recorder
-        limit = f"at most {options.max_entries:,} events per device"
-        return f"recording allocation history, {limit}, until %gpumem record stop"
+        count = f"{options.max_entries:,}"
+        return f"recording allocation history, at most {count} events per device, until %gpumem record stop"
 
     def add(self, cell: CellInfo, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
         """Add a finished cell with its file name in tracebacks, its source code and its samples of device memory."""
@@ -61,25 +61,25 @@ class MultiCellRecording(Collector):
             self._sources[filename] = text
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (unused)
-        """Add a note about the running recording to each report."""
+        """Add a note to the report if a recording is running or has ended early."""
         if self.recorder is None:
             return report
         problem = self.recorder.history.lost
         if problem:
             return with_notes(
-                report, f"the recording across cells has ended, because {problem}: enter %gpumem record stop"
+                report, f"the recording across cells has ended because {problem}: run %gpumem record stop"
             )
         note = f"recording allocation history ({many(len(self.recorder.cells), 'cell')} so far)"
         return with_notes(report, f"{note}: %gpumem record save PATH saves it, %gpumem record stop ends it")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:
-        """Save the events recorded so far and continue recording. ``numbers`` maps file names to In numbers."""
+        """Save the events recorded so far and continue recording. ``numbers`` maps file names to execution counts."""
         if self.recorder is None:
             raise RecordingError("no recording is running: start one with %gpumem record start")
         return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)
 
     def close(self) -> None:
-        """Stop recording, if a recording is running."""
+        """Stop the recording if one is running."""
         if self.recorder is not None:
             self.recorder.stop()
             self.recorder = None

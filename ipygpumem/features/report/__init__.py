@@ -1,1 +1,1 @@
-"""Display of reports: the line below a cell, the requested sections, and the full breakdown."""
+"""Display of reports: the short report below a cell, the requested sections, and the full breakdown."""

@@ -1,4 +1,4 @@
-"""Notes on the accuracy of readings."""
+"""Notes on readings that have become less accurate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PROBLEMS = {
     "device": "memory outside PyTorch is now known only for the whole device",
     "torch-only": "memory outside PyTorch is no longer known",
 }
-"""Messages by the mode of a reading, for devices whose previous readings contained more information."""
+"""Notes by `DeviceReading.mode`, for devices whose previous readings contained more information."""
 
 
-class ModeCollector(Collector):
+class ReadingModeCollector(Collector):
     """Collector that adds a note if the readings of a device contain less information than before.
 
     This happens if NVML fails or no longer lists this process.
@@ -37,7 +37,7 @@ class ModeCollector(Collector):
         self._noted: set[tuple[str, str]] = set()
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add a note for each device whose mode is less accurate than in the previous report."""
+        """Add a note for each device whose readings are less accurate than in the previous report."""
         baseline = self._runtime.baseline
         at_baseline = {} if baseline is None else baseline.reading.devices
         notes = []

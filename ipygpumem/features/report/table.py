@@ -1,4 +1,4 @@
-"""Tables: the sections and the full breakdown of a report, and the memory breakdown of a reading."""
+"""Tables for the sections and the full breakdown of a report, and for the memory breakdown of a reading."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ipygpumem.features.lines.table import line_table
 from ipygpumem.features.modules.table import module_tables
 from ipygpumem.features.outside.table import outside_table, with_outside
 from ipygpumem.features.processes.table import with_change_rows
-from ipygpumem.features.report.line import line_bundle, report_notes
+from ipygpumem.features.report.short_report import report_notes, short_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ _NEW_HOLDERS = 5
 
 def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
     """Return the requested sections of a report, followed by its short form, as a MIME bundle."""
-    line = line_bundle(report, color=color)
+    line = short_bundle(report, color=color)
     tables = _sections(report)
     if not tables:
         return line
@@ -60,7 +60,7 @@ def _sections(report: Report, *, with_outside: bool = True) -> list[Table]:
 
 
 def report_tables(report: Report) -> list[Table]:
-    """Return the full breakdown of a measurement: a table for each device that this process uses, then the host.
+    """Return the full breakdown of a measurement: a table for each device that this process uses and one for the host.
 
     Rows whose values are zero and did not change are omitted.
     """
@@ -127,7 +127,7 @@ def _host_table(host: HostReport) -> Table:
 
 
 def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
-    """Return a table for each device with its memory at the peak by line of code."""
+    """Return a table for each device of the memory allocated at its peak, by line of code."""
     tables = []
     for peak in devices:
         lines = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]
@@ -142,7 +142,7 @@ def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
 
 
 def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list[Table]:
-    """Return the memory breakdown of a reading: a table for each device that this process uses, then the host."""
+    """Return the memory breakdown of a reading: a table for each device that this process uses and one for the host."""
     tables = []
     for device in reading.devices.values():
         if not device.context:
@@ -173,7 +173,7 @@ def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list
 
 def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
     """Return the line that ``%load_ext`` prints: the device, its baseline, and whether reports are on."""
-    outlook = "a report follows every cell that changes memory" if reports else "reports are off (%gpumem on)"
+    outlook = "a report follows every cell that changes memory" if reports else "reports are off (turn on: %gpumem on)"
     device = baseline.reading.devices.get(baseline.device or "")
     if device is None:
         if baseline.note == PRELOAD_OFF:

@@ -44,7 +44,7 @@ def test_bound_above_limit_does_not_exceed_a_limit():
     assert over(Limits(peak=3 * MIB), exact=False) == ([], ()), "at most 3 MiB is within 3 MiB"
     excesses, (note,) = over(Limits(peak=2 * MIB), exact=False)
     assert excesses == []
-    assert note.startswith("the limit of 2.0 MiB (cuda:0, peak) was not checked: the counters are not reset")
+    assert note.startswith("the limit of 2.0 MiB (cuda:0, peak) was not checked: the counters were not reset")
     excesses, (note,) = over(Limits(host=29 * MIB), host=(100, 130, 130))
     assert excesses == []
     assert "reached its peak resident memory before" in note

@@ -181,7 +181,7 @@ def test_reason_for_missing_lines(gpu):
 
     with ipygpumem.measure(lines=True) as m:
         torch.cuda.memory._record_memory_history(enabled=None)
-    assert m.report.notes == ("no lines: the code started or stopped PyTorch's recording",)
+    assert m.report.notes == ("no lines: the program started or stopped a recording itself",)
 
 
 def test_reset_counters_are_detected_if_positions_are_needed(gpu, monkeypatch):

@@ -9,7 +9,7 @@ from ipygpumem.core.grade import grade
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.outside.model import LibraryMemory, PoolMemory, balance
 from ipygpumem.features.outside.table import outside_sentence, outside_table
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import report_tables
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.processes.model import DeviceProcesses
 from ipygpumem.features.processes.table import other_process_sentence, processes_table, with_change_rows
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import report_tables
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -10,7 +10,7 @@ from fakes.reports import MIB, after, before, report
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.tables import html_tables
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import breakdown_tables, report_tables
 
 HOSTILE = "</div><script>alert(1)</script><svg onload=x>\"'&{{ 7 * 7 }}"

@@ -1,4 +1,4 @@
-"""Search for the events of a snapshot that correspond to positions stored during the recording."""
+"""Lookup of the events of a snapshot that correspond to positions stored during the recording."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EventLookup:
-    """Table of the events on one device, which finds the last event before a position.
+    """Lookup of the last event before a position, for the events of one device.
 
     The constructor raises `RecordingError` if the allocator's counters do not match the recorded events.
     """
@@ -43,7 +43,7 @@ class EventLookup:
         if self._first != begin if recorder.history.own else self._first > begin:
             raise RecordingError(
                 f"cuda:{device}: the allocator's counters do not match the recorded events because the program reset "
-                "them, or another thread allocated memory at the end of the recording"
+                "the counters, or because another thread allocated memory at the end of the recording"
             )
 
     def event(self, position: EventPosition) -> int:

@@ -10,7 +10,7 @@ from fakes.reports import MIB, after, before, report
 from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import MeasurementLabel, RecordingInfo, build_report
-from ipygpumem.features.report.line import ShortReport
+from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import baseline_line
 
 GIB = 1024 * MIB
@@ -60,7 +60,7 @@ def test_failed_cell_with_notes():
     assert lines[1:] == [
         (
             "a note; cuda:0 ran out of memory; cuda:0 was full: PyTorch released its cache and retried 3 times;"
-            " cuda:0 was still running kernels when it was read: memory that they will free is still counted"
+            " cuda:0 was still running kernels at the end: memory freed after they finish is still counted"
         )
     ]
 
@@ -151,7 +151,7 @@ def test_baseline_line():
     )
     assert baseline_line(baseline(kernels=66 * MIB, workspace=32 * MIB, note="a note"), reports=False) == (
         "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 772 MiB outside PyTorch (CUDA was already initialized); "
-        "cuBLAS workspace 32 MiB in PyTorch; a note; reports are off (%gpumem on)"
+        "cuBLAS workspace 32 MiB in PyTorch; a note; reports are off (turn on: %gpumem on)"
     )
 
 
@@ -185,12 +185,12 @@ def test_context_on_another_device():
     empty = report(idle, before("cuda:1", allocated=0, active=0, reserved=0, process=600 * MIB), peak=0)
     combined = dataclasses.replace(first, devices={**first.devices, **empty.devices})
     assert ShortReport(combined).text().splitlines()[-1] == (
-        "cuda:1: a CUDA context was created without a tensor (by a copy between devices, NCCL, or a call on that "
-        "device) and exists until the process ends"
+        "cuda:1: a CUDA context was created without a tensor (by a copy between devices, by NCCL, or by a "
+        "CUDA call on that device) and exists until the process ends"
     )
     used = report(idle, after("cuda:1", process=1200 * MIB), peak=500 * MIB)
     combined = dataclasses.replace(first, devices={**first.devices, **used.devices})
     assert ShortReport(combined).text().splitlines()[-1] == (
-        "cuda:1: the first tensor there created a CUDA context, which exists until the process ends"
+        "cuda:1: its first tensor created a CUDA context, which exists until the process ends"
     )
     assert "stays" not in ShortReport(empty).text(), "a context is expected on the only device of a process"

@@ -1,4 +1,4 @@
-"""The short form of a report as text and HTML: one line for each device that changed, followed by notes."""
+"""The short form of a report as text and HTML: one row for each device whose memory changed, then notes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ background-color:{{ color }}"></span>{% endfor %}</span>{% endif -%}
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A formatted value such as held or peak. Its kind selects the color, and its grade is shown as a tooltip."""
+    """A formatted value such as ``peak +1.2 GiB``. Its kind selects the color, and its grade is shown as a tooltip."""
 
     kind: str
     text: str
@@ -53,7 +53,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class MetricsRow:
-    """One row of a short report: the changed metrics and the memory in use of a device or of the host."""
+    """Row of a short report for a device or the host: the values that changed and the memory in use."""
 
     name: str
     metrics: tuple[Metric, ...]
@@ -65,7 +65,7 @@ _NO_CHANGE = Metric("", "no change")
 
 
 class ShortReport:
-    """The short form of a report: a row for each device that changed, followed by notes."""
+    """The short form of a report: a row for each device whose memory changed, followed by notes."""
 
     def __init__(self, report: Report) -> None:
         self.rows = _rows(report)
@@ -107,14 +107,14 @@ class ShortReport:
         return html
 
 
-def line_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
+def short_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
     """Return the short form of a report as a MIME bundle. ``color`` adds ANSI escape sequences to the text."""
     short = ShortReport(report)
     return {"text/plain": short.text(color=color), "text/html": short.html()}
 
 
 def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
-    """Return a tuple ``(parts, tooltip)``, where each part of the bar is a tuple ``(color, pixels)``."""
+    """Return the bar of a device as a tuple ``(parts, tooltip)``, where each part is a tuple ``(color, pixels)``."""
     capacity = reading.capacity
     if not capacity or reading.in_use is None:
         return [], ""
@@ -213,7 +213,7 @@ def _host_row(host: HostReport) -> MetricsRow:
 
 
 def report_notes(report: Report) -> list[str]:
-    """Return the sentences below the rows of a report, such as exceeded limits, notes and out-of-memory errors."""
+    """Return the sentences shown below a report: exceeded limits, notes, out-of-memory errors and saved files."""
     sentences = [*map(str, report.excesses), *report.notes]
     for device in report.devices.values():
         if device.ooms > 0:
@@ -224,7 +224,7 @@ def report_notes(report: Report) -> list[str]:
             sentences += _context(report, device)
         if device.after.busy:
             sentences.append(
-                f"{device.name} was still running kernels when it was read: memory that they will free is still counted"
+                f"{device.name} was still running kernels at the end: memory freed after they finish is still counted"
             )
     if report.recording is not None:
         sentences.append(report.recording.sentence())
@@ -234,13 +234,13 @@ def report_notes(report: Report) -> list[str]:
 
 
 def _context(report: Report, device: DeviceReport) -> list[str]:
-    """Explain how the CUDA context of an additional device was created, which may have been unintentional."""
+    """Explain how a CUDA context was created on an additional device, since this may have been unintentional."""
     had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
     if not had_context - {device.name}:
         return []
     if (device.high is not None and device.high.allocated > 0) or device.held:
-        return [f"{device.name}: the first tensor there created a CUDA context, which exists until the process ends"]
-    cause = "by a copy between devices, NCCL, or a call on that device"
+        return [f"{device.name}: its first tensor created a CUDA context, which exists until the process ends"]
+    cause = "by a copy between devices, by NCCL, or by a CUDA call on that device"
     return [f"{device.name}: a CUDA context was created without a tensor ({cause}) and exists until the process ends"]
 
 
