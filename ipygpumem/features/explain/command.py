@@ -18,7 +18,7 @@ def _explain(device: list[str] | None) -> Explanation:
 
 EXPLAIN = result_command(
     "explain",
-    "explain why nvidia-smi shows more memory than torch.cuda.memory_allocated(), and give advice",
+    "explain why nvidia-smi shows more memory than torch.cuda.memory_allocated(), with advice",
     "the explanation",
     _explain,
 )
