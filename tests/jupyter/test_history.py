@@ -144,7 +144,7 @@ def test_each_device_has_a_row_and_peaks_are_not_added(two_gpus, make_notebook):
         ["1", "+300.0", "MiB", "+300.0", "MiB"],
     ]
     assert "400.0" not in notebook.run("%gpumem history").text
-    assert "CUDA started" in lines[3]
+    assert "CUDA initialized" in lines[3]
     only = notebook.run("%gpumem history -d 1").text
     assert "cuda:0" not in only
     assert "+300.0 MiB" in only
@@ -220,7 +220,7 @@ def test_equal_run_is_mentioned_only_on_request(gpu_notebook):
     assert all("+5.0 MiB held" in text for text in texts)
     assert not any("last run" in text for text in texts)
     assert "last run" not in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
-    assert ": the same, " in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
+    assert ": same memory usage, " in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
 
 
 def test_output_metadata_contains_the_values(session):

@@ -83,7 +83,7 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], SessionRows] = r
             write_file(check_path(arguments.plot), image.png)
             print_lines(f"{arguments.plot}: {image.text}")
         elif not selected and rows.name.endswith(".ipynb"):
-            print_lines(f"{rows.name}: no output contains measurements; run the notebook with %load_ext ipygpumem")
+            print_lines(f"{rows.name}: no output contains measurements; execute the notebook with ipygpumem loaded")
         else:
             print_lines(*([""] if number else []), text_tables(history_tables(selected, page, title=rows.name)))
     return status
@@ -125,18 +125,17 @@ def _pair_to_dict(pair: RowPair) -> dict[str, Any]:
     }
 
 
-def _by(key: str, default: str | None = None) -> Option:
-    help_text = f"sort by {key} in descending order (default: in, the execution order)"
+def _by(help_text: str, default: str | None = None) -> Option:
     return Option(("--by",), f"{{{','.join(COLUMNS)}}}", help_text, choices=tuple(COLUMNS), default=default)
 
 
 def _options(file_help: str) -> tuple[Option, ...]:
     return (
         Option(("files",), "FILE", file_help, path=True, many=True, usage="[FILE]"),
-        _by("this column"),
+        _by('sort by this column in descending order (default: "in", the execution order)'),
         DEVICE,
         Option(("-n", "--top"), "N", f"number of rows per page (default: {PAGE})", type=positive),
-        Option(("--page",), "N", "page number (default: 1, the page with the newest or largest rows)", type=positive),
+        Option(("--page",), "N", "page number (default: 1, with the newest rows or largest values)", type=positive),
         Option(("--plot",), None, "plot the memory usage and the peak of each cell", only="magic"),
         Option(("--plot",), "OUT.png", "plot the memory usage and the peak of each cell of one file", only="shell"),
         HELP,
@@ -145,24 +144,24 @@ def _options(file_help: str) -> tuple[Option, ...]:
 
 HISTORY = Command(
     "history",
-    "list all measured cells with held and peak memory, memory outside PyTorch and time",
-    _options("a log (GPUMem.log) or an executed notebook (default in a notebook: this session)"),
+    "list all measured cells with their held memory, peak, memory outside PyTorch and time",
+    _options("a log (see the setting GPUMem.log) or an executed notebook (default in a notebook: this session)"),
     _magic,
     _shell,
 )
 NOTEBOOK = Command(
     "notebook",
-    "list the memory usage of each cell of an executed notebook, without a kernel",
-    _options("a notebook (.ipynb) that was run with %load_ext ipygpumem"),
+    "list the memory usage of each cell of an executed notebook; no kernel is needed",
+    _options("an executed notebook (.ipynb) in which ipygpumem was loaded"),
     shell=partial(_shell, read=read_notebook),
 )
 COMPARE = Command(
     "compare",
     "compare two runs of a notebook, cell by cell",
     (
-        Option(("before",), "A", "a log (GPUMem.log) or an executed notebook", path=True),
+        Option(("before",), "A", "a log (see the setting GPUMem.log) or an executed notebook", path=True),
         Option(("after",), "B", "a log or an executed notebook to compare with A", path=True),
-        _by("the change in this column", "in"),
+        _by('sort by the size of the change in this column, largest first (default: "in", the execution order)', "in"),
         HELP,
     ),
     _compare_magic,

@@ -23,9 +23,9 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """Rows for the same code and device in two runs: ``before`` in the first run and ``after`` in the second run.
+    """The rows of the same code on the same device: ``before`` from the first run, ``after`` from the second.
 
-    A row is None if the run does not contain the code. ``row`` is ``after`` or, if that is None, ``before``.
+    If one of the runs does not contain the code, its row is None. ``row`` is ``after`` or, if that is None, ``before``.
     """
 
     row: ReportRow
@@ -33,20 +33,20 @@ class RowPair:
     after: ReportRow | None
 
     def change(self, name: str) -> Any:
-        """Return the change in a field in bytes or seconds, or None if the field is unknown in one of the runs."""
+        """Return the change in a field, in bytes or seconds, or None if the field is unknown in one of the runs."""
         return difference(getattr(self.before, name, None), getattr(self.after, name, None))
 
 
 def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[list[RowPair], tuple[int, int]]:
     """Match the rows of two runs.
 
-    Cells are matched by the front end's cell ID if the runs have IDs in common, otherwise by In number, because
-    recreated or converted notebooks have different IDs. Code outside cells is matched by its position in the run. If a
-    cell ran more than once, only its last run is compared.
+    Cells are matched by the front end's cell ID if the runs have IDs in common, otherwise by the number in
+    ``In [n]``, because a recreated or converted notebook has different IDs. Code outside cells is matched by its
+    position in the run. If a cell ran more than once, only its last run is compared.
 
     Returns:
         ``(pairs, (skipped_before, skipped_after))``: the pairs in the order of the second run, followed by those that
-        only the first run contains, and the number of skipped cell runs in ``before`` and ``after``.
+        only the first run contains; and the numbers of skipped cell runs in ``before`` and ``after``.
     """
     by_id = not {row.cell_id for row in before if row.cell_id}.isdisjoint(row.cell_id for row in after)
     first, skipped_before = _last_runs(before, by_id=by_id)
@@ -57,7 +57,7 @@ def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[
 
 
 def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int]:
-    """Return each cell's last run as rows by cell, device and position, together with the number of skipped runs."""
+    """Return the rows of each cell's last run by cell, device and position, and the number of skipped runs."""
     runs, kernel, next_number = [], 0, math.inf
     for row in reversed(rows):  # reports of code inside a cell precede the report of the cell
         if row.cell is not None:
@@ -77,8 +77,11 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
     return keyed, len(skipped)
 
 
-def last_run(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
-    """Describe a cell's previous run if a value differs by at least ``threshold`` bytes or ``always`` is true."""
+def previous_run_note(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
+    """Return a note about the previous run, or None if all values differ by less than ``threshold`` bytes.
+
+    If ``always`` is true, a note is returned even without a difference.
+    """
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
     parts = []
@@ -96,11 +99,11 @@ def last_run(report: Report, earlier: Report, threshold: int, *, always: bool = 
     title = "last run" if earlier.cell is None else f"last run, In [{earlier.cell}]"
     if parts:
         return f"{title}: {'; '.join(parts)}, {duration(earlier.seconds)}"
-    return f"{title}: the same, {duration(earlier.seconds)}" if always and pairs else None
+    return f"{title}: same memory usage, {duration(earlier.seconds)}" if always and pairs else None
 
 
 def _is_exact(before: ReportRow, now: ReportRow, name: str) -> bool:
-    """Return whether the values are comparable, that is, neither unknown nor a bound nor device-wide."""
+    """Return whether both values are known, are not upper bounds and cannot include memory of other processes."""
     return all(
         getattr(row, name) is not None and getattr(row, f"{name}_trust", "exact") == "exact" for row in (before, now)
     )

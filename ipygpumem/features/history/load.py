@@ -1,4 +1,4 @@
-"""Read the files that a session writes: logs (JSON Lines), JSON lists of reports and executed notebooks.
+"""Read files with reports: logs (JSON Lines), JSON lists of reports, and executed notebooks.
 
 The files may be truncated, unrelated or malicious. Neither a kernel nor PyTorch is required.
 """
@@ -49,15 +49,15 @@ class SessionRows:
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
     """Yield the reports in a log or a JSON list.
 
-    Invalid reports are skipped, and a message about each is appended to ``faults``. If ``faults`` is None, they raise
-    `ReportError`.
+    Invalid reports are skipped, and a message about each is appended to ``faults``. If ``faults`` is None, an invalid
+    report raises `ReportError`.
     """
     name = printable(os.fsdecode(path))
     with open_file(path) as file:
         is_list = file.peek(_PEEK_BYTES).lstrip()[:1] == b"["  # type: ignore[attr-defined]
         for count, (position, text) in enumerate(_list_items(file, name) if is_list else _lines(file, name)):
             if count == _MAX_REPORTS:
-                raise ReportError(f"{name}: more than {_MAX_REPORTS:,} reports")
+                raise ReportError(f"{name}: the file contains more than {_MAX_REPORTS:,} reports")
             try:
                 data = _parse_json(text) if isinstance(text, bytes) else text
                 check_schema(mapping(data, ""), SCHEMA)
@@ -99,12 +99,12 @@ def _parse_json(text: bytes) -> Any:
     try:
         return json.loads(text.decode("utf-8-sig").rstrip(), parse_constant=_reject_constant)
     except UnicodeDecodeError:
-        raise ReportError("not UTF-8 text") from None
+        raise ReportError("the text is not valid UTF-8") from None
     except RecursionError:
         raise ReportError("the JSON data is nested too deeply") from None
     except json.JSONDecodeError as error:
         truncated = error.pos >= len(error.doc) > 0 or error.msg.startswith("Unterminated string")
-        raise ReportError("incomplete JSON" if truncated else f"invalid JSON: {error.msg}") from None
+        raise ReportError("the JSON data is incomplete" if truncated else f"invalid JSON: {error.msg}") from None
     except ValueError as error:  # a number has thousands of digits
         raise ReportError(f"invalid JSON: {first_line(error)}") from None
 
@@ -133,7 +133,7 @@ def starts_with_report(path: Path) -> bool:
 
 
 def read_rows(path: str | os.PathLike[str]) -> SessionRows:
-    """Read a log or an executed notebook. Invalid lines are skipped and listed in `SessionRows.faults`."""
+    """Read a log or an executed notebook. Invalid parts are skipped and listed in `SessionRows.faults`."""
     if _is_notebook(path):
         return read_notebook(path)
     faults: list[str] = []
@@ -166,7 +166,7 @@ def read_notebook(path: str | os.PathLike[str]) -> SessionRows:
 def _notebook_rows(data: Any, faults: list[str]) -> Iterator[ReportRow]:
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list) or data.get("nbformat") != _NOTEBOOK_FORMAT:
-        raise ReportError("not a notebook in nbformat 4")
+        raise ReportError("not an nbformat 4 notebook")
     for number, cell in enumerate(cells, 1):
         if not isinstance(cell, dict):
             faults.append(f"cell {number} is not a JSON object")

@@ -40,7 +40,7 @@ class ReportLog:
             raise OptionError(f"{path} is not a log: reports can be appended only to a new file or an existing log")
 
     def write(self, report: Report) -> None:
-        """Append a report. If that is not possible, print a warning and try again with the next report."""
+        """Append a report. If that is not possible, print a warning and append the report with the next one."""
         if len(self._unwritten) == _MAX_UNWRITTEN:
             self._dropped += 1
         self._unwritten.append(f"{report.to_json()}\n".encode())
@@ -55,13 +55,13 @@ class ReportLog:
             return
         if self._dropped:
             dropped = many(self._dropped, "report")
-            print_error(OptionError(f"the log {self.path} lacks {dropped} because it was not writable for too long"))
+            print_error(OptionError(f"the log {self.path} lacks {dropped} because it was not writable for a long time"))
         self._unwritten.clear()
         self._last_error, self._dropped = "", 0
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append complete lines. If this is not possible, restore the file and raise `OSError`."""
+    """Append lines. If not all of them can be written, restore the file and raise `OSError`."""
     with path.open("a+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size:

@@ -1,6 +1,6 @@
 """Reports as flat rows, one per device, for histories, comparisons, plots and exports.
 
-The metadata of a report's notebook output contains a summary of the rows, which core/FORMAT.md describes.
+The metadata of a report's notebook output contains a summary of the rows. core/FORMAT.md describes its format.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ReportRow:
     Attributes that are not listed have the same meaning as in `Report` and `DeviceReport`.
 
     Attributes:
-        cell: In number; None for code that does not run in a numbered cell.
+        cell: Number in ``In [n]``; None for code that does not run in a numbered cell.
         cell_id: Cell ID assigned by the front end, which stays the same in every run.
         time: Start of the measurement in seconds since the Unix epoch.
         device: Device name such as ``cuda:0``, or ``host`` for the resident memory of the process.
@@ -94,7 +94,7 @@ class ReportRow:
 
     @property
     def changed(self) -> bool:
-        """Whether this process visibly changed any value or ran out of memory."""
+        """Whether this process changed its memory usage by a visible amount or ran out of memory."""
         return self.ooms > 0 or is_visible(self.held, self.peak, self.cached, self.outside)
 
 
@@ -116,7 +116,7 @@ def report_rows(report: Report) -> list[ReportRow]:
 
 
 def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
-    """Return the rows of the devices that changed in each report. If none changed, include the report's first row."""
+    """From each report, return the rows with a change or, if there are none, the first row."""
     rows = []
     for report in reports:
         all_rows = report_rows(report)
@@ -141,7 +141,7 @@ def _device_row(device: DeviceReport, common: dict[str, Any]) -> ReportRow:
 
 
 def output_metadata(report: Report) -> dict[str, Any]:
-    """Return the metadata for a report's notebook output. Devices with small changes are omitted to respect `LIMIT`."""
+    """Return the metadata of a report's notebook output. To respect `LIMIT`, devices with small changes are omitted."""
     rows = sorted(report_rows(report), key=_largest_change, reverse=True)
     devices = {row.device: _known_values(row) for row in rows}
     data: dict[str, Any] = {

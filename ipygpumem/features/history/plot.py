@@ -1,4 +1,4 @@
-"""Static plot of a session: memory usage after each measurement, peaks and capacity of each device."""
+"""Static plot of a session: the usage of each device after every measurement, its peaks and its capacity."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _CAPACITY_SHARE = 0.35
 _MAX_BAR, _MIN_BAR_WITH_GAP, _MAX_LABELS = 34, 6, 12
 _FAILED, _UP_TO_PEAK = "#b91c1c", "#dbeafe"
 _USAGE = {
-    "others_level": ("#9ca3af", "other processes, unattributed"),
+    "others_level": ("#9ca3af", "other processes and unattributed"),
     "outside_level": ("#f59e0b", "outside PyTorch"),
     "allocated": ("#3b82f6", "tensors"),
     "cache": ("#93c5fd", "PyTorch's cache"),
 }
-"""Colors and labels of fields from bottom to top. In this order, the peak shows how much of the capacity was left."""
+"""Color and label of each field, from bottom to top. With the cache on top, the peak shows how much memory was left."""
 _HOST_USAGE = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
@@ -41,12 +41,11 @@ class _DevicePanel:
         self.colors = _HOST_USAGE if device == HOST else _USAGE
         self.capacity = max((row.capacity for row in rows if row.capacity is not None), default=None)
         self.usage = np.array([[max(getattr(row, name) or 0, 0) for name in self.colors] for row in rows], np.float64)
-        """Memory usage in bytes, shape (rows, fields); unknown values are 0."""
-        # upper bounds of peaks are not drawn
+        """Memory usage in bytes as an array of shape (rows, fields); unknown values are 0."""
         peaks = [row.peak_level if row.peak_trust == "exact" else None for row in rows]
         below = [(row.outside_level or 0) + (row.others_level or 0) for row in rows]
         self.peaks = np.array([np.nan if peak is None else peak for peak in peaks]) + np.array(below)
-        """Total usage at the peak of allocated memory; NaN if the peak is unknown."""
+        """Total usage at the peak of allocated memory; NaN if the peak is unknown or only an upper bound."""
         self.highest = np.fmax(self.usage.sum(axis=1), self.peaks)
         limit = max(float(self.highest.max()), 1.0)
         if self.capacity is not None and limit >= _CAPACITY_SHARE * self.capacity:
@@ -58,7 +57,7 @@ class _DevicePanel:
 def history_plot(rows: Sequence[ReportRow], title: str) -> PngImage:
     """Draw a plot for each device with a bar for each measurement; raise `OptionError` if matplotlib is not installed.
 
-    If there are more measurements than pixels, each pixel column shows the highest of its measurements.
+    If there are more measurements than pixels, each pixel column shows its measurement with the highest usage.
     """
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]
@@ -78,7 +77,7 @@ def _draw(layout: PlotLayout, panels: list[_DevicePanel], title: str) -> None:
     if panels:
         areas = {label: color for panel in panels for color, label in panel.colors.values()}
         items: list[LegendItem] = [(color, label, None) for label, color in areas.items()]
-        items.append((INK, "peak" if panels[0].device == HOST else "peak of tensors", "solid"))
+        items.append((INK, "peak" if panels[0].device == HOST else "tensors at their peak", "solid"))
         if any(panel.failed.any() for panel in panels):
             items.append((_FAILED, "failed", "solid"))
         layout.legend(LEFT, _TOP + _PANEL_HEIGHT * len(panels) + 3, items)
@@ -107,7 +106,7 @@ def _draw_panel(layout: PlotLayout, panel: _DevicePanel, top: float) -> None:
         info.append(f"capacity {size(panel.capacity)}, above the plot")
     elif panel.capacity is not None:
         axes.axhline(panel.capacity, color=SOFT, linewidth=POINT, linestyle=(0, (4, 3)))
-        info.append(f"capacity {size(panel.capacity)} (dashed)")
+        info.append(f"capacity {size(panel.capacity)} (dashed line)")
     unknown = [
         label
         for label, name in (("outside PyTorch", "outside_level"), ("other processes", "others_level"))

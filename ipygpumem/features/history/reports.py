@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.files import check_path, import_library, write_file
-from ipygpumem.features.history.comparison import last_run
+from ipygpumem.core.units import many
+from ipygpumem.features.history.comparison import previous_run_note
 from ipygpumem.features.history.load import read_reports
 from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.history.model import ReportRow, report_rows
@@ -35,14 +36,14 @@ _Path = str | os.PathLike[str]
 
 _TYPES = {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(ReportRow)}
 COLUMNS = tuple(_TYPES)
-"""Table columns, which are the fields of `ReportRow`."""
+"""Columns of all tables: the fields of `ReportRow`."""
 _PANDAS_TYPES = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "object", "Trust": "object"}
 
 
 class Reports(Sequence["Report"]):
     """A list of reports with lookup by cell: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
 
-    A session keeps its 10,000 newest reports, and the lines and modules of its 100 newest reports.
+    A session keeps its newest 10,000 reports, but their lines and modules only for the newest 100.
 
     Attributes:
         dropped: Number of older reports that have been discarded.
@@ -52,7 +53,7 @@ class Reports(Sequence["Report"]):
     def __init__(self, reports: Iterable[Report] = (), *, limit: int | None = MAX_REPORTS) -> None:
         self._reports: deque[Report] = deque()
         self._runs: dict[str, tuple[list[Report], list[Report]]] = {}
-        """Reports of the current and of the previous run of each cell, by cell ID."""
+        """Reports of each cell's current run and of its previous run, by cell ID."""
         self._log: ReportLog | None = None
         self._limit = limit
         self.dropped = 0
@@ -84,7 +85,7 @@ class Reports(Sequence["Report"]):
             self._reports[index] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
-        """Return ``(current, previous)``: the reports of the report's run of its cell and those of the run before."""
+        """Return ``(current, previous)``: the reports of the cell run that includes a report, and of the run before."""
         current, previous = self._runs.get(report.cell_id or "", ([], []))
         return ([], current) if current and current[-1].cell != report.cell else (current, previous)
 
@@ -95,7 +96,7 @@ class Reports(Sequence["Report"]):
     def earlier(self, report: Report) -> Report | None:
         """Return the report of the same measurement in the previous run of its cell, or None if there is none.
 
-        Call this before `append`, because the n-th report of a run corresponds to the n-th of the previous run.
+        Call this before `append`, because a report is matched by the number of reports appended for its run so far.
         """
         current, previous = self._runs_of(report)
         return previous[len(current)] if len(current) < len(previous) else None
@@ -122,10 +123,10 @@ class Reports(Sequence["Report"]):
         return list(self._reports)[index] if isinstance(index, slice) else self._reports[index]
 
     def cell(self, key: int | str) -> Report:
-        """Return the newest report of a cell, which is identified by its In number or the front end's cell ID.
+        """Return the newest report of a cell, which is identified by the number in ``In [n]`` or by its cell ID.
 
         Raises:
-            KeyError: There is no report of the cell.
+            KeyError: The cell has no report.
         """
         for report in reversed(self._reports):
             if key is not None and key in (report.cell, report.cell_id):
@@ -180,7 +181,7 @@ class Reports(Sequence["Report"]):
         write_file(target, data.getvalue())
 
     def __repr__(self) -> str:
-        return f"<{len(self)} reports: {list(self._reports)[-3:]}>"
+        return f"<{many(len(self), 'report')}, newest last: {list(self._reports)[-3:]}>"
 
 
 def data_frame(rows: Iterable[ReportRow]) -> Any:
@@ -212,7 +213,7 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
     listed in `Reports.faults`.
 
     Raises:
-        ReportError: The file cannot be read or a line is not a valid report. The message contains the line number.
+        ReportError: The file cannot be read, or a report is invalid. The message contains its position.
     """
     faults: list[str] = []
     reports = Reports(read_reports(path, None if strict else faults), limit=None)
@@ -224,8 +225,8 @@ class SessionHistory(Collector):
     """Collector that adds each report to the session and compares it with the report of the cell's previous run.
 
     Args:
-        threshold: Function that returns the smallest difference to note, in bytes.
-        always: Whether to add a note about the previous run even if it does not differ.
+        threshold: Function that returns the smallest difference in bytes for which a note is added.
+        always: Whether to add a note about the previous run even if the two runs do not differ.
     """
 
     section = "history"
@@ -236,10 +237,10 @@ class SessionHistory(Collector):
         self._always = always
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add a report to the session and return it, with a note about the previous run if necessary."""
+        """Add a report to the session, including a note by `previous_run_note` if there is one, and return it."""
         previous = self._reports.earlier(report)
         if previous is not None:
-            note = last_run(report, previous, self._threshold(), always=self._always)
+            note = previous_run_note(report, previous, self._threshold(), always=self._always)
             report = report if note is None else with_notes(report, note)
         self._reports.append(report)
         return report

@@ -30,7 +30,7 @@ class TablePage:
     """Order and range of the rows on one page of a table.
 
     Attributes:
-        by: Column to sort by in descending order; ``in`` keeps the execution order, and page 1 has the newest rows.
+        by: Column to sort by in descending order. If it is ``in``, rows are in execution order, the newest on page 1.
         number: Page number, starting at 1.
         size: Number of rows per page.
     """
@@ -51,7 +51,7 @@ class TablePage:
 
 
 def descending(value: float | None) -> float:
-    """Return the key that sorts a value in descending order, with unknown values last."""
+    """Return a sort key for descending order, with unknown values last."""
     return math.inf if value is None else -value
 
 
@@ -67,7 +67,7 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
 def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """Return a table with a row for each measurement and device. Unchanged rows are omitted unless sorted by time."""
+    """Return a table with a row for each measurement and device. Unchanged rows are listed only by time."""
     listed = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
     bar_field = page.by if page.by in {"held", "outside"} else "peak"
@@ -117,7 +117,7 @@ def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: in
         hint = f" (next page: --page {page.number + 1})" if page.number < pages else ""
         notes.append(f"page {page.number:,} of {pages:,}{hint}")
     if dropped:
-        notes.append(f"{dropped:,} older reports have been discarded: set GPUMem.log to write all reports to a file")
+        notes.append(f"discarded: {many(dropped, 'older report')} (set GPUMem.log to write all reports to a file)")
     return notes
 
 
@@ -133,9 +133,9 @@ def row_cells(row: ReportRow) -> tuple[str, ...]:
 
 
 def row_outcome(row: ReportRow) -> str:
-    """Return notable events of a measurement as text, for example ``"out of memory, CUDA started"``."""
+    """Return notable events of a measurement as text, for example ``"out of memory, CUDA initialized"``."""
     failure = "out of memory" if row.ooms else "failed" if row.success is False else ""
-    return ", ".join(part for part in (failure, "CUDA started" if row.started else "") if part)
+    return ", ".join(part for part in (failure, "CUDA initialized" if row.started else "") if part)
 
 
 def comparison_tables(
@@ -143,8 +143,8 @@ def comparison_tables(
 ) -> list[Table]:
     """Return a table of the second run with the changes from the first run.
 
-    Rows are sorted by the change in the column ``by`` in descending order; ``in`` keeps their order. ``skipped``
-    contains the number of cell runs in each input that were skipped because the cell ran again.
+    Rows are sorted by the size of the change in the column ``by``, largest first; ``in`` keeps their order. ``skipped``
+    contains the number of cell runs in each input that were skipped because the same cell ran again later.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))
@@ -158,7 +158,7 @@ def comparison_tables(
         if count
     ]
     if len(listed) < len(pairs):
-        notes.append(f"not shown: {many(len(pairs) - len(listed), 'row')} without memory usage in either run")
+        notes.append(f"not shown: {many(len(pairs) - len(listed), 'row')} without a memory change in either run")
     body = tuple(TableRow("", _compared_cells(pair), 1, note=_pair_note(pair, names)) for pair in listed)
     several = len({pair.row.device for pair in pairs}) > 1
     table = Table(title, ("held", "change", "peak", "change", "time", "change"), body, tuple(notes))
@@ -182,7 +182,7 @@ def _pair_note(pair: RowPair, names: tuple[str, str]) -> str:
     if pair.after is None:
         return f"only in {names[0]}"
     failed = [name for name, row in zip(names, (pair.before, pair.after), strict=True) if row.success is False]
-    parts = [] if not failed else ["failed in both" if len(failed) == len(names) else f"failed in {failed[0]}"]
+    parts = [] if not failed else ["failed in both runs" if len(failed) == len(names) else f"failed in {failed[0]}"]
     outside = pair.change("outside")
     if outside is not None and abs(outside) >= VISIBLE:
         parts.append(f"outside PyTorch {signed(int(outside))}")

@@ -38,8 +38,8 @@ class Ranks(TableRepr):
         members: Result of each process, sorted by name.
         what: Term for a process: ``rank`` or ``engine``.
         faults: Messages about skipped files.
-        snapshots: Paths of the snapshots on this machine by process name.
-        code: Label of the code that was run if an earlier cell submitted it; otherwise empty.
+        snapshots: Paths of the snapshots on this machine, by process name.
+        code: Label of the code that the processes ran, if an earlier cell submitted it; otherwise empty.
     """
 
     members: tuple[RankResult, ...]
@@ -55,18 +55,18 @@ class Ranks(TableRepr):
 
     @property
     def difference(self) -> RankComparison | None:
-        """Comparison of a typical process and the one that deviates most; None if fewer than two have a snapshot."""
+        """Comparison of a typical process and the one that deviates most; None if fewer than two snapshots exist."""
         return compare_ranks(self.members)
 
     def pair(self) -> tuple[str, str] | None:
-        """Return the snapshot paths of a typical process and the one that deviates most, or None if one is missing."""
+        """Return the snapshot paths of a typical process and the one that deviates most; None if a path is missing."""
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.outlier not in paths:
             return None
         return paths[difference.typical], paths[difference.outlier]
 
     def beside(self, limit: int) -> tuple[str, ...]:
-        """Return up to ``limit`` snapshot paths, starting with those of `pair`, or an empty tuple if that is None."""
+        """Return at most ``limit`` snapshot paths, first those of `pair`, or an empty tuple if `pair` returns None."""
         pair = self.pair()
         if pair is None:
             return ()
@@ -74,10 +74,10 @@ class Ranks(TableRepr):
         return tuple(dict.fromkeys((*pair, *in_order)))[:limit]
 
     def clock(self, files: Collection[str]) -> str:
-        """Describe the origin of the time axis when these snapshots are displayed together."""
+        """Describe what times are relative to when these snapshots are displayed side by side."""
         peaks = [result.highest for result in self.members if self.snapshots.get(result.name) in files]
         if all(peak is not None and peak.start_us for peak in peaks):
-            return "times are relative to the start of each measurement, so the clocks do not have to agree"
+            return "times are relative to the start of each measurement, so the hosts' clocks do not have to agree"
         return "times are relative to the first event of each snapshot because the start of a measurement is unknown"
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
 
     Args:
         folder: Directory passed to ``measure(rank_reports=...)``.
-        workers: Number of processes that read snapshots; 1 reads them in this process.
+        workers: Number of processes that read the snapshots. If it is 1, this process reads them.
 
     Raises:
         ReportError: The directory does not exist, or contains no reports or snapshots of ranks.
@@ -128,7 +128,7 @@ def _files(folder: str | os.PathLike[str], printable_name: str) -> tuple[dict[st
     except (OSError, RuntimeError, ValueError) as error:
         raise ReportError(f"{printable_name}: {getattr(error, 'strerror', None) or error}") from None
     if len(names) > _MAX_FILES:
-        raise ReportError(f"{printable_name}: more than {_MAX_FILES:,} files")
+        raise ReportError(f"{printable_name}: the directory contains more than {_MAX_FILES:,} files")
     reports: dict[str, Path] = {}
     snapshots: dict[str, Path] = {}
     for name in names:
@@ -145,7 +145,7 @@ def _rank_name(stem: str) -> str:
 
 
 def _snapshot_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return the rank's name for each file stem, such as ``0`` for ``run_0`` if the stems differ only in the number."""
+    """Return the rank by file stem. If the stems differ only in a number, that is the rank: ``0`` for ``run_0``."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}
@@ -168,7 +168,7 @@ def _read_reports(files: dict[str, Path], faults: list[str]) -> Iterator[tuple[s
             continue
         rank = None if result.origin is None else result.origin.rank
         if rank is not None and result.name != str(rank):
-            faults.append(f"{printable(path.name)}: contains the report of rank {rank}")
+            faults.append(f"{printable(path.name)}: contains the report of a different rank ({rank})")
             continue
         yield stem, replace(result, peaks=())
 

@@ -1,4 +1,4 @@
-"""``ranks DIRECTORY``: show the ranks of a run side by side."""
+"""``ranks DIRECTORY``: compare the ranks of a run."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _write_page(target: str, ranks: Ranks) -> None:
     with progress("writing"):
         path = write_page(target, [Snapshot.load(file) for file in files])
     count = len(ranks.snapshots)
-    selection = f", {len(files)} of {count} ranks" if count > len(files) else ""
+    selection = f", contains {len(files)} of {count} ranks" if count > len(files) else ""
     print_lines(f"{target}: {size(path.stat().st_size)}{selection}", ranks.clock(files))
 
 
@@ -92,7 +92,7 @@ RANKS = Command(
         Option(
             ("--by",),
             f"{{{','.join(_COLUMNS)}}}",
-            "sort by this column in descending order (default: rank, in ascending order)",
+            'sort by this column in descending order (default: "rank", in ascending order)',
             _COLUMNS,
             default="rank",
         ),

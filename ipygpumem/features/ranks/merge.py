@@ -37,7 +37,7 @@ class MergedReports(TableRepr):
 
     @property
     def rows(self) -> list[tuple[str, ReportRow]]:
-        """Pairs (source, row), one for each device whose memory usage the source changed."""
+        """Pairs (source, row) for each device that changed. A source without any change has a single pair."""
         reported = ((name, report) for name, report in self.reports.items() if report is not None)
         return [(name, row) for name, report in reported for row in changed_rows([report])]
 
@@ -62,7 +62,7 @@ class MergedReports(TableRepr):
         return frame
 
     def tables(self) -> list[Table]:
-        """Return tables with the same contents as those of `Ranks`."""
+        """Return the same kinds of tables as `Ranks.tables`."""
         results = [
             RankResult(name, "missing" if report is None else "done", report=report)
             for name, report in self.reports.items()

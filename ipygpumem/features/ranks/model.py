@@ -24,7 +24,7 @@ State = Literal["done", "running", "late", "died", "missing", "absent"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device of a rank or an engine. Unlike its name, the UUID is the same in all processes on the host."""
+    """A device of a rank or an engine. Unlike ``name``, ``uuid`` is the same in all processes on the host."""
 
     name: str
     uuid: str | None
@@ -39,9 +39,9 @@ class RankInfo(PlainData):
     Attributes:
         world: World size.
         version: Version of ipygpumem.
-        clock: Offset of the shared directory's clock from the host's clock in seconds.
+        clock: Offset of the shared directory's clock from the host's clock, in seconds.
         began: Start of the measurement by the host's clock, in seconds since the Unix epoch; 0 if unknown.
-        launch: Pairs (kind, value) that distinguish this launch of the ranks from other launches.
+        launch: IDs as pairs (kind, value) that distinguish this launch of the ranks from other launches.
     """
 
     rank: int | None = None
@@ -62,17 +62,17 @@ class RankInfo(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class RankPeak:
-    """Summary of one device in a snapshot, with a limited number of lines and intervals.
+    """Peak and memory usage over time of one device in a snapshot, with a limited number of lines and intervals.
 
     Attributes:
-        requested: Requested memory at the peak in bytes.
+        requested: Requested memory at the peak, in bytes.
         events: Number of recorded events.
         dropped: Number of allocations dropped from the ring buffer; None if unknown.
         lines: Lines of code that allocated most of the memory in use at the peak, largest first.
         rest: Total of all other lines.
         curve: Pairs (seconds, bytes) with the peak of each of about 120 intervals; empty if there are no timestamps.
-        start_us: Start of the measurement in microseconds since the Unix epoch, at which the time in ``curve`` is 0.
-            None if unknown, in which case the time is 0 at the first event.
+        start_us: Start of the measurement in microseconds since the Unix epoch; None if unknown. The times in
+            ``curve`` are relative to this start or, if it is unknown, to the first event.
     """
 
     device: int
@@ -90,7 +90,7 @@ class RankResult(PlainData):
     """The result of one rank or engine.
 
     Attributes:
-        name: Rank or engine ID, such as ``"0"``, or the name of the file.
+        name: Rank or engine ID, such as ``"0"``, or a file name if the rank is unknown.
         report: Report of the process; None unless ``state`` is ``done``.
         peaks: Summary of each device in the snapshot.
         note: Additional information, such as the reason for a missing report.
@@ -121,7 +121,7 @@ class RankResult(PlainData):
         return next((device for device in devices if device.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON data without the report's lines and modules, which can be large."""
+        """Return the result as JSON data without the report's lines and modules, which can be large."""
         report = None if self.report is None else replace(self.report, lines=(), modules=()).to_dict()
         return {"schema": SCHEMA, "report": report, **PlainData.to_dict(self)}
 
@@ -133,12 +133,12 @@ def rank_result_from(data: Any, name: str) -> RankResult:
     """Create a result from the data returned by `RankResult.to_dict`; raise `ReportError` if the data is invalid."""
     check_schema(mapping(data, ""))
     if "state" not in data:
-        raise ReportError("not the report of a rank: state is missing")
+        raise ReportError("not the report of a rank: the field 'state' is missing")
     report = data.get("report")
     fields = _READER.fields(RankResult, data)
     result = RankResult(name, report=None if report is None else Report.from_dict(report), **fields)
     if result.state == "done" and report is None:
-        raise ReportError("report is missing")
+        raise ReportError("the field 'report' is missing")
     origin = None if result.origin is None else _checked(result.origin)
     return replace(result, origin=origin, note=result.note[:_MAX_TEXT])
 

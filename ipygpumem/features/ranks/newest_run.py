@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ipygpumem.features.ranks.model import RankPeak
 
 _CLOCK_TOLERANCE = 1.0
-"""Tolerance in seconds when timestamps are compared, because file timestamps are coarse."""
+"""Tolerance in seconds for the comparison of timestamps, because file timestamps are coarse."""
 _SAME_LAUNCH = {"process", "parent", "job", "elastic"}
-"""Kinds of IDs that identify a launch. The master's address does not, because its port has a default."""
+"""Kinds of IDs that are equal only within one launch. ``master`` is not included, because its port has a default."""
 _MAX_MISSING = 100_000
 
 
 def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
-    """Return the results of the newest run by file stem, one per rank.
+    """Return one result per rank from the newest run, by file stem.
 
     A message about each file from another run and about each duplicate is appended to ``faults``.
     """
@@ -42,7 +42,7 @@ def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults
         if older is not None:
             is_snapshot = results[older].origin is None and older in files
             file = files[older].name if is_snapshot else f"{older}{REPORT}"
-            faults.append(f"{printable(file)}: an older duplicate of rank {result.name}")
+            faults.append(f"{printable(file)}: older than another file of rank {result.name}")
     return {stem: results[stem] for stem in chosen.values()}
 
 
@@ -51,7 +51,7 @@ def _start(result: RankResult) -> float:
 
 
 def _earlier_reason(result: RankResult, newest_result: RankResult) -> str:
-    """Return the reason why a result is not from the launch of the newest result, or an empty string if it may be."""
+    """Return why a result is not from the same run as the newest result, or an empty string if it may be."""
     origin, newest = result.origin, newest_result.origin
     if origin is None or newest is None:
         return ""

@@ -1,4 +1,4 @@
-"""Summarize snapshots: the peak of each device by line of code, and its memory usage over time in a few intervals."""
+"""Summarize snapshots: for each device, the peak by line of code and the memory usage over time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LINES = 200
 _INTERVALS = 120
 _MIN_POOL_FILES = 4
-"""Minimum number of files for which worker processes are started, because starting them takes about a second."""
+"""Minimum number of files for which worker processes are started. Starting them takes about a second."""
 
 
 def summarize_peaks(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:

@@ -34,7 +34,7 @@ def ranks_plot(results: Sequence[RankResult]) -> PngImage:
     comparison, marked = compare_ranks(results), {}
     if comparison is not None and comparison.lines:
         marked = {comparison.typical: _TYPICAL, comparison.outlier: _OUTLIER}
-    text = f"{many(len(curves), 'rank')}, highest usage {size(max(peak.requested for peak in curves.values()))}"
+    text = f"{many(len(curves), 'rank')}, highest peak {size(max(peak.requested for peak in curves.values()))}"
     return render(_TOP + _PLOT_HEIGHT + _FOOT, lambda layout: _draw(layout, curves, marked), text)
 
 
@@ -42,9 +42,10 @@ def _draw(layout: PlotLayout, curves: dict[str, RankPeak], marked: dict[str, tup
     first = min(0.0, *(peak.curve[0][0] for peak in curves.values()))
     last = max(peak.curve[-1][0] for peak in curves.values())
     highest = max(usage for peak in curves.values() for _, usage in peak.curve)
-    started = "measurement began" if all(peak.start_us is not None for peak in curves.values()) else "first event"
+    known = all(peak.start_us is not None for peak in curves.values())
+    time_axis = "time since the start of each measurement" if known else "time since the first event of each rank"
     title = f"Requested memory of {many(len(curves), 'rank')}"
-    layout.title(RIGHT, 20, title, f"over the time since each rank's {started}", size=14)
+    layout.title(RIGHT, 20, title, time_axis, size=14)
     axes = layout.plot(_TOP, _PLOT_HEIGHT, (first, last if last > first else first + 1), highest * _HEADROOM or 1.0)
     layout.label_x(axes, time_ticks(*axes.get_xlim()))
     for name, peak in curves.items():

@@ -1,6 +1,6 @@
 """Write the files of one rank into the directory of its run: a report and a snapshot, each completely or not at all.
 
-A first report is written at the start, which distinguishes a rank that was killed from a rank that never started.
+A first report is written at the start, so that a killed rank can be distinguished from one that never started.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RankFiles:
         self._write(RankResult("", "running", self._info))
 
     def _clock_difference(self) -> float | None:
-        """Return the offset of the directory's clock, which is the same on all hosts, from this host's clock."""
+        """Return the offset of the directory's clock, which all hosts share, from this host's clock, in seconds."""
         probe = self._directory / f".clock.{os.getpid()}.tmp"
         try:
             before = time.time()

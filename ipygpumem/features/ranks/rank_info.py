@@ -26,7 +26,7 @@ _VARIABLES = (
 
 
 class FallbackRank:
-    """Rank of this process if it has no launcher, such as an engine. It is part of the runtime's state."""
+    """Rank that is used if no launcher has set one; on an engine, the engine ID. Part of the runtime's state."""
 
     rank: int | None = None
 
@@ -73,7 +73,7 @@ def current_rank_info(*, rank: int | None = None, clock: float | None = None, be
 
 
 def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
-    """Return pairs (kind, value) that distinguish this launch of the ranks from other launches."""
+    """Return IDs as pairs (kind, value) that distinguish this launch of the ranks from other launches."""
     ids = {"process": f"{os.getpid()} {process_start(os.getpid())}"}
     elastic = environment.get("TORCHELASTIC_RUN_ID")
     if elastic and elastic != "none":  # torchrun's default if no run ID is given

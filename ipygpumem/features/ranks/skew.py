@@ -51,7 +51,7 @@ class DeviceUsage:
     Attributes:
         users: Names of the processes that use the device.
         used: Memory in use on the device in the latest reading, including the driver's memory.
-        by_users: Memory of these processes, each at the end of its measurement.
+        by_users: Total memory of these processes, each at the end of its measurement.
         others: Memory of other processes; None also if the readings contradict each other because they were taken at
             different times.
     """
@@ -72,11 +72,11 @@ class RankComparison:
     Attributes:
         outlier: Name of the rank that deviates most.
         typical: Name of the typical rank, which is closest to the median of all ranks.
-        outlier_peak: Requested memory at the outlier's peak in bytes.
-        typical_peak: Requested memory at the typical rank's peak in bytes.
+        outlier_peak: Requested memory at the outlier's peak, in bytes.
+        typical_peak: Requested memory at the typical rank's peak, in bytes.
         lines: Tuples (label, bytes in the typical rank, bytes in the outlier), in descending order of the difference.
         compared: Number of ranks with a snapshot.
-        alike: Number of these ranks whose lines and sizes are those of the typical rank.
+        alike: Number of these ranks with the same lines and sizes as the typical rank, including that rank.
     """
 
     outlier: str = field(metadata={"key": "odd"})
@@ -89,7 +89,7 @@ class RankComparison:
 
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
-    """Return a pair (rank, row) for each device of each rank, and a pair (rank, None) for a rank without a report."""
+    """Return a pair (result, row) for each device of each rank, and a pair (result, None) if there is no report."""
     return [
         (result, row) for result in results for row in ([None] if result.report is None else report_rows(result.report))
     ]
@@ -115,7 +115,7 @@ def spreads(rows: Iterable[RankRow]) -> list[Spread]:
 def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
     """Return ``(median, slow)``, where ``slow`` contains the durations of slow ranks by name, slowest first.
 
-    A rank is slow if it took more than 1.5 times the median duration and more than one second longer.
+    A rank is slow if its duration exceeds the median both by more than 50% and by more than one second.
     """
     times = {result.name: result.report.seconds for result in results if result.report is not None}
     middle = median(times.values()) if times else 0.0
@@ -124,7 +124,7 @@ def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
 
 
 def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
-    """Return the usage of each device on which a process has a context. Host and UUID identify a device."""
+    """Return the usage of each device on which a process has a context. Devices are identified by host and UUID."""
     readings: dict[tuple[str, str], list[tuple[float, str, DeviceReading]]] = defaultdict(list)
     for result in results:
         if result.report is None:
@@ -149,7 +149,7 @@ def _usage(host: str, uuid: str, readings: Sequence[tuple[float, str, DeviceRead
 
 
 def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:
-    """Compare the rank that deviates most with a typical rank, based on the device with the highest peak.
+    """Compare the rank that deviates most with a typical rank, based on each rank's device with the highest peak.
 
     Return None if fewer than two ranks have a snapshot. If there are two, compare the second with the first.
     """

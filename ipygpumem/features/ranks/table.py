@@ -27,7 +27,7 @@ _UUID_DIGITS = 8
 _MAX_LINES = 8
 _MAX_NAMES = 8
 _SAME_TIME = 1.0
-"""Differences of clocks and start times below this number of seconds are ignored."""
+"""Differences between clocks, or between start times, below this number of seconds are ignored."""
 _HEADER = ("device", "held", "peak", "allocated", "cached", "outside", "time")
 _HOST_HEADER = ("device", "held", "peak", "resident", "time")
 _STATES = {
@@ -102,7 +102,7 @@ def _short_uuid(uuid: str) -> str:
 
 
 def _missing_reason(result: RankResult) -> str:
-    parts = [] if result.note and result.state == "missing" else [_STATES.get(result.state, result.state)]
+    parts = [] if result.note and result.state in {"missing", "died"} else [_STATES.get(result.state, result.state)]
     if result.note:
         parts.append(result.note)
     if result.highest is not None:
@@ -128,7 +128,7 @@ def _spread_table(listed: Sequence[Spread], role: str) -> Table:
         )
         cells = (lowest, lowest_name, middle, highest, highest_name)
         ratio = "1.0" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
-        rows.append(TableRow(label, cells, 1, note="" if ratio == "1.0" else f"highest is {ratio} times the median"))
+        rows.append(TableRow(label, cells, 1, note="" if ratio == "1.0" else f"highest: {ratio} times the median"))
     notes = (f"similar for all {role}s: {', '.join(similar)}",) if similar else ()
     return Table("imbalance", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), notes)
 
@@ -164,9 +164,9 @@ def _used(device: DeviceUsage) -> str:
 
 
 def _comparison_table(comparison: RankComparison, role: str) -> Table:
-    title = "at the peak, by line of code"
+    title = "memory at the peak, by line of code"
     if not comparison.lines:
-        return Table(f"{title}: all {comparison.compared:,} recordings are equal", (), ())
+        return Table(f"{title}: the same in all {comparison.compared:,} recordings", (), ())
     outlier, typical = f"{role} {comparison.outlier}", f"{role} {comparison.typical}"
     body = [
         TableRow(label, (*(size(nbytes) if nbytes else "0" for nbytes in both), change_text(both[1] - both[0])), 1)
@@ -175,32 +175,33 @@ def _comparison_table(comparison: RankComparison, role: str) -> Table:
     peaks = comparison.typical_peak, comparison.outlier_peak
     body.append(TableRow("peak, requested", (*map(size, peaks), change_text(peaks[1] - peaks[0])), 0))
     more = len(comparison.lines) - _MAX_LINES
-    notes = [f"not shown: {many(more, 'more line')} with a difference"] if more > 0 else []
+    notes = [f"not shown: {many(more, 'more line')} with different sizes"] if more > 0 else []
     names = f"{outlier} compared with {typical}"
     if comparison.compared > len(peaks):
         names = f"{outlier} deviates most, {typical} is the most typical"
-        notes.append(f"{comparison.alike:,} of {comparison.compared:,} recordings are equal to that of {typical}")
+        notes.append(f"{comparison.alike:,} of {comparison.compared:,} recordings are the same as that of {typical}")
     return Table(f"{title}: {names}", (typical, outlier, "change"), tuple(body), tuple(notes))
 
 
-def join_names(names: Sequence[str]) -> str:
-    """Join the first eight names with commas, and append the number of remaining names."""
+def join_names(names: Sequence[str], role: str = "") -> str:
+    """Join the first eight names with commas, preceded by the role and followed by the number of remaining names."""
+    start = f"{role}{'s' if len(names) > 1 else ''} " if role else ""
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return f"{', '.join(names[:_MAX_NAMES])}{more}"
+    return f"{start}{', '.join(names[:_MAX_NAMES])}{more}"
 
 
-def names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the names that belong to each text, joined by `join_names`."""
+def names_by_text(pairs: Iterable[tuple[str, str]], role: str = "") -> dict[str, str]:
+    """Group pairs (text, name) by text, and return the names of each text as `join_names` joins them."""
     names = defaultdict(list)
     for text, name in pairs:
         names[text].append(name)
-    return {text: join_names(names_of_text) for text, names_of_text in names.items()}
+    return {text: join_names(names_of_text, role) for text, names_of_text in names.items()}
 
 
 def _notes_tables(results: Iterable[RankResult], role: str, limit: int) -> list[Table]:
     reports = ((result.name, result.report) for result in results if result.report is not None)
-    names = names_by_text((note, name) for name, report in reports for note in _notes(report))
-    lines = [f"{role} {joined}: {note}" for note, joined in names.items()]
+    names = names_by_text(((note, name) for name, report in reports for note in _notes(report)), role)
+    lines = [f"{joined}: {note}" for note, joined in names.items()]
     if len(lines) > limit:
         lines[limit:] = [f"not shown: {many(len(lines) - limit, 'more note')}"]
     return [Table(f"notes by {role}", (), (), tuple(lines))] if lines else []
@@ -218,15 +219,15 @@ def _notes(report: Report) -> Iterator[str]:
 def _rank_notes(results: Sequence[RankResult], rows: Sequence[RankRow], role: str) -> Iterator[str]:
     lost = [result.name for result in results if result.report is None]
     if lost and not (len(lost) == len(results) and all(result.peaks for result in results)):
-        yield f"no report from {role} {join_names(lost)}"
+        yield f"no report from {join_names(lost, role)}"
     median, slow = slow_ranks(results)
     if slow:
-        slowest = join_names([f"{name} ({duration(seconds)})" for name, seconds in slow.items()])
-        yield f"much slower than the median of {duration(median)}: {role} {slowest}"
+        slowest = join_names([f"{name} ({duration(seconds)})" for name, seconds in slow.items()], role)
+        yield f"much slower than the median of {duration(median)}: {slowest}"
     origins = [(result.name, result.origin) for result in results if result.origin is not None]
-    versions = names_by_text((origin.version, name) for name, origin in origins if origin.version)
+    versions = names_by_text(((origin.version, name) for name, origin in origins if origin.version), role)
     if len(versions) > 1:
-        parts = [f"{version} on {role} {names}" for version, names in versions.items()]
+        parts = [f"{version} on {names}" for version, names in versions.items()]
         yield f"different versions of ipygpumem: {'; '.join(parts)}"
     started = [(name, origin) for name, origin in origins if origin.began]
     yield from _clock_notes([origin for _, origin in started])
@@ -240,7 +241,7 @@ def _clock_notes(origins: Iterable[RankInfo]) -> Iterator[str]:
     clocks = {info.host: abs(info.clock) for info in origins if info.clock and abs(info.clock) >= _SAME_TIME}
     if clocks:
         hosts, seconds = join_names(list(clocks)), duration(max(clocks.values()))
-        yield f"clocks differ by up to {seconds} from that of the shared directory, which sets the start times: {hosts}"
+        yield f"clocks differ by up to {seconds} from that of the shared directory, to which start times refer: {hosts}"
 
 
 def _late_start_notes(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterator[str]:
@@ -250,4 +251,4 @@ def _late_start_notes(origins: Sequence[tuple[str, RankInfo]], role: str) -> Ite
     if late:
         several_clocks = len({info.host for _, info in origins}) > 1 and all(info.clock is None for _, info in origins)
         condition = ", if the clocks of the hosts agree" if several_clocks else ""
-        yield f"started after the first {role}{condition}: {role} {join_names(late)}"
+        yield f"started after the first {role}{condition}: {join_names(late, role)}"

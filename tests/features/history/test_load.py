@@ -33,12 +33,12 @@ def error_message(path):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (LINES[1][:500], "incomplete JSON"),
-        (LINES[1][:500] + "\n", "incomplete JSON"),
-        ('{"schema": 1, "code": "x", "dev\n', "incomplete JSON"),
+        (LINES[1][:500], "the JSON data is incomplete"),
+        (LINES[1][:500] + "\n", "the JSON data is incomplete"),
+        ('{"schema": 1, "code": "x", "dev\n', "the JSON data is incomplete"),
         ('{"schema": 1, "code": "\\u12\n', "invalid JSON: Invalid"),
         ('{"schema": 1, "success": fal\n', "invalid JSON: Expecting value"),
-        ('{"schema": 1\n', "incomplete JSON"),
+        ('{"schema": 1\n', "the JSON data is incomplete"),
         ('{"schema": 1 "code": 2}\n', "invalid JSON: Expecting ',' delimiter"),
         (
             LINES[1].replace('"schema": 1', '"schema": 2'),
@@ -76,7 +76,7 @@ def test_valid_lines_are_read_despite_invalid_lines(path):
 
 def test_binary_file(path):
     path.write_bytes(b"\x80\x04\x95\n")
-    assert error_message(path) == "s.jsonl: line 1: not UTF-8 text"
+    assert error_message(path) == "s.jsonl: line 1: the text is not valid UTF-8"
 
 
 def test_byte_order_mark_is_accepted(path):
@@ -96,7 +96,7 @@ def test_json_list_round_trip(path):
     path.write_text("[1, 2]")
     assert error_message(path) == "s.jsonl: report 1: the report is an integer, not an object"
     path.write_text("[1, 2")
-    assert error_message(path) == "s.jsonl: incomplete JSON"
+    assert error_message(path) == "s.jsonl: the JSON data is incomplete"
     Reports().to_json(path)
     assert list(load_reports(path)) == []
 
@@ -121,7 +121,7 @@ def test_size_limits(path, monkeypatch):
     assert error_message(path).startswith("s.jsonl: line 2 is longer than ")
     monkeypatch.setattr(load, "_MAX_REPORTS", 2)
     path.write_text("".join(LINES))
-    assert error_message(path) == "s.jsonl: more than 2 reports"
+    assert error_message(path) == "s.jsonl: the file contains more than 2 reports"
     monkeypatch.setattr(load, "_MAX_JSON_BYTES", 100)
     path.write_text(f"[{LINES[0]}]")
     assert error_message(path).startswith("s.jsonl: the file is larger than 0.0 MiB")

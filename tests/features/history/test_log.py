@@ -94,7 +94,7 @@ def test_unwritten_reports_are_limited(tmp_path, monkeypatch, capsys):
     log.write(cell(5000))
     assert (
         capsys.readouterr().err
-        == f"ipygpumem: the log {path} lacks 4 reports because it was not writable for too long\n"
+        == f"ipygpumem: the log {path} lacks 4 reports because it was not writable for a long time\n"
     )
     assert [report.cell for report in load_reports(path)] == [*range(4, 1003), 5000]
     assert module._MAX_UNWRITTEN == 1000
@@ -110,7 +110,7 @@ def test_report_after_an_incomplete_line_starts_a_new_line(tmp_path):
     reports.append(cell(2))
     reports_read = load_reports(path, strict=False)
     assert [report.cell for report in reports_read] == [1, 2]
-    assert reports_read.faults == (f"{path}: line 2: incomplete JSON",)
+    assert reports_read.faults == (f"{path}: line 2: the JSON data is incomplete",)
 
 
 def test_two_processes_write_one_log(tmp_path):

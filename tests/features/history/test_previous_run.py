@@ -6,36 +6,36 @@ import pytest
 
 from fakes.reports import before, report
 from fakes.sessions import MIB, cell
-from ipygpumem.features.history.comparison import last_run
+from ipygpumem.features.history.comparison import previous_run_note
 from ipygpumem.features.history.reports import Reports
 
 
 def test_differences_are_described():
     previous, current = cell(5, held=300, peak=900, seconds=1.5), cell(7, held=300, peak=1200)
-    assert last_run(current, previous, MIB) == "last run, In [5]: +300.0 MiB held · peak +900.0 MiB, 1.50 s"
-    assert last_run(cell(9), cell(5, outside=66, held=-3), MIB) == (
+    assert previous_run_note(current, previous, MIB) == "last run, In [5]: +300.0 MiB held · peak +900.0 MiB, 1.50 s"
+    assert previous_run_note(cell(9), cell(5, outside=66, held=-3), MIB) == (
         "last run, In [5]: -3.0 MiB held · outside PyTorch +66.0 MiB, 2.31 s"
     )
-    assert last_run(cell(9, held=4), cell(5), MIB) == "last run, In [5]: 0 held · peak 0, 2.31 s"
+    assert previous_run_note(cell(9, held=4), cell(5), MIB) == "last run, In [5]: 0 held · peak 0, 2.31 s"
 
 
 def test_equal_runs_are_described_on_request():
     previous, current = cell(5, held=300), cell(7, held=300)
-    assert last_run(current, previous, MIB) is None
-    assert last_run(current, previous, MIB, always=True) == "last run, In [5]: the same, 2.31 s"
-    assert last_run(cell(7, held=301), previous, 4 * MIB) is None
+    assert previous_run_note(current, previous, MIB) is None
+    assert previous_run_note(current, previous, MIB, always=True) == "last run, In [5]: same memory usage, 2.31 s"
+    assert previous_run_note(cell(7, held=301), previous, 4 * MIB) is None
 
 
 def test_only_exact_values_are_compared():
     bound = report(before(), before(), peak=900 * MIB, exact=False, cell=5)
-    assert last_run(cell(7, peak=3), bound, MIB) is None
+    assert previous_run_note(cell(7, peak=3), bound, MIB) is None
     whole_device = report(
         before(process=None, mode="device"),
         before(process=None, mode="device", used=9000 * MIB),
         cell=5,
         peak=100 * MIB,
     )
-    assert last_run(cell(7), whole_device, MIB) is None
+    assert previous_run_note(cell(7), whole_device, MIB) is None
 
 
 def test_devices_that_differ():
@@ -43,15 +43,19 @@ def test_devices_that_differ():
         first, second = cell(number, held=first_held), cell(number, held=second_held, name="cuda:1")
         return dataclasses.replace(first, devices={**first.devices, **second.devices})
 
-    assert last_run(two_devices(7, 1, 2), two_devices(5, 1, 9), MIB) == (
+    assert previous_run_note(two_devices(7, 1, 2), two_devices(5, 1, 9), MIB) == (
         "last run, In [5]: cuda:1 +9.0 MiB held · peak +9.0 MiB, 2.31 s"
     )
-    assert last_run(cell(7, name="cuda:1"), cell(5), MIB, always=True) is None, "the runs have no device in common"
+    assert previous_run_note(cell(7, name="cuda:1"), cell(5), MIB, always=True) is None, (
+        "the runs have no device in common"
+    )
 
 
 @pytest.mark.parametrize("number", [None, 5])
 def test_run_without_a_number(number):
-    assert last_run(cell(7, held=9), cell(number), MIB).startswith("last run" if number is None else "last run, In [5]")
+    assert previous_run_note(cell(7, held=9), cell(number), MIB).startswith(
+        "last run" if number is None else "last run, In [5]"
+    )
 
 
 def test_previous_run_of_a_cell():

@@ -68,12 +68,12 @@ def test_log_and_unrelated_file(tmp_path):
     ("text", "message"),
     [
         ("", "invalid JSON: Expecting value"),
-        ('{"cells": [', "incomplete JSON"),
-        ("[]", "not a notebook in nbformat 4"),
-        ("5", "not a notebook in nbformat 4"),
-        ('{"nbformat": 3, "worksheets": []}', "not a notebook in nbformat 4"),
-        ('{"nbformat": 4, "cells": {}}', "not a notebook in nbformat 4"),
-        ('{"nbformat": "4", "cells": []}', "not a notebook in nbformat 4"),
+        ('{"cells": [', "the JSON data is incomplete"),
+        ("[]", "not an nbformat 4 notebook"),
+        ("5", "not an nbformat 4 notebook"),
+        ('{"nbformat": 3, "worksheets": []}', "not an nbformat 4 notebook"),
+        ('{"nbformat": 4, "cells": {}}', "not an nbformat 4 notebook"),
+        ('{"nbformat": "4", "cells": []}', "not an nbformat 4 notebook"),
         ("[" * 200_000, "the JSON data is nested too deeply"),
     ],
 )

@@ -48,7 +48,7 @@ def test_repr_shows_count_and_newest():
     reports = Reports()
     for number in range(10):
         reports.append(report(cell=number))
-    assert repr(reports).startswith("<10 reports: [<Report In [7]")
+    assert repr(reports).startswith("<10 reports, newest last: [<Report In [7]")
 
 
 def test_limit_drops_the_oldest(monkeypatch):

@@ -91,7 +91,7 @@ def test_invalid_lines_are_reported_and_the_rest_is_shown(capsys, log):
     assert status == 1
     assert out.startswith("s.jsonl: 2 measurements\n")
     assert err.splitlines() == [
-        f"ipygpumem: skipped: {path}: line 3: incomplete JSON",
+        f"ipygpumem: skipped: {path}: line 3: the JSON data is incomplete",
         f"ipygpumem: {path.parent}/none.jsonl: No such file or directory",
     ]
 
@@ -106,7 +106,7 @@ def test_notebooks(capsys, notebook, tmp_path):
     status, out, _ = run(capsys, "notebook", tmp_path / "bare.ipynb", path)
     assert status == 0
     assert out.splitlines()[:3] == [
-        "bare.ipynb: no output contains measurements; run the notebook with %load_ext ipygpumem",
+        "bare.ipynb: no output contains measurements; execute the notebook with ipygpumem loaded",
         "",
         "run.ipynb: 3 measurements",
     ]

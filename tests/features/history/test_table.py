@@ -110,7 +110,7 @@ def test_values_of_the_whole_device_are_marked():
 
 
 def test_discarded_reports_are_mentioned():
-    note = "1,234 older reports have been discarded: set GPUMem.log to write all reports to a file"
+    note = "discarded: 1,234 older reports (set GPUMem.log to write all reports to a file)"
     assert text(REPORTS, dropped=1234).endswith(note)
 
 
@@ -146,7 +146,7 @@ def test_comparison_of_two_runs():
 def test_rows_without_memory_use_in_either_run_are_omitted():
     lines = compared([cell(1), cell(2, held=5)], [cell(1), cell(2)])
     assert [line.split()[1] for line in lines[2:3]] == ["[2]"]
-    assert lines[3:] == ["not shown: 1 row without memory usage in either run"]
+    assert lines[3:] == ["not shown: 1 row without a memory change in either run"]
 
 
 def test_sorted_comparison():

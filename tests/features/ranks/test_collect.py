@@ -64,7 +64,7 @@ def test_each_rank_writes_a_report(run):
     assert ranks.faults == () and ranks.lost == ()
     assert ranks.members[2].report.host.held >= 30 * MIB
     assert sorted(path.name for path in run.iterdir()) == [f"rank_0000{n}.json" for n in range(3)]
-    assert "  2    host" in str(ranks) and "highest is" in str(ranks)
+    assert "  2    host" in str(ranks) and "highest:" in str(ranks)
     assert "<table" in ranks._repr_html_()
 
 
@@ -97,15 +97,15 @@ def test_missing_ranks_are_listed(run):
     ranks = read_ranks(run)
     assert [member.name for member in ranks.members] == ["0", "1", "2", "3", "4"]
     assert ranks.lost == ("1", "3", "4")
-    assert "no report from rank 1, 3, 4" in str(ranks)
+    assert "no report from ranks 1, 3, 4" in str(ranks)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (b"", "invalid JSON"),
-        (b'{"schema": 1, "state": "done", "ori', "incomplete JSON"),
-        (b"\x00\xff\xfe", "not UTF-8 text"),
+        (b'{"schema": 1, "state": "done", "ori', "the JSON data is incomplete"),
+        (b"\x00\xff\xfe", "the text is not valid UTF-8"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"schema": 1}', "not the report of a rank"),
         (b'{"schema": 1, "state": "done", "report": {"devices": {"\\u001b[2J": 5}}}', "schema"),
@@ -159,7 +159,7 @@ def test_report_under_the_name_of_another_rank(run):
     (run / "rank_00009.json").write_bytes((run / "rank_00000.json").read_bytes())
     change(run / "rank_00000.json", rank=0)
     ranks = read_ranks(run)
-    assert ranks.faults == ("rank_00009.json: contains the report of rank 0",)
+    assert ranks.faults == ("rank_00009.json: contains the report of a different rank (0)",)
 
 
 def test_older_run_with_more_ranks(run):
@@ -230,7 +230,7 @@ def test_duplicate_rank(run):
     change(run / "rank_0001.json", rank=1, began=time.time())
     ranks = read_ranks(run)
     assert [member.name for member in ranks.members] == ["0", "1", "2"]
-    assert ranks.faults == ("rank_00001.json: an older duplicate of rank 1",)
+    assert ranks.faults == ("rank_00001.json: older than another file of rank 1",)
 
 
 def test_launch_ids(monkeypatch):

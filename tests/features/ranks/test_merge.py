@@ -71,8 +71,8 @@ def test_tables_do_not_add_up():
         "",
         "imbalance",
         "          lowest     source      median     highest     source",
-        "  held  +5.0 MiB  b, cuda:1   +50.0 MiB  +100.0 MiB  a, cuda:0  highest is 2.0 times the median",
-        "  peak  +5.0 MiB  b, cuda:1  +300.0 MiB  +900.0 MiB  b, cuda:0  highest is 3.0 times the median",
+        "  held  +5.0 MiB  b, cuda:1   +50.0 MiB  +100.0 MiB  a, cuda:0  highest: 2.0 times the median",
+        "  peak  +5.0 MiB  b, cuda:1  +300.0 MiB  +900.0 MiB  b, cuda:0  highest: 3.0 times the median",
         "similar for all sources: outside PyTorch, host peak, time",
     ]
     assert "3.0 times the median" in merge_reports(WORKERS)._repr_html_()

@@ -68,7 +68,7 @@ def test_invalid_files_are_reported(run, capsys):
     (run / "rank_00001.json").write_text('{"schema": 1,')
     assert main(["ranks", str(run)]) == 1
     out, err = capsys.readouterr()
-    assert err == "ipygpumem: skipped: rank_00001.json: incomplete JSON\n"
+    assert err == "ipygpumem: skipped: rank_00001.json: the JSON data is incomplete\n"
     assert "no report from rank 1" in out and "  2  cuda:0" in out
 
 
@@ -105,5 +105,5 @@ def test_page_shows_eight_of_nine(tmp_path, capsys):
     for number in range(9):
         (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "resnet50.pickle.xz").read_bytes())
     assert main(["ranks", str(tmp_path), "--html", str(tmp_path / "x.html")]) == 0
-    assert ", 8 of 9 ranks\n" in capsys.readouterr().out
+    assert ", contains 8 of 9 ranks\n" in capsys.readouterr().out
     assert (tmp_path / "x.html").read_text().count('class="ipygpumem-data"') == 8

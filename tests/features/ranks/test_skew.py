@@ -130,7 +130,7 @@ def test_json_round_trip():
     ("change", "message"),
     [
         ({"state": "asleep"}, "state must be one of"),
-        ({"report": None}, "report is missing"),
+        ({"report": None}, "the field 'report' is missing"),
         ({"report": {"schema": 1}}, "missing"),
         ({"origin": 5}, "origin is an integer"),
         ({"origin": {"rank": -1}}, "-1 is not a valid rank"),

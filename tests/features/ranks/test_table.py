@@ -32,7 +32,7 @@ def test_shared_device_dead_engine_and_slow_engine():
         member(0, cell(1, held=100, peak=300), lines=lines),
         member(1, cell(1, held=100, peak=310, seconds=9.0), lines=[lines[0], ("train.py:9 loss", 90)]),
         member(2, cell(1, held=100, peak=900), uuid="GPU-bbbb2222-2", lines=lines),
-        RankResult("3", "died", RankInfo(3, 4, "node"), note="while running the cell"),
+        RankResult("3", "died", RankInfo(3, 4, "node"), note="died while running the cell"),
     ]
     assert text(members, role="engine") == [
         "4 engines on node",
@@ -40,14 +40,14 @@ def test_shared_device_dead_engine_and_slow_engine():
         "  0  cuda:0 aaaa1111  +100.0 MiB  +300.0 MiB  200.0 MiB  1.9 GiB        0  2.31 s  ███",
         "  1  cuda:0 aaaa1111  +100.0 MiB  +310.0 MiB  200.0 MiB  1.9 GiB        0  9.00 s  ███",
         "  2  cuda:0 bbbb2222  +100.0 MiB  +900.0 MiB  200.0 MiB  1.9 GiB        0  2.31 s  ██████████",
-        f"  3{' ' * 92}died, while running the cell",
+        f"  3{' ' * 92}died while running the cell",
         "no report from engine 3",
         "much slower than the median of 2.31 s: engine 1 (9.00 s)",
         "",
         "imbalance",
         "            lowest  engine      median     highest  engine",
-        "  peak  +300.0 MiB       0  +310.0 MiB  +900.0 MiB       2  highest is 2.9 times the median",
-        "  time      2.31 s       0      2.31 s      9.00 s       1  highest is 3.9 times the median",
+        "  peak  +300.0 MiB       0  +310.0 MiB  +900.0 MiB       2  highest: 2.9 times the median",
+        "  time      2.31 s       0      2.31 s      9.00 s       1  highest: 3.9 times the median",
         "similar for all engines: held, outside PyTorch, host peak",
         "",
         "devices at the end of the measurements",
@@ -55,11 +55,11 @@ def test_shared_device_dead_engine_and_slow_engine():
         "  aaaa1111     0, 1  3.4 of 140.4 GiB           5.4 GiB          unknown  █           shared by 2 processes, counted once",  # noqa: E501 (a line of the table)
         "  bbbb2222        2  3.4 of 140.4 GiB           2.7 GiB         79.0 MiB  █",
         "",
-        "at the peak, by line of code: engine 1 deviates most, engine 0 is the most typical",
+        "memory at the peak, by line of code: engine 1 deviates most, engine 0 is the most typical",
         "                    engine 0   engine 1     change",
         "  train.py:9 loss   20.0 MiB   90.0 MiB  +70.0 MiB",
         "peak, requested    520.0 MiB  590.0 MiB  +70.0 MiB",
-        "2 of 3 recordings are equal to that of engine 0",
+        "2 of 3 recordings are the same as that of engine 0",
     ]
 
 
@@ -97,6 +97,6 @@ def test_many_clocks_are_one_note():
     members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
     (note,) = [line for line in text(members) if line.startswith("clocks")]
     assert note == (
-        "clocks differ by up to 39 min 00 s from that of the shared directory, which sets the start times: "
+        "clocks differ by up to 39 min 00 s from that of the shared directory, to which start times refer: "
         "n1, n2, n3, n4, n5, n6, n7, n8 and 31 more"
     )

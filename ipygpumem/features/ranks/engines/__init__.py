@@ -1,1 +1,1 @@
-"""Engines of an ipyparallel cluster, and one merged report for each ``%%px`` cell."""
+"""Monitor the engines of an ipyparallel cluster, with one merged report for each ``%%px`` cell."""

@@ -1,4 +1,4 @@
-"""``%%gpumem --engines``: run a cell with its options on every engine."""
+"""``%%gpumem --engines``: run a cell on all monitored engines, with the other options of the magic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXAMPLES = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "
 
 
 def engines_for_cell(options: argparse.Namespace) -> Engines:
-    """Return the monitored engines; raise `OptionError` if there are none or if they do not support an option."""
+    """Return the monitored engines; raise `OptionError` if there are none or an option does not support engines."""
     engines = active()
     if engines is None:
         raise OptionError("no engines are monitored: use %gpumem engines CLIENT first")
@@ -38,15 +38,15 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
         raise OptionError(engines.gone)
     if options.lines or options.function or options.modules is not None:
         raise OptionError(
-            "--lines, --function and --modules support a single process: use %%px with %%gpumem --lines on the next "
-            "line to list each engine, or --snapshot run_{rank}.pickle to find the engine and lines that deviate"
+            "--lines, --function and --modules support only a single process: to list the lines of each engine, use "
+            "%%px with %%gpumem --lines below it; to find the engine that deviates, use --snapshot run_{rank}.pickle"
         )
     if options.view:
         raise OptionError("--view displays one snapshot: use --collect DIRECTORY, then %gpumem ranks DIRECTORY --view")
     paths = {name: getattr(options, name) for name in _EXAMPLES if getattr(options, name) is not None}
     for name, path in paths.items():
         if not re.search(r"\{rank\b", path):
-            raise OptionError(f"each engine needs a separate {name}: use a name such as {_EXAMPLES[name]}")
+            raise OptionError(f"each engine needs a separate {name}: use a file name such as {_EXAMPLES[name]}")
     check_profile_paths(options.trace, options.timeline, options.snapshot, outside=options.outside)
     Limits.parse(options.limit, options.limit_held, options.limit_outside, options.limit_host)
     device_names(options.device or ())
@@ -58,7 +58,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
 def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, arguments: list[str], cell: str) -> Any:
     """Run a cell, which may start with a ``%%px`` line, on the engines and display their merged report.
 
-    Errors are raised in the same way as by ``%%px``. ``arguments`` contains the options as entered.
+    Errors are raised in the same way as by ``%%px``. ``arguments`` contains the options as the user entered them.
     """
     from ipyparallel.client.magics import ParallelMagics
 
@@ -94,7 +94,7 @@ def _show_reports(engines: Engines, shell: Any, options: argparse.Namespace) -> 
 
 
 def _copy_snapshots(engines: Engines, ranks: Ranks, directory: str) -> Iterator[str]:
-    """Copy the engines' snapshots into a directory and yield a message for each. No copy is ever incomplete."""
+    """Copy the engines' snapshots into a directory and yield a message for each. A failed copy leaves no file."""
     snapshots = {int(result.name): result.snapshot for result in ranks.members if result.snapshot is not None}
     if not snapshots:
         yield "there are no snapshots to collect"
@@ -115,7 +115,7 @@ def _copy(view: Any, source: str, path: Path) -> int:
 
 
 def _read_chunk(path: str, offset: int, nbytes: int) -> bytes:
-    """Read a part of a file on an engine. A snapshot can exceed the size limit of a message."""
+    """Read a chunk of a file on an engine, because a whole snapshot can exceed the size limit of a message."""
     with open(path, "rb") as file:  # noqa: PTH123 (the unmodified path from the recorder)
         file.seek(offset)
         return file.read(nbytes)

@@ -1,4 +1,4 @@
-"""Monitored engines of an ipyparallel cluster, and the merged reports of their cells."""
+"""Monitored engines of an ipyparallel cluster, and the merged reports of the cells that they run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MAX_SUBMISSIONS = 100
 
 
 class Engines:
-    """The monitored engines of a client; created by `enable`.
+    """The monitored engines of an ``ipyparallel.Client``. `enable` creates an instance.
 
     Attributes:
         last: The latest merged report; None before the first report.
-        origins: Identity of each monitored engine by engine ID.
+        origins: Identity of each monitored engine, by engine ID.
         notes: Reasons why engines are not monitored, by engine ID.
     """
 
@@ -49,7 +49,7 @@ class Engines:
 
     @property
     def numbers(self) -> list[int]:
-        """IDs of the selected engines that are running."""
+        """IDs of the running engines that belong to the client or the view passed to `enable`."""
         return [] if self.closed else [number for number in self.client.ids if self._is_selected(number)]
 
     @property
@@ -90,13 +90,13 @@ class Engines:
             self._shell.events.register("post_run_cell", self._post_run_cell)
 
     def stop(self, timeout: float = 10) -> None:
-        """Unload ipygpumem from the engines and restore the client."""
+        """Unload ipygpumem on the engines and remove the hooks from the client."""
         self.detach()
         with contextlib.suppress(Exception):  # the client may be closed, or the hub may have stopped
             self._execute(dict.fromkeys(self.joined, _LEAVE), timeout)
 
     def detach(self) -> None:
-        """Restore the client without contacting the engines."""
+        """Remove the hooks from the client and from IPython without contacting the engines."""
         if self._attached:
             del self.client.send_execute_request
             self._attached = False
@@ -106,7 +106,7 @@ class Engines:
                     self._shell.events.unregister(event, callback)
 
     def _execute(self, code: dict[int, str], timeout: float) -> dict[int, Any]:
-        """Run code on engines by engine ID. Wait at most ``timeout`` seconds in total for the replies."""
+        """Run the code given for each engine ID. Wait at most ``timeout`` seconds in total for the replies."""
         end = time.monotonic() + timeout
         replies = {number: self.client[number].execute(text, silent=True, block=False) for number, text in code.items()}
         for reply in replies.values():
@@ -122,7 +122,7 @@ class Engines:
                 self.origins[number] = outcome
 
     def _send_execute_request(self, socket: Any, code: str, *arguments: Any, **options: Any) -> Any:
-        """Send code to an engine as the client's own method does, and add the reply to the submissions."""
+        """Send code to an engine as the client's original method does, and add the reply to the submissions."""
         reply = type(self.client).send_execute_request(self.client, socket, code, *arguments, **options)
         engine_ids = {uuid.encode(): engine_id for engine_id, uuid in self.client._engines.items()}
         engine_id = engine_ids.get(options.get("ident"))
@@ -138,9 +138,9 @@ class Engines:
     def waiting(self) -> list[str]:
         """Messages about the cells that are still running, one per cell."""
         return [
-            f"still running on engine {', '.join(map(str, submission.running))}: {code_label(submission.code)}"
+            f"still running on {many(len(ids), 'engine')} ({', '.join(map(str, ids))}): {code_label(submission.code)}"
             for submission in self._submissions
-            if submission.running
+            if (ids := submission.running)
         ]
 
     def collect(self, *, include_partial: bool = False, cell: int | None = None) -> list[Ranks]:
@@ -148,7 +148,7 @@ class Engines:
 
         Args:
             include_partial: Whether to include partial reports of cells that only some engines have finished.
-            cell: Index of a notebook cell. If given, include partial reports only of cells that it submitted.
+            cell: Index of a notebook cell. If given, partial reports are included only if this cell submitted the code.
         """
         reports = []
         for submission in list(self._submissions):
@@ -215,11 +215,11 @@ class Engines:
         lines = [f"{many(len(self.joined), 'engine')} monitored on {many(len(hosts), 'host')}{gpus}"]
         lines += [f"engine {number} is not monitored: {note}" for number, note in sorted(self.notes.items())]
         if self.lost:
-            lines.append(f"no longer running: engine {join_names([str(number) for number in self.lost])}")
+            lines.append(f"engines no longer running: {join_names([str(number) for number in self.lost])}")
         versions = {number: info.version for number, info in origins.items() if info.version != __version__}
         if versions:
-            differing = ", ".join(f"engine {number} has {version}" for number, version in versions.items())
-            lines.append(f"this notebook has ipygpumem {__version__}, but {differing}")
+            differing = ", ".join(f"engine {number} uses {version}" for number, version in versions.items())
+            lines.append(f"this notebook uses ipygpumem {__version__}, but {differing}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

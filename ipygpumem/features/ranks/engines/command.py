@@ -43,7 +43,7 @@ ENGINES = Command(
             ("client",),
             "CLIENT",
             "the ipyparallel.Client or direct view to monitor (each of its %%px cells then displays one merged "
-            "report), or off to stop monitoring; without it: list the monitored engines and the running cells",
+            "report), or off to stop monitoring; without CLIENT: list the monitored engines and the running cells",
             many=True,
             usage="[CLIENT]",
         ),

@@ -1,4 +1,4 @@
-"""Functions that start and stop the monitoring of engines."""
+"""Start and stop monitoring the engines of an ipyparallel cluster."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def enable(target: Any, *, timeout: float = 60) -> Engines:
         timeout: Seconds to wait for busy engines.
 
     Returns:
-        The engines. Printing them lists the monitored engines and the reasons why other engines are not monitored. In
-        a script, `Engines.collect` returns the merged reports.
+        An `Engines` object. Printing it lists the monitored engines and the reasons why others are not monitored. In a
+        script, `Engines.collect` returns the merged reports.
 
     Raises:
         OptionError: ipyparallel is not installed, or the target is not a client or view with running engines.
@@ -60,7 +60,7 @@ def disable() -> None:
 
 
 def _client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
-    """Return ``(client, engine_ids)`` for a client or view. The IDs are None for all present and future engines."""
+    """Return ``(client, engine_ids)`` for a client or view. IDs of None mean all engines, even future ones."""
     try:
         parallel = import_module("ipyparallel")
     except ImportError:
@@ -68,7 +68,7 @@ def _client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
     if isinstance(target, parallel.Client):
         return target, None
     if isinstance(target, parallel.Cluster):
-        raise OptionError("expected a Client, not a Cluster: use rc = cluster.connect_client_sync()")
+        raise OptionError("expected an ipyparallel.Client, not a Cluster: use rc = cluster.connect_client_sync()")
     if not isinstance(target, parallel.DirectView):
         raise OptionError(f"expected an ipyparallel.Client or a DirectView, not {type(target).__name__}")
     targets = target.targets

@@ -1,4 +1,4 @@
-"""Cells that were submitted to several engines, and the reports in the engines' replies."""
+"""Code that was submitted to several engines, and the reports in the engines' replies."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEY = "ipygpumem"
-"""Key of the data that an engine publishes. A number is appended to the key of each report."""
+"""Key of the identity that an engine publishes. The keys of its reports consist of this key and a number."""
 _OUTPUT_TIMEOUT = 1.0
 
 
 @dataclass(slots=True)
 class Submission:
-    """A cell submitted to several engines.
+    """Code that one notebook cell submitted to several engines.
 
     Attributes:
-        cell: Index of the notebook cell that submitted it.
-        replies: Reply of each engine by engine ID, as an ``ipyparallel.AsyncResult``.
+        cell: Index of the notebook cell.
+        replies: Reply of each engine, an ``ipyparallel.AsyncResult``, by engine ID.
         reported: IDs of the engines whose reports have already been merged.
     """
 
@@ -39,26 +39,26 @@ class Submission:
         return [number for number, reply in sorted(self.replies.items()) if not reply.done()]
 
     def take_reports(self) -> bool:
-        """Mark all finished engines as reported, and return whether any of them was not reported before.
+        """Mark all finished engines as reported, and return whether any of them had not been reported before.
 
-        Return False if no engine has sent a report or if all engines have rejected the options of the cell.
+        Return False if no engine has sent a report, or if all engines have rejected the options of ``%%gpumem``.
         """
         replies = self.replies.values()
-        if not any(map(_messages, replies)) or all(map(_is_rejection, replies)):
+        if not any(map(_published_reports, replies)) or all(map(_is_rejection, replies)):
             return False
         finished = {engine_id for engine_id, reply in self.replies.items() if reply.done()}
         new, self.reported = finished - self.reported, finished
         return bool(new)
 
     def wait_for_output(self) -> None:
-        """Wait at most one second for the data of finished engines, which they send separately from their replies."""
+        """Wait at most one second for data from finished engines, because data and replies arrive separately."""
         wait([reply.output for reply in self.replies.values() if reply.done() and not _died(reply)], _OUTPUT_TIMEOUT)
 
 
 def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], notes: Mapping[int, str]) -> RankResult:
-    """Return the result of one engine from its reply. ``origins`` and ``notes`` are those of `Engines`."""
+    """Return the result of one engine from its reply. ``origins`` and ``notes`` are attributes of `Engines`."""
     name, origin = str(number), origins.get(number)
-    messages = _messages(reply)
+    messages = _published_reports(reply)
     if messages:
         try:
             return rank_result_from(json.loads(messages[-1]), name)
@@ -69,16 +69,16 @@ def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], note
     if not reply.done():
         return RankResult(name, "late", origin)
     if _died(reply):
-        return RankResult(name, "died", origin, note="while running the cell")
+        return RankResult(name, "died", origin, note="died while running the cell")
     if number in notes:
         return RankResult(name, "absent", origin, note=notes[number])
-    return RankResult(name, "missing", origin, note="ran the cell, but sent no report")
+    return RankResult(name, "missing", origin, note="finished the cell, but sent no report")
 
 
 def engine_identity(reply: Any) -> RankInfo | str:
-    """Return the identity of an engine from its reply to the join request, or the reason why it has not joined."""
+    """Return the identity that an engine sent when it loaded ipygpumem, or the reason why it is not monitored."""
     if not reply.done():
-        return "it is busy; monitoring starts once it is idle"
+        return "the engine is busy; monitoring starts once it is idle"
     reply.wait_for_output(1)
     try:
         reply.get(0)
@@ -100,8 +100,8 @@ def _join_error(error: Exception) -> str:
     return f"{name}: {value.splitlines()[0] if value else ''}".rstrip(": ")
 
 
-def _messages(reply: Any) -> list[str]:
-    """Return the reports that an engine has published as JSON, oldest first."""
+def _published_reports(reply: Any) -> list[str]:
+    """Return the JSON text of each report that an engine has published, oldest first."""
     data = reply.output.metadata.get("data") or {}
     keys = [key for key in data if isinstance(key, str) and key.startswith(KEY) and isinstance(data[key], str)]
     return [data[key] for key in sorted(keys, key=lambda key: (len(key), key))]

@@ -74,7 +74,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert [member.name for member in engines.last.members] == ["0", "1", "2", "3"]
     assert [round(member.report.host.held / (16 * MIB)) for member in engines.last.members] == [1, 2, 3, 4]
     assert text.count("4 engines on") == 1 and " ran: " not in text
-    assert "highest is 1.6 times the median" in text
+    assert "highest: 1.6 times the median" in text
     assert "resident" not in text.partition("4 engines on")[0], "engines do not print reports"
 
     # recording is not possible here: %%px raises the error of the engines, and nothing runs
@@ -106,7 +106,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
         block=True,
     )
     _, text = run(shell, "%%px --no-stream\nv = os.urandom(8 << 20)")
-    assert "different versions of ipygpumem: 0.1.0 on engine 0, 3; 9.9 on engine 1" in text
+    assert "different versions of ipygpumem: 0.1.0 on engines 0, 3; 9.9 on engine 1" in text
     assert "its report cannot be read" in text and "no report from engine 2" in text
 
     # killed during a cell
@@ -117,10 +117,10 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     states = {member.name: member.state for member in engines.last.members}
     assert (states["0"], states["1"], states["3"]) == ("done", "done", "died")
     assert engines.last.members[0].report.host.held >= 32 * MIB
-    assert "died, while running the cell" in text
+    assert "died while running the cell" in text
     _, text = run(shell, "%gpumem engines")
     assert "3 engines monitored" in text
-    assert "no longer running: engine 3" in text
+    assert "engines no longer running: 3" in text
 
     check_partial_report(shell, client)
     check_nested_cell(shell)
@@ -143,7 +143,8 @@ def check_notes(shell, directory):
     )
     assert result.success, text
     assert "notes by engine" in text
-    assert "engine 0, 1, 2, 3: limits on GPU memory (peak 1.0 MiB) were not checked because no GPU was measured" in text
+    note = "engines 0, 1, 2, 3: limits on GPU memory (peak 1.0 MiB) were not checked because no GPU was measured"
+    assert note in text
     for number in range(ENGINES):
         assert (directory / f"t_{number}.json").exists()
         assert f"trace: {directory}/t_{number}.json (" in text
@@ -154,7 +155,7 @@ def check_late_report(shell):
     """A submission that outlives its cell is reported when it has finished."""
     run(shell, "%%px --noblock\nimport time; time.sleep(1); w = os.urandom(8 << 20)")
     _, text = run(shell, "%gpumem engines")
-    assert "still running on engine 0, 1, 2, 3: import time" in text
+    assert "still running on 4 engines (0, 1, 2, 3): import time" in text
     rc = shell.user_ns["rc"]
     rc.wait(timeout=30)
     _, text = run(shell, "1")
@@ -215,11 +216,11 @@ def test_busy_engines_without_the_package(shell, client):
     enable(client, timeout=2)
     _, text = run(shell, "%gpumem engines")
     assert "0 engines monitored" in text
-    assert "engine 3 is not monitored: it is busy; monitoring starts once it is idle" in text
+    assert "engine 3 is not monitored: the engine is busy; monitoring starts once it is idle" in text
     assert "engine 2 is not monitored: the installed version of ipygpumem does not support engines" in text
     assert "engine 0 is not monitored" in text
     _, text = run(shell, "%%px --no-stream\nimport os; data = os.urandom(16 << 20)")
-    assert "no report from engine 0, 1, 2" in text
+    assert "no report from engines 0, 1, 2" in text
     assert active().last.members[3].report.host.held >= 16 * MIB
     assert "1 engine monitored" in run(shell, "%gpumem engines")[1]
     shell.user_ns["some"] = client[3:]
@@ -256,13 +257,16 @@ def test_invalid_arguments(shell, line, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--lines", "--lines, --function and --modules support a single process"),
-        ("-f train", "--lines, --function and --modules support a single process"),
-        ("--modules m", "--lines, --function and --modules support a single process"),
-        ("--snapshot run.pickle", "each engine needs a separate snapshot: use a name such as run_{rank}.pickle"),
-        ("--snapshot run_{host}.pickle", "each engine needs a separate snapshot: use a name such as run_{rank}.pickle"),
-        ("--trace t.json", "each engine needs a separate trace: use a name such as trace_{rank}.json.gz"),
-        ("--timeline t.html", "each engine needs a separate timeline: use a name such as memory_{rank}.html"),
+        ("--lines", "--lines, --function and --modules support only a single process"),
+        ("-f train", "--lines, --function and --modules support only a single process"),
+        ("--modules m", "--lines, --function and --modules support only a single process"),
+        ("--snapshot run.pickle", "each engine needs a separate snapshot: use a file name such as run_{rank}.pickle"),
+        (
+            "--snapshot run_{host}.pickle",
+            "each engine needs a separate snapshot: use a file name such as run_{rank}.pickle",
+        ),
+        ("--trace t.json", "each engine needs a separate trace: use a file name such as trace_{rank}.json.gz"),
+        ("--timeline t.html", "each engine needs a separate timeline: use a file name such as memory_{rank}.html"),
         ("--trace {rank}.json --snapshot {rank}.json", "must have different file names"),
         ("--trace {rank}.txt", "the file name of the trace must end in .json or .json.gz, not '{rank}.txt'"),
         ("--trace {rank}.json --outside", "both use CUPTI"),
