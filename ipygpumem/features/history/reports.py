@@ -207,7 +207,7 @@ def _write_or_return(text: str, path: _Path | None, example: str) -> str | None:
 
 
 def load_reports(path: _Path, *, strict: bool = True) -> Reports:
-    """Load the reports from a log (``GPUMem.log``) or from a file written by `Reports.to_json`.
+    """Load the reports from a log (see ``GPUMem.log``) or from a file written by `Reports.to_json`.
 
     Invalid lines, for example after a crash, raise an error if ``strict`` is true. Otherwise, they are skipped and
     listed in `Reports.faults`.

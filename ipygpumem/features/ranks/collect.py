@@ -164,7 +164,7 @@ def _read_reports(files: dict[str, Path], faults: list[str]) -> Iterator[tuple[s
         except ReportError as error:
             faults.append(f"{printable(path.name)}: {str(error).removeprefix(f'{printable(str(path))}: ')}")
             if _RANK_STEM.search(stem):
-                yield stem, RankResult(_rank_name(stem), "missing", note="its report cannot be read")
+                yield stem, RankResult(_rank_name(stem), "missing", note="the report cannot be read")
             continue
         rank = None if result.origin is None else result.origin.rank
         if rank is not None and result.name != str(rank):

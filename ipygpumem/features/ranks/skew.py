@@ -52,7 +52,7 @@ class DeviceUsage:
         users: Names of the processes that use the device.
         used: Memory in use on the device in the latest reading, including the driver's memory.
         by_users: Total memory of these processes, each at the end of its measurement.
-        others: Memory of other processes; None also if the readings contradict each other because they were taken at
+        others: Memory of other processes; also None if the readings contradict each other because they were taken at
             different times.
     """
 

@@ -241,7 +241,7 @@ def _clock_notes(origins: Iterable[RankInfo]) -> Iterator[str]:
     clocks = {info.host: abs(info.clock) for info in origins if info.clock and abs(info.clock) >= _SAME_TIME}
     if clocks:
         hosts, seconds = join_names(list(clocks)), duration(max(clocks.values()))
-        yield f"clocks differ by up to {seconds} from that of the shared directory, to which start times refer: {hosts}"
+        yield f"clocks differ by up to {seconds} from the shared directory's clock, to which start times refer: {hosts}"
 
 
 def _late_start_notes(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterator[str]:

@@ -97,6 +97,6 @@ def test_many_clocks_are_one_note():
     members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
     (note,) = [line for line in text(members) if line.startswith("clocks")]
     assert note == (
-        "clocks differ by up to 39 min 00 s from that of the shared directory, to which start times refer: "
+        "clocks differ by up to 39 min 00 s from the shared directory's clock, to which start times refer: "
         "n1, n2, n3, n4, n5, n6, n7, n8 and 31 more"
     )

@@ -69,7 +69,7 @@ class Engines:
 
     @property
     def gone(self) -> str:
-        """Reason why no engine is available; empty if any engine is available."""
+        """Reason why no engine is available; empty if at least one engine is."""
         if self.closed:
             return "the client is closed: use %gpumem engines CLIENT with an open client, or %gpumem engines off"
         return "" if self.numbers else "no engines are running: use %gpumem engines CLIENT once engines have started"

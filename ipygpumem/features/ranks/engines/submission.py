@@ -63,7 +63,7 @@ def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], note
         try:
             return rank_result_from(json.loads(messages[-1]), name)
         except (ReportError, ValueError) as error:
-            return RankResult(name, "missing", note=f"its report cannot be read: {error}")
+            return RankResult(name, "missing", note=f"the report cannot be read: {error}")
     if origin is not None:
         origin = replace(origin, began=0.0)  # the start time of this cell is unknown
     if not reply.done():

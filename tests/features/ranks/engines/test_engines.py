@@ -107,7 +107,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     )
     _, text = run(shell, "%%px --no-stream\nv = os.urandom(8 << 20)")
     assert "different versions of ipygpumem: 0.1.0 on engines 0, 3; 9.9 on engine 1" in text
-    assert "its report cannot be read" in text and "no report from engine 2" in text
+    assert "the report cannot be read" in text and "no report from engine 2" in text
 
     # killed during a cell
     began = time.monotonic()
