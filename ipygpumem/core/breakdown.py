@@ -1,14 +1,14 @@
-"""The memory breakdown of a device, whose lines add up to the memory in use, and the baseline of a session.
+"""The breakdown of a device's memory, and the baseline of a session.
 
-::
+The lines of the breakdown add up to the memory in use::
 
     device used      = driver reserved + this process + other processes + unattributed
     this process     = PyTorch reserved + outside PyTorch
     PyTorch reserved = allocated + pending + cached
     outside PyTorch  = baseline (context, first kernels) + since the baseline
 
-If per-process memory usage is not available (mode ``device``), ``outside PyTorch`` includes all processes, and the
-lines ``other processes`` and ``unattributed`` are unknown.
+If NVML does not report the memory usage of each process, ``outside PyTorch`` includes all processes, and the lines
+``other processes`` and ``unattributed`` are unknown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Baseline(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class BreakdownLine:
-    """One line of the breakdown. ``level`` is its depth: 0 for a total, 1 for a part of a total, and so on."""
+    """One line of the breakdown. ``level`` is 0 for a total, 1 for a part of a total, 2 for a part of a part."""
 
     label: str
     nbytes: int | None
@@ -80,7 +80,7 @@ def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[
         ("device total", reading.total, 0, device_grade, reading.why),
         ("free", reading.free, 0, device_grade, reading.why),
         ("used", reading.used, 0, device_grade, reading.why),
-        ("driver reserved", reading.driver_reserved, 1, device_grade, "this driver does not report it separately"),
+        ("driver reserved", reading.driver_reserved, 1, device_grade, "the driver does not report its reserved memory"),
         ("this process", reading.process, 1, process_grade, reading.why),
         ("PyTorch reserved", reading.reserved, 2, torch_grade, torch_problem),
         ("allocated (tensors)", reading.allocated, 3, torch_grade, torch_problem),

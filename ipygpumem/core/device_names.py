@@ -9,14 +9,14 @@ from typing import Any
 from ipygpumem.core.errors import DeviceError, OptionError
 
 HOST = "host"
-"""Device name that stands for the host memory of this process."""
+"""Device name for the host memory of this process."""
 _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 
 def split_devices(devices: Any, option: str) -> list[str]:
-    """Split ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, into strings.
+    """Return the devices in ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, as strings.
 
-    Raises `OptionError` if there are no devices. The message starts with ``option``.
+    Raises `OptionError` if there are no devices. ``option`` is the name of the option in the message.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]

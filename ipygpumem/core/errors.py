@@ -14,7 +14,7 @@ __all__ = [
     "SnapshotError",
     "SnapshotFormatError",
     "SnapshotLimitError",
-    "SnapshotUnsafeError",
+    "UnsafeSnapshotError",
     "first_line",
 ]
 
@@ -56,15 +56,15 @@ class SnapshotError(IpyGpuMemError):
 
 
 class SnapshotFormatError(SnapshotError):
-    """Raised if a file does not have the snapshot format."""
+    """Raised if a file is not in the snapshot format."""
 
 
-class SnapshotUnsafeError(SnapshotError):
+class UnsafeSnapshotError(SnapshotError):
     """Raised if loading a pickle would run code or create objects that snapshots never contain."""
 
 
 class SnapshotLimitError(SnapshotError):
-    """Raised if a file exceeds the limits on size, nesting depth or loading time."""
+    """Raised if a file exceeds a limit on size, nesting depth or loading time."""
 
 
 class NvmlError(IpyGpuMemError):
@@ -76,6 +76,6 @@ class CuptiError(IpyGpuMemError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, or its class name if the message is empty."""
+    """Return the first line of an exception's message, or the name of the exception's class if the message is empty."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

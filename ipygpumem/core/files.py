@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
     """Check that a file can be written and return its absolute path.
 
-    The check creates a temporary file in the same directory. Error messages contain ``kind``, the kind of file, and
-    ``example``, a file name. Raises `OptionError` if the path is empty, refers to a directory or device, or is not
-    writable.
+    The check creates a temporary file in the same directory. Raises `OptionError` if the path is empty, refers to a
+    directory or device, or is not writable. The message contains ``kind`` (the kind of file) and ``example`` (a file
+    name).
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise OptionError(f"the path of the {kind} must be a string or a path, not {path!r}")
+        raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
     text = os.fsdecode(path)
     if not text.strip():
         raise OptionError(f"the path of the {kind} is empty")
@@ -52,18 +52,18 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
-    """Raise `OptionError` if a file name has none of the given extensions."""
+    """Raise `OptionError` if a file name does not end in one of ``endings``."""
     name = Path(os.fsdecode(path)).name
     if not name.lower().endswith(endings):
         raise OptionError(f"the file name of the {kind} must end in {' or '.join(endings[:2])}, not {name!r}")
 
 
 def import_library(module: str, purpose: str) -> Any:
-    """Import an optional library for ``purpose``. Raises `OptionError` with the install command if it is missing."""
+    """Import an optional library. If it is missing, raise `OptionError` with ``purpose`` and the install command."""
     try:
         return import_module(module)
     except ImportError:
-        raise OptionError(f"{purpose} require {module}: pip install {module}") from None
+        raise OptionError(f"{module} is required for {purpose}: pip install {module}") from None
 
 
 def _temporary(path: Path) -> Path:
@@ -72,9 +72,9 @@ def _temporary(path: Path) -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file in the same directory, which replaces ``path`` on exit.
+    """Yield the path of a temporary file in the same directory. On exit, the file replaces ``path``.
 
-    If an error is raised, the existing file is unchanged and the temporary file is deleted.
+    If an exception is raised, the existing file is unchanged and the temporary file is deleted.
     """
     temporary = _temporary(path)
     try:
@@ -97,7 +97,7 @@ def write_file(target: Path, data: bytes) -> Path:
 
 
 def open_regular_file(path: str) -> IO[bytes]:
-    """Open a regular file for reading in binary mode. Raise `OSError` for a pipe or device, which may never end."""
+    """Open a regular file in binary mode. Raise `OSError` for a pipe or device, because reading it might never end."""
     file = open(path, "rb", opener=_open_without_blocking)  # noqa: SIM115 (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

@@ -17,7 +17,7 @@ class Grade:
         trust: ``exact``, ``derived`` (computed from exact values that were read at different times), ``bound`` (an
             upper bound), ``sampled`` (a lower bound), ``device`` (the value of the whole device, not only of this
             process), or ``unknown`` (the value is None).
-        reason: The source of the value, or the reason why it is not exact.
+        reason: The origin of an exact value, or the reason why the value is not exact.
     """
 
     trust: Trust
@@ -35,10 +35,10 @@ class Grade:
 
 @lru_cache(maxsize=256)
 def grade(trust: Trust, reason: str = "") -> Grade:
-    """Return a `Grade`. Equal arguments return the same object, because thousands of reports share a few grades."""
+    """Return a cached `Grade`, because thousands of reports contain the same few grades."""
     return Grade(trust, reason)
 
 
 def exact_if_known(metric: int | None, source: str, problem: str) -> Grade:
-    """Return grade ``exact`` with the source, or grade ``unknown`` with the problem if the value is None."""
+    """Return grade ``exact`` with ``source`` as the reason or, if the value is None, ``unknown`` with ``problem``."""
     return grade("unknown", problem) if metric is None else grade("exact", source)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 # Objects
 
 mro = type.__dict__["__mro__"].__get__
-"""Return the method resolution order of a class without calling its metaclass."""
+"""Return the method resolution order of a class without calling a method of its metaclass."""
 type_dict = type.__dict__["__dict__"].__get__
-"""Return the ``__dict__`` of a class without calling its metaclass."""
+"""Return the ``__dict__`` of a class without calling a method of its metaclass."""
 type_name = type.__dict__["__name__"].__get__
 """Return the name of a class, even if its metaclass overrides ``__name__``."""
 _module_dict: Any = vars(types.ModuleType)["__dict__"].__get__
@@ -49,7 +49,7 @@ def is_instance(obj: Any, cls: type) -> bool:
 
 
 def is_exactly(obj: Any, classes: tuple[type, ...]) -> bool:
-    """Return whether an object's type is one of the classes. Comparing by identity does not call the metaclass."""
+    """Return whether an object's type is one of the classes, without calling a method of its metaclass."""
     actual = type(obj)
     return any(actual is cls for cls in classes)
 
@@ -73,7 +73,7 @@ def instance_dict(obj: Any) -> dict[Any, Any] | None:
 
 
 def slot_values(obj: Any, cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of an object's nonempty slots that ``cls`` defines."""
+    """Yield a (name, value) pair for each slot that ``cls`` defines and that is set in the object."""
     for name, slot in list(type_dict(cls).items()):
         if type(slot) is types.MemberDescriptorType and type(name) is str:
             try:
@@ -105,7 +105,7 @@ def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _is_cleared(frame: FrameType) -> bool:
-    """Return whether the frame belongs to a finished generator, whose locals crash Python 3.13 (CPython #125723)."""
+    """Return whether a frame is that of a finished generator. Reading its locals crashes Python 3.13 (gh-125723)."""
     referents = gc.get_referents(frame) if frame.f_code.co_flags & _LAZY else ()
     return bool(referents) and all(type(referent) in {types.FunctionType, types.CodeType} for referent in referents)
 
@@ -149,8 +149,8 @@ def _locals_in_slots(frame: FrameType) -> list[tuple[str, Any]]:
 def _frame_structure(bits: int) -> tuple[Any, list[Any]]:
     """Return a ctypes structure for frames with up to ``2**bits`` slots, together with a getter for each slot.
 
-    Each getter follows all pointers in a single C call. Between two calls, another thread could run and the function
-    whose frame is read could return.
+    Each getter follows all pointers in a single C call. If it made several calls, another thread could run in between,
+    and the function whose frame is read could return.
     """
     import ctypes
 
@@ -169,8 +169,8 @@ def _frame_structure(bits: int) -> tuple[Any, list[Any]]:
 def running_frames() -> list[tuple[str, FrameType]]:
     """Return a (thread name, frame) pair for each running function, innermost first within each thread.
 
-    Frames of this package are excluded here rather than by the caller: a list that contains the frame of a function
-    that refers to the list would form a reference cycle, which would keep inspected objects alive.
+    Frames of this package are excluded here rather than by the caller. Otherwise, the list would contain the frame of
+    the caller, which refers to the list, and this reference cycle would keep inspected objects alive.
     """
     names = {_thread_dict(thread).get("_ident"): thread_name(thread) for thread in threading.enumerate()}
     innermost = sys._current_frames()  # noqa: SLF001 (there is no public API)
@@ -187,7 +187,7 @@ def running_frames() -> list[tuple[str, FrameType]]:
 
 
 def thread_name(thread: threading.Thread) -> str:
-    """Return a thread's name, even if a subclass overrides the property; an empty string if it is not a string."""
+    """Return a thread's name, even if a subclass overrides the property; empty if the name is not a string."""
     name = _thread_dict(thread).get("_name")
     return name if type(name) is str else ""
 
@@ -215,13 +215,13 @@ def is_library_file(file: str) -> bool:
 
 
 def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] | None:
-    """Return the innermost frame of a stack that is in the user's code, or else its innermost frame."""
+    """Return a stack's innermost frame in the user's code, or its innermost frame if none is in the user's code."""
     return next((frame for frame in frames if not is_library_file(frame[0])), frames[0] if frames else None)
 
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would otherwise traverse millions of new containers repeatedly."""
+    """Pause the garbage collector, which would otherwise traverse millions of new objects repeatedly."""
     enabled = gc.isenabled()
     gc.disable()
     try:

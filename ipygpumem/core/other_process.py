@@ -18,7 +18,7 @@ class OtherProcess:
 
     Attributes:
         pid: Process ID in NVML's list.
-        amount: Memory usage on the device in bytes; None if it is not reported, or in an `OtherProcessChange`.
+        amount: Memory usage on the device in bytes; None if NVML does not report it, and in `OtherProcessChange`.
         name: Program and script (``python train.py``); for processes of other users, only the program.
         relation: Relation to this process.
         user: Name of the process's owner.
@@ -72,7 +72,7 @@ class OtherProcessChange:
     Attributes:
         before: Memory usage at the start in bytes; 0 if the process was not using the device.
         after: Memory usage at the end in bytes; 0 if the process was not using the device.
-        event: Event during the measurement, see `Event`; empty if there was none.
+        event: What happened to the process during the measurement (see `Event`); empty if nothing did.
     """
 
     device: str

@@ -58,8 +58,8 @@ class DeviceReading(PlainData):
         ooms: Number of out-of-memory errors.
         used: Memory in use on the device, including memory reserved by the driver.
         driver_reserved: Memory reserved by the driver.
-        process: Memory of this process according to NVML.
-        others: Total memory of other processes according to NVML.
+        process: Memory usage of this process according to NVML.
+        others: Total memory usage of other processes according to NVML.
         total: Total memory of the device.
         mode: ``process`` if the memory of this process is known and verified, ``device`` if only the usage of the
             whole device is known, or ``torch-only`` if neither is known.
@@ -67,8 +67,8 @@ class DeviceReading(PlainData):
         source: The query that returned ``used`` and ``total``.
         busy: Whether this process had pending work on the current stream of the device.
         torch_why: Reason why PyTorch's counters are missing or come from another source.
-        listed: Process ID and memory usage of each other process.
-        highest: Highest value of ``process`` so far; None if the driver's accounting mode is off.
+        listed: Process ID and memory usage of each other process in NVML's list.
+        highest: Peak of ``process`` since the process started; None if the driver's accounting mode is off.
     """
 
     name: str
@@ -120,7 +120,7 @@ class DeviceReading(PlainData):
 
     @property
     def unattributed(self) -> int | None:
-        """Memory in use that NVML attributes to no process: page tables, managed memory, processes not visible here."""
+        """Memory in use that NVML does not attribute to a process, for example page tables and managed memory."""
         return difference(self.others, difference(self.process, self.in_use))
 
     @property
@@ -160,14 +160,14 @@ class HostReading(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class Reading(PlainData):
-    """Counters of all monitored devices and of the host at ``time``, in seconds since the Unix epoch."""
+    """Counters of all monitored devices and of the host. ``time`` is in seconds since the Unix epoch."""
 
     time: float
     devices: dict[str, DeviceReading]
     host: HostReading
 
     def only(self, names: tuple[str, ...]) -> Reading:
-        """Return a copy of the reading that contains only these devices."""
+        """Return a copy of the reading that contains only the devices with the given names."""
         return Reading(self.time, {name: self.devices[name] for name in names if name in self.devices}, self.host)
 
 
@@ -175,6 +175,6 @@ _all_fields = attrgetter(*(attribute.name for attribute in fields(DeviceReading)
 
 
 def shared(before: DeviceReading, after: DeviceReading) -> DeviceReading:
-    """Return a copy of ``after`` that shares equal values with ``before``. This halves the memory of stored reports."""
+    """Return a copy of ``after`` that shares equal values with ``before``, so that reports need half the memory."""
     pairs = zip(_all_fields(before), _all_fields(after), strict=True)
     return DeviceReading(*(old if old == new else new for old, new in pairs))

@@ -5,8 +5,8 @@ because reading its counters would acquire the allocator's lock. An upper bound 
 
     memory outside PyTorch >= used - driver reserved - upper bound of PyTorch reserved - other processes
 
-The memory of other processes is known only at the start and the end, and the larger value is subtracted. The
-bound may include the memory of a process that started after the first reading and ended before the second.
+The memory of other processes is known only at the start and the end of the measurement, and the larger value is
+subtracted. The result may include the memory of a process that started and ended in between.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OutsidePeak:
     Attributes:
         change: Difference from the first reading in bytes.
         seconds: Time of the sample, in seconds since the measurement began.
-        gap: Longest time between two samples, in seconds. Shorter peaks may have been missed.
+        gap: Longest time between two consecutive samples, in seconds. Shorter peaks may have been missed.
         since: Time of the first sample, in seconds since the measurement began.
         count: Number of samples.
     """
@@ -61,7 +61,7 @@ def highest_outside(
 ) -> tuple[int, float] | None:
     """Return a tuple ``(change, time)``: the highest lower bound on growth outside PyTorch, and the time of its sample.
 
-    ``reserved`` returns an upper bound on PyTorch's reserved memory between two times, or None if it is unknown. The
+    ``reserved`` is a function that returns an upper bound on PyTorch's reserved memory between two times, or None. The
     result is None if no bound exceeds the growth between the two readings, or if the readings cannot be compared.
     """
     start, end = before.device_outside, after.device_outside
@@ -71,7 +71,7 @@ def highest_outside(
     other_memory = 0
     if before.process is not None and after.process is not None:
         start, end = before.outside or 0, after.outside or 0
-        other_memory = not_ours(before, after)
+        other_memory = memory_of_others(before, after)
     highest, time = max(end - start, 0) + NOISE, None
     for sample in samples:
         bound = reserved(sample.begin, sample.end)
@@ -83,6 +83,6 @@ def highest_outside(
     return None if time is None else (highest, time)
 
 
-def not_ours(before: DeviceReading, after: DeviceReading) -> int:
-    """Return the memory used by neither this process nor the driver in bytes, the larger value of the two readings."""
+def memory_of_others(before: DeviceReading, after: DeviceReading) -> int:
+    """Return the memory in bytes used neither by this process nor by the driver: the larger value of the readings."""
     return max((reading.others or 0) + (reading.unattributed or 0) for reading in (before, after))

@@ -28,14 +28,14 @@ _LIMIT = 1 << 63
 _LATEST_TIME = 1 << 33
 """Latest valid timestamp, in the year 2242."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters except tab, line separators, bidirectional formatting characters, and surrogates."""
+"""Line separators, bidirectional formatting characters, surrogates, and all control characters other than tab."""
 
 
 class PlainData:
     """Base class of dataclasses that are written to files.
 
-    A field's metadata can set its key, ``field(metadata={"key": "peaks"})``; the key None excludes the field. The
-    properties in ``written_properties`` are also written, but not read back.
+    A field's metadata can set the key of the field, ``field(metadata={"key": "peaks"})``; the key None excludes the
+    field. The properties in ``written_properties`` are also written, but not read back.
     """
 
     __slots__ = ()
@@ -73,7 +73,7 @@ def printable(text: str) -> str:
 
 
 def mapping(value: Any, path: str) -> dict[str, Any]:
-    """Return ``value`` unchanged if it is a dict; raise `ReportError` otherwise."""
+    """Return ``value`` if it is a dict; raise `ReportError` otherwise."""
     if not isinstance(value, dict):
         raise _type_error(value, path, "an object")
     return value
@@ -86,7 +86,7 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
         raise ReportError("the data has no schema, so it was not written by ipygpumem")
     if maximum is not None and schema > maximum:
         raise ReportError(
-            f"written by a later version of ipygpumem (schema {schema}): this version reads up to schema {maximum}"
+            f"written by a later version of ipygpumem (schema {schema}): this version supports schemas up to {maximum}"
         )
     return schema
 
@@ -103,11 +103,11 @@ def check_ranges(report: Any) -> None:
 class DataReader:
     """Reader that builds dataclasses from the output of `PlainData.to_dict`.
 
-    Missing fields have their default values. Unknown keys are ignored because later versions may write them.
+    Missing fields are set to their defaults. Unknown keys are ignored because later versions may write them.
 
     Args:
-        names: Types that the modules of the dataclasses import only under ``TYPE_CHECKING``, by name.
-        lenient: Whether optional fields with invalid values have their default values instead of causing an error.
+        names: Names and types that the modules of the dataclasses import only under ``TYPE_CHECKING``.
+        lenient: Whether optional fields with invalid values are set to their defaults instead of causing an error.
     """
 
     def __init__(self, names: dict[str, Any], *, lenient: bool = False) -> None:
@@ -121,7 +121,7 @@ class DataReader:
         return kind(**self.fields(kind, value, path))
 
     def fields(self, kind: Any, value: Any, path: str = "") -> dict[str, Any]:
-        """Return the values for a dataclass's fields by name; raise `ReportError` in the same cases as `read`."""
+        """Return a dict from field names to values; raise `ReportError` in the same cases as `read`."""
         data = mapping(value, path)
         values = {}
         for field, key, reader in self._field_readers(kind):

@@ -54,7 +54,7 @@ class TableRow:
     """Row of a table.
 
     Attributes:
-        level: Indentation of the label.
+        level: Indentation level of the label.
         grade: Accuracy of the values; None if it is not shown.
         bar: Length of the row's bar, from 0 to 1; None for a row without a bar.
         note: Text after the last column.
@@ -85,7 +85,7 @@ class Table:
 
 
 def is_visible(*changes: int | None) -> bool:
-    """Return whether at least one of the changes, in bytes, is not printed as 0.0 MiB."""
+    """Return whether any of the changes (in bytes) is large enough not to be printed as 0.0 MiB."""
     return any(change is not None and abs(change) >= VISIBLE for change in changes)
 
 
@@ -139,7 +139,7 @@ def template(source: str) -> Any:
 
 
 def html_tables(tables: Iterable[Table]) -> str:
-    """Render tables as HTML. Values that are not exact are followed by the reason."""
+    """Render tables as HTML. Rows with values that are not exact end with the reason."""
     html: str = template(_TABLES).render(tables=tables)
     return html
 
@@ -155,7 +155,7 @@ def _bars(row: TableRow) -> list[tuple[int, str]]:
 
 
 def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
-    """Render tables as a MIME bundle."""
+    """Render tables as a MIME bundle with text and HTML."""
     return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
 
 

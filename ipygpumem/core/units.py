@@ -32,7 +32,7 @@ def size(count: int) -> str:
 
 
 def precise_size(count: int | None) -> str:
-    """Format a size like `size`, but a small size in KiB or bytes, zero as ``"0"`` and None as ``"unknown"``."""
+    """Format a size as `size` does, but small sizes in KiB or bytes, zero as ``"0"`` and None as ``"unknown"``."""
     if count is None:
         return "unknown"
     if count == 0 or abs(count) >= VISIBLE:
@@ -51,14 +51,14 @@ def difference(before: int | None, after: int | None) -> int | None:
 
 
 def change_text(count: int | None) -> str:
-    """Format a change with its sign, a small change as ``"<0.1 MiB"``, zero as ``"0"`` and None as ``"unknown"``."""
+    """Format a change with its sign, but small changes as ``"<0.1 MiB"``, zero as ``"0"`` and None as ``"unknown"``."""
     if count is None:
         return "unknown"
     return signed(count) if abs(count) >= VISIBLE else "<0.1 MiB" if count else "0"
 
 
 def usage_text(count: int | None) -> str:
-    """Format a size like `size`, and None as ``"unknown"``."""
+    """Format a size as `size` does, and None as ``"unknown"``."""
     return "unknown" if count is None else size(count)
 
 

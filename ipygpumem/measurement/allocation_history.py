@@ -186,6 +186,6 @@ class AllocationHistory:
 
     def _count_allocations(self) -> dict[int, int]:
         return {
-            index: allocator.allocator_state(allocator.stats(index)).allocations
+            index: allocator.allocator_statistics(allocator.stats(index)).allocations
             for index in range(self.torch.cuda.device_count())
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.samples import not_ours
+from ipygpumem.core.samples import memory_of_others
 from ipygpumem.measurement.reserved_bound import ReservedHistory
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _outside(window: SampleWindow, index: int, before: DeviceReading, after: Dev
         return []
     other_memory = before.driver_reserved or 0
     if before.process is not None and after.process is not None:
-        other_memory += not_ours(before, after)
+        other_memory += memory_of_others(before, after)
     epoch, samples = window.epoch, window.tracks[index].samples
     sizes = ((sample, reserved.at(epoch + sample.begin, epoch + sample.end)) for sample in samples)
     # the reserved memory is unknown while a segment is being allocated or freed

@@ -128,7 +128,7 @@ class PeakTracker:
         """
         with self._lock:
             stats = self.stats(index)
-            state = allocator.allocator_state(stats)
+            state = allocator.allocator_statistics(stats)
             if reset:
                 for open_scope in self._scopes:
                     if open_scope is not scope:
@@ -146,7 +146,7 @@ class PeakTracker:
     def leave(self, scope: PeakScope, index: int) -> allocator.AllocatorStatistics:
         """Add the final counters of a device to a scope and return them. Raises `RuntimeError` as `enter` does."""
         with self._lock:
-            state = allocator.allocator_state(self.stats(index))
+            state = allocator.allocator_statistics(self.stats(index))
             scope.finish(index, state)
         return state
 
@@ -181,7 +181,7 @@ class PeakTracker:
             if index is not None and self._scopes:
                 # the original function reports invalid arguments
                 with contextlib.suppress(Exception):
-                    state = allocator.allocator_state(self.stats(index))
+                    state = allocator.allocator_statistics(self.stats(index))
                     for scope in self._scopes:
                         scope.add(index, state)
             result = original(*arguments)

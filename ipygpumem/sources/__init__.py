@@ -1,1 +1,1 @@
-"""Sources of memory values. Each library is imported in only one module."""
+"""Modules that read memory usage from PyTorch, NVML, CUDA, CUPTI and the operating system."""

@@ -18,9 +18,9 @@ from ipygpumem.sources import pytorch
 
 @dataclass(frozen=True, slots=True)
 class AllocatorStatistics:
-    """Allocator statistics of one device: current and peak memory usage in bytes, and event counts.
+    """Allocator statistics of one device: current and peak memory usage in bytes, and counts of allocations and errors.
 
-    ``segments`` counts all segment allocations and frees, so it changes whenever a segment is allocated or freed.
+    ``segments`` is the number of segment allocations and frees, so it changes whenever a segment is allocated or freed.
     """
 
     now: Counters
@@ -33,13 +33,13 @@ class AllocatorStatistics:
 
 
 def stats(index: int) -> dict[str, Any]:
-    """Return the allocator's nested counters. Raises RuntimeError for pluggable allocators, which have no counters."""
+    """Return the values of `torch.cuda.memory_stats_as_nested_dict`. Raises RuntimeError for pluggable allocators."""
     counters: dict[str, Any] = sys.modules["torch"]._C._cuda_memoryStats(index)
     return counters
 
 
-def allocator_state(stats: dict[str, Any]) -> AllocatorStatistics:
-    """Convert the nested counters returned by `stats` to `AllocatorStatistics`."""
+def allocator_statistics(stats: dict[str, Any]) -> AllocatorStatistics:
+    """Convert the nested dict returned by `stats` to `AllocatorStatistics`."""
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
     segments = stats["segment"]["all"]
@@ -54,15 +54,15 @@ def allocator_state(stats: dict[str, Any]) -> AllocatorStatistics:
     )
 
 
-def state(index: int) -> AllocatorStatistics:
+def statistics(index: int) -> AllocatorStatistics:
     """Return the allocator statistics of a device. Raises RuntimeError for pluggable allocators."""
-    return allocator_state(stats(index))
+    return allocator_statistics(stats(index))
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return the allocator's segments with their blocks and, if PyTorch supports this, without the allocation history.
+    """Return the allocator's segments and their blocks. The allocation history is omitted if PyTorch supports this.
 
-    Adds a ``snapshot`` event to a running recording. Raises RuntimeError if the backend does not list segments.
+    If a recording is running, a ``snapshot`` event is added. Raises RuntimeError if the backend does not list segments.
     """
     memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
     options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}
@@ -80,7 +80,7 @@ def uses_expandable_segments() -> bool:
 
 
 def pinned_memory(torch: Any) -> int | None:
-    """Return the pinned memory reserved by PyTorch's host allocator in bytes, or None if it is not counted."""
+    """Return the pinned memory reserved by PyTorch's host allocator in bytes, or None if it is unknown."""
     with contextlib.suppress(Exception):  # the function does not exist, or a kernel has failed
         stats = torch._C._cuda_hostMemoryStats()
         # the key is allocated_bytes in torch 2.13 and reserved_bytes in earlier versions
@@ -97,7 +97,7 @@ def is_recording() -> bool:
 def empty_cache() -> bool:
     """Call ``torch.cuda.empty_cache()``, except before CUDA is initialized or during graph capture.
 
-    Returns whether it was called.
+    Returns whether the function was called.
     """
     torch = pytorch.started()
     if torch is None or pytorch.capturing(torch):
@@ -133,7 +133,7 @@ class AllocatedBlocks:
         self._segment_ranges = sorted(segment_ranges)
 
     def block(self, device: str, address: int) -> AllocatedBlock | None:
-        """Return the block that contains an address, or None."""
+        """Return the allocated block that contains an address, or None."""
         i = bisect.bisect_right(self.positions, (device, address)) - 1
         block = self.blocks[i] if i >= 0 else None
         return block if block and block.device == device and address < block.address + block.size else None
@@ -147,7 +147,7 @@ class AllocatedBlocks:
 def allocated_blocks() -> AllocatedBlocks | None:
     """Return the allocated blocks of all devices, or None if the allocator backend does not list them.
 
-    Adds a ``snapshot`` event to a running recording.
+    If a recording is running, a ``snapshot`` event is added.
     """
     listed_segments = attempt(segments)
     if listed_segments is None:  # cudaMallocAsync, a pluggable allocator, a failed kernel

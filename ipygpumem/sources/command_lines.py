@@ -1,7 +1,7 @@
 """Redaction of secrets in command lines.
 
-Names, numbers and paths are shown. Code, structured text, random-looking text, values of options with a secret-sounding
-name and all ambiguous values are redacted, because the meaning of an argument depends on the program.
+Names, numbers and paths are kept. Code, structured text, text that looks random, values of options whose names suggest
+secrets, and all ambiguous values are redacted, because the meaning of an argument depends on the program.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SECRET_NAME = re.compile(
     r"|signature)\b|(api|access|account|encryption|hf|license|master|openai|rsa|service|ssh|wandb) ?key|passw"
     r"|passphrase|secret|credential|pwd\b|token\b"
 )
-"""Pattern of names that indicate a secret, split into words: ``hf token`` matches, but ``max tokens`` does not."""
+"""Pattern of names, split into words, that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
 _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
-"""Words in names of numeric options, which take precedence over `_SECRET_NAME`: ``--num_key_value_heads 8``."""
+"""Words in the names of numeric options. They take precedence over `_SECRET_NAME`: ``--num_key_value_heads 8``."""
 _NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _PLAIN = re.compile(r"[\w./\\:@,=+~%*\[\]-]*([?#]\*\*\*)?")
 _PATH_OR_URL = re.compile(r"[\w./\\~:+-]*([/\\]|\.\w{1,8}$)[\w./\\~:+-]*|[A-Za-z][A-Za-z0-9+.-]*://.*")
@@ -41,7 +41,7 @@ _MIN_CASE_CHANGES = 4
 
 
 def redact_command(arguments: Sequence[str]) -> str:
-    """Return a command on one line, with code replaced by ``...`` and possible secrets replaced by ``***``."""
+    """Return a command as a single line, with code replaced by ``...`` and possible secrets replaced by ``***``."""
     is_title = len(arguments) == 1  # a custom process title is a single argument
     redacted = _redact_arguments(" ".join(arguments).split() if is_title else arguments, is_title=is_title)
     text = printable(" ".join(" ".join(argument.split()) for argument in redacted))
@@ -111,7 +111,7 @@ def _redact_option(argument: str) -> tuple[str, str]:
 
 
 def _redact(text: str, name: str = "") -> str:
-    """Redact the parts of a text that may be secret, or all of it if ``name`` indicates a secret."""
+    """Redact the parts of a text that may be secret, or the whole text if ``name`` suggests a secret."""
     is_number = _NUMBER.fullmatch(text) is not None
     if _names_secret(name) and not (is_number and _COUNT.search(_words(name))):
         return _REDACTED

@@ -1,4 +1,4 @@
-"""Calls to the CUDA runtime for functions that PyTorch does not expose.
+"""Call CUDA runtime functions that PyTorch does not expose.
 
 The error of a failed call must be cleared, because PyTorch uses the same runtime library and would report it later.
 """
@@ -26,9 +26,9 @@ _POOL_ATTRIBUTES: dict[PoolKind, tuple[int, int, int]] = {"stream": (5, 7, 6), "
 class RelaxedCaptureMode:
     """Context manager that permits CUDA calls in this thread while a stream is being captured into a CUDA graph.
 
-    In the default capture mode, potentially unsafe calls fail and invalidate the capture, even for queries. This also
-    applies if the captured stream is not the current stream, which PyTorch cannot detect. PyTorch's allocator changes
-    the mode in the same way. ``__enter__`` returns whether the mode was changed; if not, CUDA must not be called.
+    In the default capture mode, potentially unsafe calls, including queries, fail and invalidate the capture. This also
+    applies to captures of streams other than the current stream, which PyTorch cannot detect. PyTorch's allocator
+    changes the mode in the same way. ``__enter__`` returns whether the mode was changed; if not, do not call CUDA.
     """
 
     # a class because a contextlib generator takes three times as long
@@ -65,7 +65,7 @@ def raw_allocation(nbytes: int) -> Iterator[bool]:
 
 
 def pool(index: int, kind: PoolKind) -> tuple[int, int, int] | None:
-    """Return a tuple ``(reserved, used, peak_reserved)`` in bytes for a device's default or CUDA graph memory pool.
+    """Return a tuple ``(reserved, used, peak_reserved)`` in bytes for a device's default or graph memory pool.
 
     Requires a context on the device. Returns None if the query fails, for example with an old runtime or after a failed
     kernel.

@@ -1,6 +1,6 @@
 """CUDA device and its counterpart in NVML, matched by UUID.
 
-The entry of this process in NVML's process list is found with test allocations, which must change the entry.
+Test allocations show which entry in NVML's process list belongs to this process: the one whose memory usage changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.sources.nvml import Nvml
 
 _TEST_SIZES = (34 * MIB, 38 * MIB)
-"""Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that libraries are unlikely to allocate."""
+"""Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that programs are unlikely to allocate."""
 _TOLERANCE = 2 * MIB
 _REQUIRED_FREE = 256 * MIB
 _NOT_LISTED = "this process is not in NVML's process list"
@@ -28,12 +28,12 @@ _NOT_LISTED = "this process is not in NVML's process list"
 
 @dataclass(slots=True)
 class Device:
-    """Device of this process.
+    """CUDA device visible to this process.
 
     Attributes:
         label: Product name.
         total: Total memory in bytes according to PyTorch.
-        nvml: NVML library; None if it cannot query this device.
+        nvml: NVML library; None if NVML cannot query this device.
         own_pid: Pid of this process in NVML's process list; None if unknown.
         mode: How memory usage is attributed (see `DeviceReading`).
         reason: Reason for the mode.
@@ -67,7 +67,7 @@ class Device:
 
     @classmethod
     def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
-        """Create a device and find its NVML handle without a CUDA context. ``reason`` explains why ``nvml`` is None."""
+        """Return a device with its NVML handle, without creating a CUDA context. ``reason`` is why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
         device = cls(index, str(properties.name), uuid, int(properties.total_memory), reason=reason)
@@ -79,7 +79,7 @@ class Device:
             device.reason = str(error)
             return device
         if is_mig_parent:
-            device.reason = "NVML reports only the whole GPU of this MIG instance, which other users may share"
+            device.reason = "NVML cannot query this MIG instance, only the whole GPU, which other users may share"
             return device
         device.graphics, device.accounting = _has_graphics(nvml, handle), nvml.has_accounting(handle)
         device.nvml, device.handle = nvml, handle
@@ -87,10 +87,10 @@ class Device:
         return device
 
     def verify(self, torch: Any, reserved: int | None) -> None:
-        """Find this process in NVML's process list by test allocations of about 34 MiB outside PyTorch.
+        """Find this process in NVML's process list with test allocations of 34 or 38 MiB outside PyTorch.
 
-        Must be called once per device, with a CUDA context and not during graph capture. ``reserved`` is the memory
-        reserved by PyTorch in bytes.
+        Call this once per device, after its CUDA context is created, but not during graph capture. ``reserved`` is the
+        memory reserved by PyTorch in bytes.
         """
         self.verified = True
         if self.nvml is None:
@@ -127,15 +127,17 @@ class Device:
             self._set_mode("process", "NVML entry verified by a test allocation", candidates.pop())
         elif not device_changed and not candidates:
             self.nvml = None
-            self._set_mode("torch-only", "the test allocation did not change the NVML device with this UUID")
+            self._set_mode(
+                "torch-only", "the test allocation did not change the memory usage that NVML reports for this device"
+            )
         else:
             self._set_mode("device", _missing_entry_reason(entries, ambiguous=bool(candidates)))
 
     def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
-        """Allocate and free memory. Return None if this fails, otherwise a tuple ``(pids, device_followed)``.
+        """Allocate and free memory. Return None if this fails, otherwise a tuple ``(pids, device_changed)``.
 
-        ``pids`` are the processes whose usage changed by ``nbytes`` in the meantime, and ``device_followed`` states
-        whether the usage of the device did.
+        ``pids`` are the processes whose memory usage increased by ``nbytes`` while the memory was allocated, and
+        ``device_changed`` states whether the memory usage of the device did as well.
         """
         before, memory_before = nvml.processes(self.handle), _used(nvml, self.handle)
         with cuda.raw_allocation(nbytes) as allocated:
@@ -151,7 +153,7 @@ class Device:
         return pids, _followed(memory_before, memory_during, memory_after, nbytes)
 
     def _match_pid(self, entries: dict[int, int | None], reserved: int | None, reason: str) -> None:
-        """Accept the entry with the pid of this process if it is at least as large as PyTorch's reserved memory."""
+        """Accept the entry with this process's pid if its memory usage is not less than PyTorch's reserved memory."""
         for pid in namespace_pids():
             size = entries.get(pid)
             if size is not None and size >= max(reserved or 0, 1):
@@ -160,7 +162,7 @@ class Device:
         self._set_mode("device", f"{_missing_entry_reason(entries, ambiguous=False)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
-        """Return the memory usage in bytes of all processes on the device by pid. Raises NvmlError on failure."""
+        """Return a dict from pid to memory usage in bytes for the device. Raises `NvmlError` if the query fails."""
         if self.nvml is None:
             raise NvmlError(self.reason or "NVML cannot query this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
@@ -207,14 +209,16 @@ class Device:
             highest=highest,
         )
 
-    def with_counters(self, driver: DeviceReading, state: AllocatorStatistics | None, torch_why: str) -> DeviceReading:
-        """Return the driver's values together with the allocator's counters, if ``state`` is not None."""
+    def with_counters(
+        self, driver: DeviceReading, counters: AllocatorStatistics | None, torch_why: str
+    ) -> DeviceReading:
+        """Return the driver's values and, if ``counters`` is not None, the allocator's counters."""
         mode, why, process = driver.mode, driver.why or self.reason, driver.process
         values: dict[str, Any] = {}
-        if state is not None:
-            values = {name: getattr(state.now, name) for name in Counters.__slots__}
-            values |= {"inactive_split": state.inactive_split, "retries": state.retries, "ooms": state.ooms}
-            if process is not None and process < state.now.reserved:
+        if counters is not None:
+            values = {name: getattr(counters.now, name) for name in Counters.__slots__}
+            values |= {"inactive_split": counters.inactive_split, "retries": counters.retries, "ooms": counters.ooms}
+            if process is not None and process < counters.now.reserved:
                 # the entry is inconsistent or belongs to another process
                 mode, process = "device", None
                 why = "NVML's entry for this process is smaller than PyTorch's reserved memory"

@@ -32,7 +32,7 @@ class DeviceMonitor:
     Attributes:
         devices: Devices by index; empty until CUDA is initialized.
         selected: Names of the devices to read, such as ``cuda:0``; None for all devices.
-        process_cache: Details of other processes.
+        process_cache: Cached details of other processes.
     """
 
     def __init__(self, selected: Iterable[str] | None = None) -> None:
@@ -55,7 +55,7 @@ class DeviceMonitor:
             self._callbacks.remove(callback)
 
     def find_devices(self) -> Any | None:
-        """Create the devices if CUDA is initialized. Return the torch module, or None if CUDA is not initialized."""
+        """Find all devices if CUDA is initialized. Return the torch module, or None if CUDA is not initialized."""
         torch = pytorch.started()
         if torch is not None and not self.devices:
             try:
@@ -90,7 +90,7 @@ class DeviceMonitor:
         return self.process_cache.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:
-        """Return whether NVML lists this process under its own pid, so that its pids belong to this namespace."""
+        """Return whether NVML lists this process under its own pid, and thus uses pids of this PID namespace."""
         own_entries = {device.own_pid, *(monitored.own_pid for monitored in self.devices.values())} - {None}
         return own_entries == {own_pid()}
 
@@ -103,11 +103,11 @@ class DeviceMonitor:
                 self._recorded_lists[device.name] = reading.listed
 
     def has_recorded_processes(self, reading: DeviceReading) -> bool:
-        """Return whether the processes of a reading have already been recorded by `record_processes`."""
+        """Return whether the processes in a reading have already been recorded by `record_processes`."""
         return not reading.listed or self._recorded_lists.get(reading.name) is reading.listed
 
     def read(
-        self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator = allocator.state
+        self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator = allocator.statistics
     ) -> Reading:
         """Read all counters. Never raises: a value that cannot be read is None, and the reading contains the reason.
 
@@ -142,29 +142,29 @@ def _existing_device(text: str) -> str:
 def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturing: bool, busy: bool) -> DeviceReading:
     try:
         if not device.verified and not capturing and pytorch.has_context(torch, device.index):
-            state, _ = _read_state(torch, device, allocator.state)
-            device.verify(torch, None if state is None else state.now.reserved)
+            statistics, _ = _read_statistics(torch, device, allocator.statistics)
+            device.verify(torch, None if statistics is None else statistics.now.reserved)
         driver = device.read_driver(torch, capturing=capturing, busy=busy)
-        state, reason = _read_state(torch, device, read_allocator if driver.context else allocator.state)
+        statistics, reason = _read_statistics(torch, device, read_allocator if driver.context else allocator.statistics)
         # driver and allocator values match only if no segment changed in between; otherwise read again
         for _ in range(_TRIES):
-            segments = None if state is None else state.segments
+            segments = None if statistics is None else statistics.segments
             if segments == device.segments:
                 break
             device.segments = segments
             driver = device.read_driver(torch, capturing=capturing, busy=busy)
-            state, reason = _read_state(torch, device, allocator.state)
-        return device.with_counters(driver, state, reason)
+            statistics, reason = _read_statistics(torch, device, allocator.statistics)
+        return device.with_counters(driver, statistics, reason)
     except Exception as error:
         reason = first_line(error)
         return DeviceReading(name=device.name, context=True, total=device.total, why=reason, torch_why=reason)
 
 
-def _read_state(
+def _read_statistics(
     torch: Any, device: Device, read_allocator: ReadAllocator
 ) -> tuple[allocator.AllocatorStatistics | None, str]:
     try:
-        state = read_allocator(device.index)
+        statistics = read_allocator(device.index)
     except Exception as error:
         return None, f"the allocator backend provides no counters: {first_line(error)}"
-    return state, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
+    return statistics, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""

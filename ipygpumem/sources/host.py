@@ -27,7 +27,7 @@ def _total() -> int:
 
 
 def process_start(pid: int) -> str:
-    """Return the start time of a process as an opaque string, empty if unknown.
+    """Return the start time of a process as an opaque string, which is empty if the time is unknown.
 
     On Linux it is measured in clock ticks since boot, because psutil's value changes when the system clock is set.
     """
@@ -42,7 +42,7 @@ def process_start(pid: int) -> str:
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
-    """Return the memory usage of this process. ``available`` adds the available host memory, which takes 50 us."""
+    """Return the memory usage of this process, and the available memory if ``available`` is true (50 us slower)."""
     import psutil
 
     rss, peak = _linux_memory() or _portable_memory()
@@ -51,7 +51,7 @@ def read_host(pinned: int | None = None, *, available: bool = False) -> HostRead
 
 
 def _linux_memory() -> tuple[int, int] | None:
-    """Return current and peak resident memory from a single read, which is three times as fast as psutil."""
+    """Return the current and peak resident memory from a single read, which is three times as fast as psutil."""
     try:
         match = _MEMORY.search(os.pread(_status(os.getpid()), 4096, 0))
     except OSError:
@@ -61,7 +61,7 @@ def _linux_memory() -> tuple[int, int] | None:
 
 @lru_cache(maxsize=1)
 def _status(pid: int) -> int:  # noqa: ARG001 (cache key: a forked child must not use its parent's file)
-    """Return a cached descriptor of ``/proc/self/status``, because opening takes as long as reading."""
+    """Return a cached descriptor of ``/proc/self/status``, because opening the file takes as long as reading it."""
     return os.open(_STATUS, os.O_RDONLY)
 
 

@@ -23,22 +23,22 @@ class PoolReading:
     """Statistics of one memory pool on one device, in bytes. Values that the pool does not count are None.
 
     Attributes:
-        held: Memory that the pool has reserved from CUDA.
+        reserved: Memory that the pool has reserved from CUDA.
         used: Part of the reserved memory that is in use.
-        peak: Peak of ``held``, or of ``used`` if ``held`` is None, since the library was initialized.
+        peak: Peak of ``reserved``, or of ``used`` if ``reserved`` is None, since the library was initialized.
         source: Function that returned the statistics.
     """
 
     name: str
     device: int
-    held: int | None
+    reserved: int | None
     used: int | None
     peak: int | None
     source: str
 
 
 def pool_readings(devices: Iterable[int]) -> list[PoolReading]:
-    """Return statistics of all pools on the devices with the given indices, which must have a CUDA context."""
+    """Return statistics of all pools on the devices with the given indices. Each device must have a CUDA context."""
     readings: list[PoolReading] = []
     indices = list(devices)
     for read in (_cuda, _cupy, _jax, _tensorflow, _rmm, _numba):
@@ -68,8 +68,8 @@ def _cupy(indices: list[int]) -> Iterator[PoolReading]:
     pool = cupy.get_default_memory_pool()
     for index in indices:
         with cupy.cuda.Device(index):
-            held, used = int(pool.total_bytes()), int(pool.used_bytes())
-        yield PoolReading("CuPy's pool", index, held, used, None, "cupy.get_default_memory_pool()")
+            reserved, used = int(pool.total_bytes()), int(pool.used_bytes())
+        yield PoolReading("CuPy's pool", index, reserved, used, None, "cupy.get_default_memory_pool()")
 
 
 def _jax(indices: list[int]) -> Iterator[PoolReading]:
@@ -79,9 +79,9 @@ def _jax(indices: list[int]) -> Iterator[PoolReading]:
     for device in sys.modules["jax"].local_devices():
         stats = device.memory_stats() if device.platform == "gpu" else None
         if stats and device.local_hardware_id in indices:
-            held, used = stats.get("pool_bytes"), stats.get("bytes_in_use")
-            peak = stats.get("peak_bytes_in_use" if held is None else "peak_pool_bytes")
-            yield PoolReading("JAX's pool", device.local_hardware_id, held, used, peak, "jax.Device.memory_stats()")
+            reserved, used = stats.get("pool_bytes"), stats.get("bytes_in_use")
+            peak = stats.get("peak_bytes_in_use" if reserved is None else "peak_pool_bytes")
+            yield PoolReading("JAX's pool", device.local_hardware_id, reserved, used, peak, "jax.Device.memory_stats()")
 
 
 def _tensorflow(indices: list[int]) -> Iterator[PoolReading]:

@@ -1,4 +1,4 @@
-"""NVML queries for memory and processes of whole devices.
+"""NVML queries for the memory usage and the processes of devices.
 
 Errors from pynvml are converted to `NvmlError` with a readable reason, or to None for optional values.
 """
@@ -14,7 +14,7 @@ from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.reading import DeviceMemory
 
 _INITIAL_CAPACITY = 32
-"""Number of processes for which the first query has space."""
+"""Number of processes that fit into the buffer of the first query."""
 _LIST_TRIES = 4
 _NOT_AVAILABLE = 2**64 - 1
 
@@ -63,7 +63,7 @@ class Nvml:
             raise NvmlError(self._reason(error)) from error
 
     def _attempt(self, name: str, *arguments: Any) -> Any | None:
-        """Return the result of a function, or None if the device does not support it."""
+        """Return the result of an NVML function, or None if it fails, for example on a device without support."""
         try:
             return self._call(name, *arguments)
         except NvmlError:
@@ -85,7 +85,7 @@ class Nvml:
         return tuple((str(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
 
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
-        """Return a tuple ``(handle, is_mig_parent)`` for the device or MIG instance with a UUID or PCI bus ID.
+        """Return a tuple ``(handle, is_mig_parent)`` for the device or MIG instance with this UUID or PCI bus ID.
 
         The prefix ``GPU-`` or ``MIG-`` of the UUID is optional. ``is_mig_parent`` is true if the handle refers to a GPU
         in MIG mode instead of one of its instances.
@@ -109,7 +109,7 @@ class Nvml:
         return mode is not None and bool(mode[0] == self._pynvml.NVML_DEVICE_MIG_ENABLE)
 
     def memory(self, handle: Any) -> DeviceMemory:
-        """Return the memory of a device, using version 2 of the query if the driver supports it."""
+        """Return the memory usage of a device from version 2 of the query or, with an old driver, version 1."""
         if self._memory_v2:
             info = self._pynvml.c_nvmlMemory_v2_t(version=self._pynvml.nvmlMemory_v2)
             code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
@@ -131,12 +131,12 @@ class Nvml:
         return bool(self._attempt("nvmlDeviceGetAccountingMode", handle))
 
     def highest(self, handle: Any, pid: int) -> int | None:
-        """Return the peak memory usage of a process in bytes, recorded in accounting mode; None if unknown."""
+        """Return the peak memory usage of a process in bytes, as recorded in accounting mode; None if unknown."""
         nbytes = getattr(self._attempt("nvmlDeviceGetAccountingStats", handle, pid), "maxMemoryUsage", None)
         return None if nbytes is None else int(nbytes)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
-        """Return the memory usage in bytes by pid. Values that the driver does not report are None (WSL2, WDDM).
+        """Return a dict from pid to memory usage in bytes. A value is None if it is not reported (WSL2, WDDM).
 
         If ``graphics`` is true, graphics processes are included.
         """
@@ -167,7 +167,7 @@ class Nvml:
         return [(pid, None if nbytes == _NOT_AVAILABLE else nbytes) for pid, nbytes in processes]
 
     def _call_raw(self, name: str, *arguments: Any) -> int:
-        """Call a C function and return its error code. The overhead of pynvml's wrappers would double the time."""
+        """Call a C function and return its error code. The overhead of pynvml's wrapper would double the time."""
         try:
             return int(self._pynvml._nvmlGetFunctionPointer(name)(*arguments))
         except self._pynvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""Run common kernels before the first measurement, so that the memory for loading them is not attributed to a cell."""
+"""Run common kernels before the first measurement, so that the memory for these kernels is not attributed to a cell."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SIZE = 64
-"""Number of rows and columns, large enough for the same kernels as in typical models to be selected."""
+"""Number of rows and columns, which is large enough that PyTorch selects the same kernels as in typical models."""
 
 
 def run_first_kernels(torch: Any, index: int) -> str:
     """Run float32 and bfloat16 matmul, softmax, layer norm, a reduction, relu and copies on one device.
 
-    Autocast and modes enabled by the program are disabled, and the random state and gradients do not change. All
-    tensors are freed, but the cuBLAS workspace remains allocated. Returns the names and errors of failed operations
+    Autocast, function modes and dispatch modes are disabled, and random number generators and gradients do not change.
+    All tensors are freed, but the cuBLAS workspace remains allocated. Returns the names and errors of failed operations
     (for example, of bfloat16 on an old GPU) as text, which is empty if no operation failed.
     """
     failed = []

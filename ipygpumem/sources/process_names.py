@@ -1,7 +1,7 @@
 """Names, users and command lines of other processes, as far as this user is permitted to read them.
 
-In a container, NVML may report pids of the host's PID namespace. A process is therefore looked up only if its pid is
-certain to mean the same process in both namespaces.
+In a container, NVML may report pids of the host's PID namespace. A process is therefore looked up only if its pid
+certainly refers to the same process in both namespaces.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _START_TOLERANCE = 2.0
 
 
 class ProcessCache:
-    """Cache of the other processes found on the devices, which also contains processes that have ended.
+    """Cache of the other processes found on the devices, including processes that have ended.
 
-    The argument ``trusted`` of its methods states whether the pids reported by NVML belong to this PID namespace.
+    The argument ``trusted`` of the methods states whether the pids reported by NVML belong to this PID namespace.
     """
 
     def __init__(self) -> None:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}
 
     def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
-        """Look up the new processes in ``entries``, which are (pid, memory usage) pairs from NVML."""
+        """Look up the processes in ``entries``, (pid, memory usage) pairs from NVML, that are not in the cache."""
         keys = [(pid, trusted) for pid, _ in entries]
         if len(self._processes) > _MAX_PROCESSES:
             self._processes = {key: self._processes[key] for key in keys if key in self._processes}
@@ -89,7 +89,7 @@ def _may_be_nested() -> bool:
 
 
 def _is_running(process: OtherProcess) -> bool:
-    """Return whether a process is still running. Its start time distinguishes it from a later process with this pid."""
+    """Return whether a process is still running and not another process with the same pid that started later."""
     import psutil
 
     if process.began is None:
@@ -118,7 +118,7 @@ def _look_up(pid: int, trusted: bool) -> OtherProcess:
 
 
 def _uses_driver(pid: int) -> bool:
-    """Return whether a process has opened the driver, so that the same pid in NVML's list refers to it."""
+    """Return whether a process has opened the NVIDIA driver. The same pid in NVML's list then refers to it."""
     try:
         links = (str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)
@@ -187,7 +187,7 @@ def _role(process: Any, program: str, environment: dict[str, str], *, child: boo
 
 
 def _multiprocessing_name(pid: int) -> str:
-    """Return the multiprocessing name of a child, without ``active_children()``, which joins ended children."""
+    """Return the name of a child in multiprocessing, without ``active_children()``, which joins ended children."""
     module = sys.modules.get("multiprocessing.process")
     for child in tuple(getattr(module, "_children", ())):
         if getattr(getattr(child, "_popen", None), "pid", None) == pid:

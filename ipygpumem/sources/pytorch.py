@@ -41,7 +41,7 @@ def importable() -> bool:
 
 
 def problem(*, load: bool) -> str | None:
-    """Return the reason why GPU memory cannot be measured, or None if it can or if torch is not imported.
+    """Return the reason why GPU memory cannot be measured, or None if it can be measured or torch is not imported.
 
     If ``load`` is true, import torch and check that it finds a GPU.
     """
@@ -86,7 +86,7 @@ def backend(torch: Any) -> str:
 
 
 def capturing(torch: Any) -> bool:
-    """Return whether the current stream is being captured. No call may access the device during a capture."""
+    """Return whether the current stream is being captured. During a capture, the device must not be accessed."""
     try:
         return bool(torch.cuda.is_current_stream_capturing())
     except Exception:  # after a failed kernel, every CUDA call fails
@@ -94,7 +94,7 @@ def capturing(torch: Any) -> bool:
 
 
 def busy(torch: Any, index: int) -> bool | None:
-    """Return whether the device's current stream has pending work, without synchronizing; None if unknown."""
+    """Return whether the device's current stream has pending work; None if unknown. Does not synchronize."""
     try:
         with RelaxedCaptureMode() as relaxed:
             return not torch.cuda.current_stream(index).query() if relaxed else None
@@ -133,7 +133,7 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
-    """Register a callback for failed allocations, which replaces the previous one; None removes it.
+    """Replace the callback for failed allocations. None removes the callback.
 
     The callback receives the device index, the requested size, the memory limit and the free memory. PyTorch cannot
     detach observers, so a single observer is attached and stored in the torch module. Returns whether it is attached.

@@ -1,4 +1,4 @@
-"""Inspection of tensors and their storages without hooks, overrides, copies or synchronization.
+"""Inspect tensors and their storages without calling hooks or overrides, copying data, or synchronizing.
 
 Tensor subclasses may override almost every attribute. The C getters of the base class are therefore called with
 overrides disabled. Attributes whose C getters would still run user code are not read.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_saved_tensor(value: Any) -> bool:
-    """Return whether a value is autograd's wrapper of a saved tensor, which the garbage collector cannot traverse."""
+    """Return whether a value is a ``SavedTensor``, an object of autograd that the garbage collector cannot traverse."""
     return type(value).__name__ == "SavedTensor"
 
 
@@ -33,8 +33,8 @@ class StorageLocation(NamedTuple):
     storage: int = 0
 
 
-class TorchTypes:
-    """Classification of objects by type, and safe access to the attributes of tensors."""
+class TorchInspector:
+    """Recognition of tensors, storages, modules and optimizers by type, and safe access to attributes of tensors."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -55,7 +55,7 @@ class TorchTypes:
         self._dispatching_types: dict[int, bool] = {}
 
     def role(self, kind: type) -> Role | None:
-        """Return the role of a class in PyTorch, or None for unrelated classes."""
+        """Return ``"tensor"``, ``"storage"``, ``"module"``, ``"optimizer"``, or None for other classes."""
         bases = mro(kind)
         return next((role for root, role in self._roots if any(base is root for base in bases)), None)
 
@@ -81,11 +81,11 @@ class TorchTypes:
             return []
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a weak reference to a storage, which prevents reuse of its StorageImpl's address."""
+        """Return a weak reference to a storage that prevents reuse of the address of the StorageImpl."""
         return attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return a list with a storage's location, if any. ``address`` avoids ``data_ptr()``, which may copy data."""
+        """Return a list with a storage's location, if any. Without ``address``, ``data_ptr()`` may copy data."""
         try:
             device = storage.device
             if device.type == "meta":
@@ -117,7 +117,7 @@ class TorchTypes:
         return result
 
     def describe(self, tensor: Any) -> tuple[str, int | None]:
-        """Return a description such as ``float32 [4096, 4096]`` together with the size in bytes, or None if unknown."""
+        """Return a description such as ``float32 [4096, 4096]``, and the size in bytes (None if unknown)."""
         dtype = self._base.dtype.__get__(tensor)
         text = str(dtype).removeprefix("torch.")
         if self.dispatches(tensor) or self._base.layout.__get__(tensor) is not self._torch.strided:
@@ -142,7 +142,7 @@ class TorchTypes:
         return attempt(lambda: None if self._is_leaf(tensor) else self._grad_fn(tensor))
 
     def saved(self, node: Any) -> tuple[list[Any], bool]:
-        """Return a tuple ``(values, incomplete)``: a node's saved values, and whether some of them are unreadable.
+        """Return a tuple ``(values, incomplete)``: a node's saved values, and whether some values cannot be read.
 
         No hook is called. For a tensor packed by a hook, the packed value and the unpack hook are returned.
         """
@@ -165,7 +165,7 @@ class TorchTypes:
         return [value for value in values if value is not None], incomplete
 
     def saved_parts(self, saved: Any) -> tuple[list[Any], bool]:
-        """Return a tuple ``(objects, complete)``: the data and the unpack hook that a saved tensor references."""
+        """Return a tuple ``(objects, complete)``: the data and the unpack hook to which a saved tensor refers."""
         if not is_saved_tensor(saved):
             return [saved], True
         kind = type(saved)
@@ -178,6 +178,6 @@ class TorchTypes:
 
     @staticmethod
     def next_nodes(node: Any) -> list[Any]:
-        """Return the next nodes in the autograd graph."""
+        """Return the nodes in ``next_functions`` of a node of the autograd graph."""
         functions = attempt(lambda: tuple(node.next_functions)) or ()
         return [next_node for next_node, _ in functions if next_node is not None]

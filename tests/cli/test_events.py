@@ -24,7 +24,7 @@ def test_csv_and_json(capsys, tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is installed")
 def test_parquet_needs_pyarrow(capsys):
     status, _, err = run(capsys, "events", OOM, "--parquet")
-    assert (status, err) == (2, "ipygpumem: Parquet files require pyarrow: pip install pyarrow\n")
+    assert (status, err) == (2, "ipygpumem: pyarrow is required for Parquet files: pip install pyarrow\n")
 
 
 def test_error_of_file_that_cannot_be_written(capsys, monkeypatch):

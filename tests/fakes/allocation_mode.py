@@ -42,14 +42,14 @@ class AllocationMode(TorchDispatchMode):
 
     @staticmethod
     def paused():
-        """Suspend tracking: torch.compile cannot trace dispatch modes."""
+        """Return a context manager that disables the mode, because torch.compile cannot trace dispatch modes."""
         return _disable_current_modes()
 
     def _free(self, address):
         self.gpu.free(self.blocks.pop(address))
 
     def storage_locations(self, storage, address=None):
-        """Replace `ipygpumem.sources.storages.TorchTypes.storage_locations`."""
+        """Replace `ipygpumem.sources.storages.TorchInspector.storage_locations`."""
         from ipygpumem.sources.storages import StorageLocation
 
         block = self.blocks.get(storage.data_ptr() if address is None else address)

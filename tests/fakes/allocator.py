@@ -80,8 +80,8 @@ class Allocator:
 
     Args:
         index: Index of the device.
-        allocate: Allocates device memory of a size, and returns whether there was enough.
-        release: Frees device memory of a size.
+        allocate: Function that allocates device memory of a given size and returns whether enough memory was free.
+        release: Function that frees device memory of a given size.
     """
 
     def __init__(self, index, allocate, release):
@@ -225,7 +225,7 @@ class Allocator:
             self._pending.append([block, used_by, False])
 
     def stream_done(self, stream):
-        """Finish a stream. As in PyTorch, its blocks become free at the next allocation."""
+        """Finish the work on a stream. As in PyTorch, its blocks become free at the next allocation."""
         for entry in self._pending:
             entry[2] = entry[2] or entry[1] == stream
 
@@ -312,7 +312,7 @@ class Allocator:
 
 
 def _frames():
-    """Return the Python stack in PyTorch's format, without the fakes."""
+    """Return the Python stack in PyTorch's format, without frames of the fakes."""
     frame, frames = sys._getframe(2), []
     while frame is not None:
         if "fakes" not in frame.f_code.co_filename:

@@ -13,8 +13,8 @@
 
 Only the parts that a machine without a GPU lacks are replaced: the C functions of torch._C that PyTorch's Python code
 calls, the CUDA runtime, and the library that pynvml calls. The fake behaves like CUDA. The first call that needs
-a context creates it, which takes 612 MiB of this process and 8 MiB that are not attributed to a process. The first
-matmul takes 66 MiB outside PyTorch and a workspace. Calls that are forbidden during graph capture raise an error and
+a context creates it, which uses 612 MiB in this process and 8 MiB that are not attributed to a process. The first
+matmul uses 66 MiB outside PyTorch and a workspace. Calls that are forbidden during graph capture raise an error and
 are added to ``violations``.
 """
 

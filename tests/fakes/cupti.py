@@ -45,7 +45,7 @@ class FakeCupti:
 
     Attributes:
         stride: Size of a record in bytes.
-        refuses: The error codes that functions return, by name of the function.
+        refuses: Error codes of the functions that fail, by function name.
     """
 
     def __init__(self, *, stride=RECORD.size):

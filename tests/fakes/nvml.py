@@ -62,7 +62,7 @@ class FakeNvmlDevice:
 
     @property
     def used(self):
-        """The used memory in version 2, without the memory that the driver reserves."""
+        """The used memory in version 2 of the query, without the memory that the driver reserves."""
         return self.own + self.unattributed + sum(self.others.values()) + sum(self.drawing.values())
 
     @property
@@ -103,11 +103,11 @@ class FakeNvml:
         self._patches = Patches()
 
     def fail(self, name, code, *, times=None):
-        """Let a function return an error code in every call, or in the next ``times`` calls."""
+        """Make a function return an error code in every call, or in the next ``times`` calls."""
         self._errors[name] = [code, times]
 
     def heal(self, *names):
-        """Let these functions, or all functions, work again."""
+        """Make these functions, or all functions, work again."""
         for name in names or list(self._errors):
             self._errors.pop(name, None)
 
@@ -257,7 +257,7 @@ class FakeNvml:
 
 
 def _as(out, struct):
-    """Interpret the caller's argument as this structure, whatever class the caller used, as the driver does."""
+    """Interpret the caller's argument as a structure of this type, whatever its type is, as the driver does."""
     return ctypes.cast(out, ctypes.POINTER(struct))[0]
 
 

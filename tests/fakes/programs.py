@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 def resnet50():
-    """Return torchvision's ResNet-50 if it works with this torch, otherwise the same layers."""
+    """Return torchvision's ResNet-50 if torchvision works with this torch, otherwise a model with the same layers."""
     try:
         from torchvision.models import resnet50 as torchvision_resnet50
 
@@ -47,7 +47,7 @@ def resnet50():
 
 
 def example(steps=2, side=32):
-    """Prepare the example from the article "Understanding GPU Memory 1" in PyTorch's blog."""
+    """Prepare the example from the article "Understanding GPU Memory 1" on PyTorch's blog."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = resnet50().to(device=device)
     inputs = torch.randn(2, 3, side, side, device=device)

@@ -45,7 +45,7 @@ def after(name="cuda:0", **changes):
 
 
 def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **options):
-    """Return the report of a cell on one device. ``peak`` is the maximum of each of the allocator's counters."""
+    """Return the report of a cell on one device. ``peak`` is the peak of each allocator counter."""
     start, end = start or before(), end or after()
     low, high = host or (HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB),) * 2
     peaks = {} if peak is None else {end.name: PeakCounters(peak, peak, peak, peak, exact=exact)}

@@ -1,7 +1,7 @@
 """Tensors on the fake device: CPU tensors that report another device and whose deletion frees a block.
 
 Supports ``torch.ones/zeros/full/empty(..., device="cuda")``, ``.to("cuda")``, ``.cuda()``, ``.cpu()`` and a matmul.
-Large tensors are expanded from one element, so that they take no host memory.
+Large tensors are expanded from one element, so that they need almost no host memory.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _free(gpu, storage):
 
 
 def _attribute(gpu, name, fake):
-    """Return a replacement for a method or property of storages, with ``fake`` for those on the fake device."""
+    """Return a replacement for a method or property of storages that calls ``fake`` on the fake device."""
     real = getattr(torch.UntypedStorage, name)
 
     def replacement(self):

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def random_timeline(count=1000, device="cuda:0", seed=1, reserved=True):
-    """Return a timeline of random allocations, most of which are freed. ``reserved`` adds the allocator's counters."""
+    """Return a timeline of random allocations, most of which are freed, optionally with the allocator's counters."""
     random = np.random.default_rng(seed)
     size = random.integers(1, 10 * MIB, count)
     category = random.integers(0, len(CATEGORIES), count)

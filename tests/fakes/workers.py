@@ -4,7 +4,7 @@ import os
 
 
 def path_or_crash(path):
-    """Return the path, or exit abruptly if it ends with 3, as if the kernel had killed the process."""
+    """Return the path, or exit abruptly if it ends with 3, as if the operating system had killed the process."""
     if path.endswith("3"):
         os._exit(1)
     return path

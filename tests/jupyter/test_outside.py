@@ -58,7 +58,7 @@ def test_statement_has_a_sentence(notebook):
 def test_reason_is_shown_without_cupti(gpu_notebook, no_cupti):
     result = gpu_notebook.run("%%gpumem --outside\nx = 5\nx")
     assert result.value == 5
-    assert "memory outside PyTorch by library: no CUPTI library is loaded" in result.text
+    assert "memory outside PyTorch by library: the CUPTI library is not loaded" in result.text
 
 
 def test_setting_records_across_cells(notebook, cupti):
@@ -85,7 +85,7 @@ def test_memory_freed_in_same_cell(notebook):
 def test_problem_with_setting_is_reported_once(gpu_notebook, fake_gpu, no_cupti):
     result = gpu_notebook.run("%config GPUMem.outside = 'library'")
     assert result.stdout == (
-        "ipygpumem: memory outside PyTorch is reported without libraries: no CUPTI library is loaded; "
+        "ipygpumem: memory outside PyTorch is reported without libraries: the CUPTI library is not loaded; "
         "PyTorch's CUDA builds load it\n"
     )
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu
@@ -110,7 +110,7 @@ def test_invalid_setting(notebook, caplog):
 def test_env_shows_missing_packages(gpu_notebook, no_cupti):
     result = gpu_notebook.run("%gpumem env")
     assert "outside PyTorch, by library" in result.stdout
-    assert "unknown: no CUPTI library is loaded; PyTorch's CUDA builds load it" in result.stdout
+    assert "unknown: the CUPTI library is not loaded; PyTorch's CUDA builds load it" in result.stdout
     assert "NVML entry verified by a test allocation" in result.stdout
     assert not gpu_notebook.run("%gpumem env now").success
 
@@ -122,7 +122,7 @@ def test_env_shows_the_pip_command(notebook, monkeypatch):
     def missing():
         raise CuptiError("llvmlite is not installed: pip install 'ipygpumem[outside]'")
 
-    monkeypatch.setattr(ActivityBuffers, "pool", missing)
+    monkeypatch.setattr(ActivityBuffers, "shared", missing)
     assert "pip install 'ipygpumem[outside]'" in notebook.run("%gpumem env").stdout
 
 

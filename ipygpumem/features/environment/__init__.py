@@ -1,1 +1,1 @@
-"""Software versions and capabilities of this machine."""
+"""Software versions, devices and the accuracy of measured values on this machine."""

@@ -34,9 +34,9 @@ class Environment(PlainData):
 
     Attributes:
         packages: Versions of packages; None for a package that is not installed.
-        torch: Reason why PyTorch's GPU memory cannot be measured; None if it can.
+        torch: Reason why PyTorch's GPU memory cannot be measured; None if it can be measured.
         cuda: CUDA version for which PyTorch was built.
-        allocator: PyTorch's allocator settings from the environment variable.
+        allocator: Value of the environment variable for PyTorch's allocator, such as PYTORCH_ALLOC_CONF.
         nvml: Reason why NVML is unavailable; None if it is available.
         devices: Product name and total memory in bytes of each device listed by NVML.
         mode: How the memory usage of the first device in use is attributed (see `DeviceReading`), with the reason.
@@ -57,7 +57,7 @@ class Environment(PlainData):
 
 
 def environment(runtime: Runtime | None = None) -> Environment:
-    """Return software versions, devices and accuracies. Initializes CUDA if ``runtime`` is None."""
+    """Return software versions, devices and the accuracy of values. Initializes CUDA if ``runtime`` is None."""
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, devices = _nvml()
     device = None if torch is not None else _device(runtime)

@@ -1,4 +1,4 @@
-"""The command ``env``, which shows software versions and capabilities of this machine."""
+"""The command ``env``, which shows software versions, devices and the accuracy of measured values."""
 
 from __future__ import annotations
 

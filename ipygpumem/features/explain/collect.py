@@ -165,7 +165,7 @@ def _recorded(owners: dict[Owner, int]) -> list[NamedMemory]:
 def _pools(index: int, owners: dict[Owner, int], *, shared: bool) -> list[NamedMemory]:
     pools = []
     for pool in pool_readings([index]):
-        nbytes = pool.used if pool.held is None else pool.held
+        nbytes = pool.used if pool.reserved is None else pool.reserved
         if not nbytes or (pool.name == STREAMS and shared):
             continue
         if pool.name in {STREAMS, GRAPHS}:

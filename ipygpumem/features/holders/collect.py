@@ -245,7 +245,7 @@ class _BlockAssignment:
 
     def _total_without_blocks(self, device: str, held: int) -> DeviceTotal:
         try:
-            allocated = allocator.state(int(device.rpartition(":")[2])).now.allocated
+            allocated = allocator.statistics(int(device.rpartition(":")[2])).now.allocated
         except Exception as error:  # such as a pluggable allocator or a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
             return DeviceTotal(device, held)

@@ -19,7 +19,7 @@ from ipygpumem.features.holders.referrers import ReferrerGraph, SearchLimit, Tra
 from ipygpumem.features.holders.roots import Root
 from ipygpumem.features.holders.targets import SearchTargets
 from ipygpumem.features.holders.untracked import add_array_referrers, add_class_referrers
-from ipygpumem.sources.storages import TorchTypes
+from ipygpumem.sources.storages import TorchInspector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ def search_holders(
 class _HolderSearch:
     def __init__(self, torch: Any, seconds: float) -> None:
         self.limit = SearchLimit(seconds)
-        self.types = TorchTypes(torch)
+        self.types = TorchInspector(torch)
         self.heap = TrackedObjects(self.limit)
         self.arrays_searched = False
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ipygpumem.features.holders.referrers import SearchLimit
-    from ipygpumem.sources.storages import StorageLocation, TorchTypes
+    from ipygpumem.sources.storages import StorageLocation, TorchInspector
 
 _MAX_WRAPPERS = 5
 """Maximum nesting depth of wrappers. A distributed parameter may be quantized and wrapped in a user-defined class."""
@@ -64,7 +64,7 @@ class SearchTargets:
     """
 
     def __init__(
-        self, types: TorchTypes, is_wanted: Callable[[str], bool], by_role: dict[str, list[Any]], limit: SearchLimit
+        self, types: TorchInspector, is_wanted: Callable[[str], bool], by_role: dict[str, list[Any]], limit: SearchLimit
     ) -> None:
         tensors = by_role.get("tensor", [])
         self._types = types
@@ -204,7 +204,7 @@ class _AutogradGraphs:
     """
 
     def __init__(
-        self, types: TorchTypes, tensors: Iterable[Any], extra: dict[int, list[Any]], limit: SearchLimit
+        self, types: TorchInspector, tensors: Iterable[Any], extra: dict[int, list[Any]], limit: SearchLimit
     ) -> None:
         self._types = types
         self._extra = extra

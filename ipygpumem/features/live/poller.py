@@ -92,7 +92,7 @@ class Poller:
             window.add_counters(
                 index, CounterReading(begin, end, reserved["current"], reserved["allocated"], reserved["freed"])
             )
-        return allocator.allocator_state(stats)
+        return allocator.allocator_statistics(stats)
 
     def _others(self, device: Device, in_use: int, outside_pytorch: int) -> int | None:
         if device.own_pid is None:  # the memory usage of this process is unknown

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipygpumem.core.introspection import instance_dict, is_instance, mro, slot_values
-from ipygpumem.sources.storages import TorchTypes
+from ipygpumem.sources.storages import TorchInspector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ class ModelStorages:
 
     def __init__(self, torch: Any, model: Any) -> None:
         self.modules: list[ModuleInfo] = []
-        self.types = TorchTypes(torch)
+        self.types = TorchInspector(torch)
         self._torch = torch
         self._model = weakref.ref(model)
         self._index_by_path: dict[str, int] = {}

@@ -143,13 +143,13 @@ class OutsideCollector(Collector):
             if device != index:
                 continue
             before = self._before.get((name, device)) or PoolReading(name, device, 0, 0, 0, after.source)
-            held, used = difference(before.held, after.held), difference(before.used, after.used)
-            now, initial = (after.used, before.used) if after.held is None else (after.held, before.held)
+            reserved, used = difference(before.reserved, after.reserved), difference(before.used, after.used)
+            now, initial = (after.used, before.used) if after.reserved is None else (after.reserved, before.reserved)
             peak = None
             if after.peak is not None and before.peak is not None and after.peak > before.peak:
                 peak = after.peak - (initial or 0)  # a new peak was reached during this measurement
-            if held or used or peak:
-                yield PoolMemory(name, held, used, now, peak, grade("exact", after.source))
+            if reserved or used or peak:
+                yield PoolMemory(name, reserved, used, now, peak, grade("exact", after.source))
 
     def _missing(self, device: DeviceReport, index: int) -> int:
         """Return the recorded change in PyTorch's reserved memory minus the change in its counter, or 0 if unknown."""

@@ -74,7 +74,7 @@ class CuptiRecorder:
         if self._forked:
             raise CuptiError("allocations cannot be recorded in a forked process")
         if self._sources is None:
-            self._sources = Cupti(), ActivityBuffers.pool()
+            self._sources = Cupti(), ActivityBuffers.shared()
             os.register_at_fork(after_in_child=self._forget)
         return self._sources
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
 _START_TOLERANCE = 1.0
-"""Tolerance in seconds for a process to count as started during the measurement."""
+"""Tolerance in seconds when determining whether a process started during the measurement."""
 
 
 class Processes(TableRepr, tuple[DeviceProcesses, ...]):
@@ -83,7 +83,7 @@ def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceRea
         return replace(info, pid=pid, neighbours=neighbours, unattributed=reading.unattributed, why=why)
     why = "this process does not use this device"
     if reading is not None and reading.context:
-        why = f"the entry of this process is unknown: {device.reason}"
+        why = f"the entry of this process in NVML's process list is unknown: {device.reason}"
     neighbours = tuple(
         OtherProcess(process.pid, process.amount, why="probably this process") if process.pid == own_pid() else process
         for process in monitor.identify(device, entries.items())
@@ -124,7 +124,7 @@ def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess,
 
 
 class ProcessesCollector(Collector):
-    """Collector of memory changes in other processes. ``unchanged`` includes processes whose memory did not change."""
+    """Collector of memory changes in other processes, including processes without a change if ``unchanged`` is true."""
 
     section = "names of other processes"
     needs_devices = True

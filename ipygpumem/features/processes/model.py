@@ -21,10 +21,10 @@ class DeviceProcesses(PlainData):
 
     Attributes:
         device: Device name in PyTorch, or the index in nvidia-smi if this process has not initialized CUDA.
-        own: Memory usage of this process; None if its entry is unknown.
-        pid: Pid of this process in NVML's list; None if its entry is unknown.
+        own: Memory usage of this process; None if unknown.
+        pid: Pid of this process in NVML's process list; None if unknown.
         neighbours: Other processes, in descending order of memory usage.
-        used: Memory in use excluding the driver's reserved memory, as shown by nvidia-smi.
+        used: Memory in use, excluding memory reserved by the driver, as nvidia-smi shows it.
         unattributed: Part of ``used`` that is not attributed to any process; None if unknown.
         why: Reason why the list is incomplete or imprecise; empty if there is none.
         label: Product name of the device.
@@ -47,8 +47,8 @@ def other_process_changes(
 ) -> tuple[OtherProcessChange, ...]:
     """Return the memory changes of other processes in descending order of size.
 
-    They add up to the change in `DeviceReport.others`. ``identify`` looks up a process by pid and replaces the events
-    ``came`` and ``left`` with more specific events.
+    The changes add up to the change in `DeviceReport.others`. ``identify`` looks up a process by pid and replaces the
+    event ``came`` with ``began`` if the process started during the measurement, or ``left`` with ``ended``.
     """
     if not device.process_wide or device.before.others is None or device.after.others is None:
         return ()
@@ -65,5 +65,5 @@ def other_process_changes(
 
 @lru_cache(maxsize=256)
 def _for_report(process: OtherProcess) -> OtherProcess:
-    """Return a process without its command line, for reports that may be shared. Cached so that they share objects."""
+    """Return a process without its command line, because reports may be shared. Results are cached to save memory."""
     return replace(process, amount=None, command="")

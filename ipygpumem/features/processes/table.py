@@ -26,7 +26,7 @@ _RELATIONS = {"child": "child", "other": "other user", "unknown": "unknown"}
 
 
 def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -> str:
-    """Return a line such as ``cuda:0 other processes: pid 7 (a.py) started, +3.0 GiB``; empty if nothing changed."""
+    """Return text such as ``cuda:0 other processes: pid 7 (a.py) started, +3.0 GiB``; empty if nothing changed."""
     visible = [change for change in changes if change.device == device and is_visible(change.change)]
     parts = [
         f"{change.neighbour.title}{f' {_EVENTS[change.event]},' if change.event else ''} {signed(change.change)}"
@@ -34,7 +34,7 @@ def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -
     ]
     more = visible[_MAX_IN_SENTENCE:]
     if more:
-        parts.append(f"{len(more)} more {signed(sum(change.change for change in more))}")
+        parts.append(f"{len(more)} more processes: {signed(sum(change.change for change in more))}")
     return f"{device} other processes: {' · '.join(parts)}" if parts else ""
 
 
@@ -59,7 +59,7 @@ def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[
 def _with_rows(
     tables: Iterable[Table], processes: Mapping[str, Sequence[_Process]], cells: Callable[..., tuple[str, ...]]
 ) -> list[Table]:
-    """Add rows for the first processes of each device, and one row with the total of the remaining processes."""
+    """Add a row for each of the first processes on each device, and a row with the total of the remaining processes."""
     result = []
     for table in tables:
         of_device = processes.get(table.title.partition(" ")[0], ())

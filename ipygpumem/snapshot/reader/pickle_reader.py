@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
+from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, UnsafeSnapshotError
 from ipygpumem.snapshot.reader import opcodes as op
 from ipygpumem.snapshot.reader.checks import OversizedInteger
 from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError, find_entries, is_in_events
@@ -230,7 +230,7 @@ class PickleReader:
 
     def _refuse(self, code: int, at: int) -> NoReturn:
         if code in op.UNSAFE:
-            self._fail(SnapshotUnsafeError, f"opcode {op.UNSAFE[code]} would run code or load a class", at)
+            self._fail(UnsafeSnapshotError, f"opcode {op.UNSAFE[code]} would run code or load a class", at)
         self._fail(SnapshotFormatError, f"opcode 0x{code:02x} does not occur in snapshots", at)
 
     def _put(self, index: int, value: Any, at: int) -> int:

@@ -1,1 +1,1 @@
-"""Records of device memory allocations from NVIDIA's CUPTI library."""
+"""Recording of device memory allocations with NVIDIA's CUPTI library."""

@@ -2,10 +2,10 @@
 
 CUPTI invokes the callbacks within the program's CUDA calls. A Python callback would wait for the GIL while PyTorch's
 allocator is locked, which causes a deadlock if the thread that holds the GIL waits for the allocator. The callbacks are
-therefore compiled with llvmlite. Pipes contain the addresses of free and of completed buffers. If completed buffers are
-not read in time, CUPTI drops records instead of blocking.
+therefore compiled with llvmlite. One pipe contains the addresses of free buffers, and another pipe those of completed
+buffers. If completed buffers are not read in time, CUPTI drops records instead of blocking.
 
-CUPTI callbacks cannot be unregistered, so the buffers, the pipes and the code exist until the process exits.
+CUPTI callbacks cannot be unregistered, so the buffers, the pipes and the callbacks exist until the process exits.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _SIZE = 128 << 10
 _COUNT = 256
-"""Number of buffers; each allocating thread uses one. The messages of all buffers fit into a pipe of one page, which is
-the pipe capacity for users with many open pipes."""
+"""Number of buffers; each allocating thread uses one. The messages of all buffers fit into a pipe of one page, the
+capacity of a pipe if the user has many open pipes."""
 _MESSAGE = struct.Struct("=QQ")
 _ADDRESS = struct.Struct("=Q")
 
@@ -75,7 +75,7 @@ _TYPED = {"word": "i64*", "call": "i64 (i32, i64*, i64)*"}
 
 
 class ActivityBuffers:
-    """Activity buffers of this process. Raises CuptiError if llvmlite is missing or cannot compile the callbacks.
+    """Activity buffers of this process. Raises `CuptiError` if llvmlite is missing or cannot compile the callbacks.
 
     Attributes:
         request: Address of the callback that provides an empty buffer.
@@ -83,7 +83,7 @@ class ActivityBuffers:
         ready: File descriptor that becomes readable when a buffer is completed.
     """
 
-    _pool: ActivityBuffers | None = None
+    _shared: ActivityBuffers | None = None
 
     def __init__(self) -> None:
         compile_code = _compiler()
@@ -110,18 +110,20 @@ class ActivityBuffers:
         except Exception as error:
             for descriptor in self._pipes:
                 os.close(descriptor)
-            raise CuptiError(f"llvmlite cannot compile on this machine: {first_line(error)}") from error
+            raise CuptiError(
+                f"llvmlite cannot compile the CUPTI callbacks on this machine: {first_line(error)}"
+            ) from error
         os.write(free_in, b"".join(map(_ADDRESS.pack, sorted(self._addresses))))
         os.register_at_fork(after_in_child=self._detach)
 
     @classmethod
-    def pool(cls) -> ActivityBuffers:
-        """Return the shared instance, which the first call creates."""
-        if cls._pool is None:
-            cls._pool = pool = cls()
+    def shared(cls) -> ActivityBuffers:
+        """Return the shared instance, which is created by the first call."""
+        if cls._shared is None:
+            cls._shared = shared = cls()
             # CUPTI may invoke the callbacks even after Python has been finalized
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
-        return cls._pool
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))
+        return cls._shared
 
     def _detach(self) -> None:
         """Replace the pipes in a forked child, because its messages must not reach the parent."""
@@ -132,7 +134,7 @@ class ActivityBuffers:
             os.close(null)
 
     def completed(self) -> list[tuple[int, int]]:
-        """Return an (address, valid size) pair for each buffer completed since the last call, without blocking."""
+        """Return an (address, valid size) pair for each buffer completed since the last call. Does not block."""
         messages: list[tuple[int, int]] = []
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.ready, _MESSAGE.size * _COUNT):
@@ -141,7 +143,7 @@ class ActivityBuffers:
         return [(address, valid) for address, valid in messages if address in self._addresses and valid <= _SIZE]
 
     def recycle(self, address: int) -> None:
-        """Return a buffer to the pool of free buffers."""
+        """Make a buffer available to CUPTI again."""
         os.write(self._free, _ADDRESS.pack(address))
 
     def wake(self) -> None:
@@ -160,7 +162,7 @@ def _address(function: Any) -> int:
 
 
 def _compiler() -> Callable[..., Any]:
-    """Return a function that compiles the callbacks; the execution engine that it returns owns the machine code."""
+    """Return a function that compiles the callbacks and returns the execution engine, which owns the machine code."""
     try:
         from llvmlite import binding
     except ModuleNotFoundError as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ALLOCATION = 1
 KINDS = {2: "pinned", 3: "device", 4: "array", 5: "managed", 6: "static", 7: "managed"}
-"""Values of CUpti_ActivityMemoryKind. Pageable and unknown memory is ignored."""
+"""Values of CUpti_ActivityMemoryKind. Pageable memory and memory of an unknown kind are ignored."""
 
 _MEMORY2 = 49
 _FLUSH_FORCED = 1
@@ -52,10 +52,10 @@ RECORD = np.dtype(
 _REASONS = {
     15: "CUPTI is not initialized",
     27: "CUPTI does not support this device",
-    33: "CUPTI does not support this virtual device",
+    33: "CUPTI does not support this virtual GPU",
     35: "no permission: profiling is restricted to administrators (NVreg_RestrictProfilingToAdminUsers)",
     39: "another profiler is using CUPTI (nsys, ncu, compute-sanitizer or a debugger)",
-    40: "no permission to profile this virtual device",
+    40: "no permission to profile this virtual GPU",
     41: "CUPTI does not support confidential computing",
     43: "CUPTI does not support this MIG device",
     45: "CUPTI does not support this version of WSL",
@@ -63,9 +63,9 @@ _REASONS = {
 
 
 class Cupti:
-    """Loaded CUPTI library; tests can replace it with ``library``. Methods raise `CuptiError` on failure.
+    """The CUPTI library loaded by PyTorch; tests can pass another ``library``. Methods raise `CuptiError` on failure.
 
-    The constructor raises `CuptiError` if CUPTI is not loaded or too old to record the source of allocations.
+    The constructor raises `CuptiError` if CUPTI is not loaded or too old to record which library allocates memory.
     """
 
     def __init__(self, library: Any | None = None) -> None:
@@ -116,7 +116,7 @@ class Cupti:
         if not stride:
             return np.zeros(0, dtype=RECORD)
         if stride < RECORD.itemsize:  # fail, because incomplete values would look complete
-            raise CuptiError(f"the records of this version of CUPTI have {stride} bytes instead of {RECORD.itemsize}")
+            raise CuptiError(f"a record of this version of CUPTI has {stride} bytes instead of {RECORD.itemsize}")
         count = valid // stride
         raw = np.frombuffer(ctypes.string_at(address, count * stride), dtype=np.uint8).reshape(count, stride)
         records: NDArray[Any] = raw[:, : RECORD.itemsize].copy().view(RECORD)[:, 0]
@@ -136,7 +136,7 @@ class Cupti:
 
     @staticmethod
     def text(pointer: int) -> str:
-        """Return the string at an address in a record. It must be read immediately because CUPTI may free it later."""
+        """Return the string at an address from a record. Call this immediately, because CUPTI may free the string."""
         return ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
 
 
@@ -145,8 +145,8 @@ def _loaded() -> Any:
         raise CuptiError("CUPTI is supported on Linux only")
     path = loaded_library("libcupti.so")
     if path is None:
-        raise CuptiError("no CUPTI library is loaded; PyTorch's CUDA builds load it")
+        raise CuptiError("the CUPTI library is not loaded; PyTorch's CUDA builds load it")
     try:
         return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError as error:
-        raise CuptiError(f"CUPTI cannot be called: {first_line(error)}") from error
+        raise CuptiError(f"the CUPTI library cannot be opened: {first_line(error)}") from error

@@ -42,7 +42,7 @@ def error_message(path):
         ('{"schema": 1 "code": 2}\n', "invalid JSON: Expecting ',' delimiter"),
         (
             LINES[1].replace('"schema": 1', '"schema": 2'),
-            "written by a later version of ipygpumem (schema 2): this version reads up to schema 1",
+            "written by a later version of ipygpumem (schema 2): this version supports schemas up to 1",
         ),
         (LINES[1].replace('"seconds": 2.31', '"seconds": "long"'), "seconds is a string, not a number"),
         (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "invalid JSON: Infinity is not allowed"),

@@ -101,7 +101,7 @@ def test_mime_type():
         ({"schema": 1, "devices": {}}, "devices must not be empty"),
         ({"schema": 1, "devices": {"cuda:0": 5}}, "devices.cuda:0 is an integer, not an object"),
         ({"schema": 1, "devices": {"a\nb": {"held": "x"}}}, "devices.a?b.held is a string, not an integer"),
-        ({"schema": 99}, "written by a later version of ipygpumem (schema 99): this version reads up to schema 1"),
+        ({"schema": 99}, "written by a later version of ipygpumem (schema 99): this version supports schemas up to 1"),
         ({"schema": 1, "seconds": -1, "devices": {"cuda:0": {}}}, "seconds must not be negative"),
         ({"schema": 1, "cell": -1, "devices": {"cuda:0": {}}}, "cell must not be negative"),
         ({"schema": 1, "seconds": None, "devices": {"cuda:0": {}}}, "devices.cuda:0.seconds is null, not a number"),

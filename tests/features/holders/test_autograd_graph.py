@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ipygpumem.sources.storages import TorchTypes
+from ipygpumem.sources.storages import TorchInspector
 
 
 def test_activations_belong_to_tensor_with_graph(search):
@@ -95,7 +95,7 @@ def test_tensors_saved_by_hooks_belong_to_the_loss(search, make):
 def test_torch_without_hook_introspection_gives_incomplete_results():
     saved_tensor = type("SavedTensor", (), {"data": 1})
     node = type("Node", (), {"_raw_saved_self": saved_tensor()})
-    assert TorchTypes(torch).saved(node()) == ([1], True)
+    assert TorchInspector(torch).saved(node()) == ([1], True)
 
 
 def test_tensors_saved_by_custom_functions(search):

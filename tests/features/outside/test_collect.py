@@ -165,7 +165,7 @@ def test_without_cupti(gpu, no_cupti):
         gpu.outside(10 * MIB)
     assert outside_memory(m).grade.trust == "unknown"
     assert m.report.notes == (
-        "memory outside PyTorch by library: no CUPTI library is loaded; PyTorch's CUDA builds load it",
+        "memory outside PyTorch by library: the CUPTI library is not loaded; PyTorch's CUDA builds load it",
     )
 
 
@@ -269,11 +269,11 @@ def test_jax_is_read_only_if_initialized(monkeypatch):
     assert pool_readings([0]) == []
     bridge.backends_are_initialized = lambda: True
     (pool,) = pool_readings([0])
-    assert (pool.name, pool.held, pool.used, pool.peak) == ("JAX's pool", 300, 200, 400)
+    assert (pool.name, pool.reserved, pool.used, pool.peak) == ("JAX's pool", 300, 200, 400)
     assert pool_readings([1]) == []
     del stats["pool_bytes"], stats["peak_pool_bytes"]
     (pool,) = pool_readings([0])
-    assert (pool.held, pool.used, pool.peak) == (None, 200, 250)
+    assert (pool.reserved, pool.used, pool.peak) == (None, 200, 250)
 
 
 def test_rmm_tensorflow_and_numba(monkeypatch):

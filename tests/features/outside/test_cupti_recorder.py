@@ -128,14 +128,14 @@ def test_buffers_of_several_threads_are_sorted_by_time(records, cupti):
 def test_buffers_are_read_during_an_interval(records, cupti):
     records.acquire()
     interval = records.open_interval()
-    lost_count = ActivityBuffers.pool().lost
+    lost_count = ActivityBuffers.shared().lost
     for i in range(150_000):  # the buffers hold 262,144 records
         cupti.alloc(0x1000, 512)
         cupti.free(0x1000)
         if i % 20_000 == 0:
             time.sleep(0.15)
     records.close_interval(interval)
-    assert ActivityBuffers.pool().lost == lost_count
+    assert ActivityBuffers.shared().lost == lost_count
     assert figures(interval) == {"ctypes": (0, 512, 150_000)}
     assert len(records._pending) == 0
 
@@ -322,7 +322,7 @@ def test_records_of_unknown_version_are_reported(records, cupti, monkeypatch, fe
             records._collect()
     records.close_interval(interval)
     records.release()
-    assert interval.problem == "the records of this version of CUPTI have 112 bytes instead of 128"
+    assert interval.problem == "a record of this version of CUPTI has 112 bytes instead of 128"
     assert threads() == []
 
 

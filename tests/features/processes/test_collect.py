@@ -17,7 +17,7 @@ def test_whole_gpu_of_mig_instance_is_not_listed(make_gpu):
     gpu.alloc(100 * MIB)
     (device,) = ipygpumem.processes()
     assert device.neighbours == ()
-    assert device.why == "NVML reports only the whole GPU of this MIG instance, which other users may share"
+    assert device.why == "NVML cannot query this MIG instance, only the whole GPU, which other users may share"
 
 
 @pytest.mark.parametrize(("regime", "amount"), [("B", 0), ("wsl", None)])
@@ -29,7 +29,7 @@ def test_entry_with_own_pid_is_marked_if_own_entry_is_unknown(make_gpu, monkeypa
     (process,) = device.neighbours
     assert (process.pid, process.amount, process.relation) == (os.getpid(), amount, "unknown")
     assert process.why == "probably this process"
-    assert device.why.startswith("the entry of this process is unknown: NVML ")
+    assert device.why.startswith("the entry of this process in NVML's process list is unknown: NVML ")
 
 
 def test_host_pids_in_container(make_gpu):

@@ -51,7 +51,7 @@ def test_data_frames(two_runs):
 
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is not None, reason="pandas is installed")
 def test_without_pandas(two_runs):
-    with pytest.raises(OptionError, match="data frames require pandas: pip install pandas"):
+    with pytest.raises(OptionError, match="pandas is required for data frames: pip install pandas"):
         two_runs.frame()
-    with pytest.raises(OptionError, match="data frames require pandas"):
+    with pytest.raises(OptionError, match="pandas is required for data frames"):
         to_frame(two_runs.by_line())

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
+from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, UnsafeSnapshotError
 from ipygpumem.snapshot import KEYS, ReadLimits, Snapshot, diff
 from snapshot import files, malicious_files
 
@@ -45,14 +45,14 @@ def test_malicious_files_are_refused_in_limited_time_and_memory(name):
 
 @pytest.mark.parametrize("name", [name for name in malicious_files.CODE if name != "eval in protocol 0"])
 def test_opcodes_that_run_code_are_named(name):
-    with pytest.raises(SnapshotUnsafeError, match=r"opcode \w+ would run code or load a class \(at byte \d+\)"):
+    with pytest.raises(UnsafeSnapshotError, match=r"opcode \w+ would run code or load a class \(at byte \d+\)"):
         Snapshot.load(malicious_files.CODE[name])
 
 
 def test_no_code_runs(tmp_path):
     target = tmp_path / "hacked"
     data = pickle.dumps({"segments": [malicious_files.Reduced(os.mkdir, str(target))], "device_traces": []}, 4)
-    with pytest.raises(SnapshotUnsafeError):
+    with pytest.raises(UnsafeSnapshotError):
         Snapshot.load(data)
     assert not target.exists()
     pickle.loads(data)
@@ -75,7 +75,7 @@ def test_registered_extension_codes_are_refused():
 
     copyreg.add_extension("os", "system", 240)
     try:
-        with pytest.raises(SnapshotUnsafeError, match="EXT1"):
+        with pytest.raises(UnsafeSnapshotError, match="EXT1"):
             Snapshot.load(b"\x80\x02\x82\xf0.")
     finally:
         copyreg.remove_extension("os", "system", 240)

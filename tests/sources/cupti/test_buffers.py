@@ -18,80 +18,80 @@ pytest.importorskip("llvmlite")
 
 
 @pytest.fixture
-def pool():
-    return buffers.ActivityBuffers()  # a separate pool, as other tests may have used buffers of the process's pool
+def instance():
+    return buffers.ActivityBuffers()  # a separate instance, as other tests may have used buffers of the shared one
 
 
-def request(pool):
+def request(instance):
     at, size, max_records = ctypes.c_void_p(1), ctypes.c_size_t(2), ctypes.c_size_t(3)
-    _REQUEST(pool.request)(at, size, max_records)
+    _REQUEST(instance.request)(at, size, max_records)
     assert max_records.value == 0
     return at.value, size.value
 
 
-def complete(pool, address, valid, size=1 << 17):
-    _COMPLETE(pool.complete)(None, 0, address, size, valid)
+def complete(instance, address, valid, size=1 << 17):
+    _COMPLETE(instance.complete)(None, 0, address, size, valid)
 
 
 def test_pool_is_a_singleton():
-    assert buffers.ActivityBuffers.pool() is buffers.ActivityBuffers.pool()
+    assert buffers.ActivityBuffers.shared() is buffers.ActivityBuffers.shared()
 
 
-def test_buffer_is_requested_completed_and_returned(pool):
-    address, size = request(pool)
+def test_buffer_is_requested_completed_and_returned(instance):
+    address, size = request(instance)
     assert size == 1 << 17
     assert address % 8 == 0
     ctypes.memset(address, 7, size)
-    complete(pool, address, 640)
-    assert pool.completed() == [(address, 640)]
-    assert pool.completed() == []
-    pool.recycle(address)
+    complete(instance, address, 640)
+    assert instance.completed() == [(address, 640)]
+    assert instance.completed() == []
+    instance.recycle(address)
 
 
-def test_requests_without_a_free_buffer_are_counted(pool):
-    lost_count = pool.lost
-    addresses = [request(pool)[0] for _ in range(256)]
+def test_requests_without_a_free_buffer_are_counted(instance):
+    lost_count = instance.lost
+    addresses = [request(instance)[0] for _ in range(256)]
     assert len(set(addresses)) == 256
-    assert request(pool) == (None, 0)
-    assert pool.lost == lost_count + 1
+    assert request(instance) == (None, 0)
+    assert instance.lost == lost_count + 1
     for address in addresses:
-        complete(pool, address, 128)
-    assert pool.lost == lost_count + 1, "all messages fit into the pipe"
-    for address, _ in pool.completed():
-        pool.recycle(address)
-    assert request(pool)[0] is not None
+        complete(instance, address, 128)
+    assert instance.lost == lost_count + 1, "all messages fit into the pipe"
+    for address, _ in instance.completed():
+        instance.recycle(address)
+    assert request(instance)[0] is not None
 
 
-def test_unknown_buffers_are_ignored(pool):
-    complete(pool, 0xDEAD000, 128)
-    pool.wake()
-    address, _ = request(pool)
-    complete(pool, address, (1 << 17) + 1)
-    assert pool.completed() == []
-    pool.recycle(address)
+def test_unknown_buffers_are_ignored(instance):
+    complete(instance, 0xDEAD000, 128)
+    instance.wake()
+    address, _ = request(instance)
+    complete(instance, address, (1 << 17) + 1)
+    assert instance.completed() == []
+    instance.recycle(address)
 
 
-def test_eight_threads(pool):
-    lost_count, read_addresses, stop = pool.lost, [], threading.Event()
+def test_eight_threads(instance):
+    lost_count, read_addresses, stop = instance.lost, [], threading.Event()
 
     def use():
         for _ in range(3000):
-            address, _ = request(pool)
+            address, _ = request(instance)
             if address is None:
                 continue
             ctypes.c_uint64.from_address(address).value = address
-            complete(pool, address, 8)
+            complete(instance, address, 8)
 
     def fetch():
         while not stop.is_set():
             look()
 
     def look():
-        for address, valid in pool.completed():
+        for address, valid in instance.completed():
             assert valid == 8
             assert ctypes.c_uint64.from_address(address).value == address
             read_addresses.append(address)
-            pool.recycle(address)
+            instance.recycle(address)
 
     threads = [threading.Thread(target=use) for _ in range(8)]
     reader = threading.Thread(target=fetch)
@@ -102,21 +102,21 @@ def test_eight_threads(pool):
     stop.set()
     reader.join()
     look()
-    assert len(read_addresses) + (pool.lost - lost_count) == 8 * 3000
+    assert len(read_addresses) + (instance.lost - lost_count) == 8 * 3000
     assert len(read_addresses) >= 256, "each was used at least once"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_messages_in_forked_child_are_dropped(pool):
-    address, _ = request(pool)
+def test_messages_in_forked_child_are_dropped(instance):
+    address, _ = request(instance)
     pid = os.fork()
     if pid == 0:
-        complete(pool, address, 128)
-        os._exit(0 if request(pool) == (None, 0) else 1)
+        complete(instance, address, 128)
+        os._exit(0 if request(instance) == (None, 0) else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert pool.completed() == []
-    pool.recycle(address)
+    assert instance.completed() == []
+    instance.recycle(address)
 
 
 def test_without_llvmlite(monkeypatch):
@@ -130,6 +130,6 @@ def test_without_llvmlite(monkeypatch):
 def test_descriptors_are_closed_if_compiling_fails(monkeypatch):
     monkeypatch.setattr(buffers, "_CODE", "define nonsense")
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(CuptiError, match=r"^llvmlite cannot compile on this machine: "):
+    with pytest.raises(CuptiError, match=r"^llvmlite cannot compile the CUPTI callbacks on this machine: "):
         buffers.ActivityBuffers()
     assert len(list(Path("/proc/self/fd").iterdir())) == before

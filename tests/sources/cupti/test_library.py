@@ -17,10 +17,10 @@ pytest.importorskip("llvmlite")
 
 def filled(library):
     """Return the address and size of a buffer with the library's records."""
-    pool = ActivityBuffers.pool()
+    buffers = ActivityBuffers.shared()
     library.cuptiActivityFlushAll(ctypes.c_uint32(1))
-    ((address, valid),) = pool.completed()
-    pool.recycle(address)
+    ((address, valid),) = buffers.completed()
+    buffers.recycle(address)
     return address, valid
 
 
@@ -31,7 +31,7 @@ def library():
 
 def start_library(library):
     session = cupti.Cupti(library)
-    session.start(ActivityBuffers.pool())
+    session.start(ActivityBuffers.shared())
     return session
 
 
@@ -92,11 +92,11 @@ def test_records_outlive_their_buffer(library):
 def test_records_of_unknown_version_raise(count):
     library = FakeCupti(stride=112)  # CUpti_ActivityMemory3, before the source
     session = cupti.Cupti(library)
-    session.start(ActivityBuffers.pool())
+    session.start(ActivityBuffers.shared())
     for i in range(count):
         library.write(bytes(112))
         library.clock += i
-    with pytest.raises(CuptiError, match=r"^the records of this version of CUPTI have 112 bytes instead of 128$"):
+    with pytest.raises(CuptiError, match=r"^a record of this version of CUPTI has 112 bytes instead of 128$"):
         session.records(*filled(library))
 
 
@@ -114,8 +114,8 @@ def test_cupti_without_a_function_is_too_old(library, monkeypatch, name):
         (35, "NVreg_RestrictProfilingToAdminUsers"),
         (15, "not initialized"),
         (27, "does not support this device"),
-        (33, "virtual device"),
-        (40, "no permission to profile this virtual device"),
+        (33, "virtual GPU"),
+        (40, "no permission to profile this virtual GPU"),
         (41, "confidential computing"),
         (43, "MIG"),
         (45, "WSL"),
@@ -130,7 +130,7 @@ def test_cupti_errors_are_one_line(library, code, words):
 
 
 def test_library_not_loaded(no_cupti):
-    with pytest.raises(CuptiError, match="no CUPTI library is loaded"):
+    with pytest.raises(CuptiError, match="the CUPTI library is not loaded"):
         cupti.Cupti()
 
 
@@ -143,7 +143,7 @@ def put_maps(monkeypatch, tmp_path, line):
 @pytest.mark.parametrize("line", ["/gone/libcupti.so.13 (deleted)", "/nowhere/lib with space/libcupti.so.12"])
 def test_loaded_library_cannot_be_opened(monkeypatch, tmp_path, line):
     put_maps(monkeypatch, tmp_path, line)
-    with pytest.raises(CuptiError, match=r"^CUPTI cannot be called: ") as exc_info:
+    with pytest.raises(CuptiError, match=r"^the CUPTI library cannot be opened: ") as exc_info:
         cupti.Cupti()
     assert "\n" not in str(exc_info.value)
 
