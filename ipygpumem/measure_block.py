@@ -15,7 +15,7 @@ from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.holders.roots import name_providers
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.lines.source import (
+from ipygpumem.features.lines.source_code import (
     SourceCode,
     SourceRegion,
     code_object,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipygpumem.features.limits.model import Limits
-    from ipygpumem.features.lines.source import SourceRegion
+    from ipygpumem.features.lines.source_code import SourceRegion
     from ipygpumem.features.modules.tracker import ModuleTracker
     from ipygpumem.features.profile.collect import ProfileCollector
     from ipygpumem.measurement.runtime import Runtime

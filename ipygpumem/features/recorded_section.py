@@ -43,7 +43,9 @@ class RecordedSectionCollector(Collector):
         """Return the report with a part for each device that was used, or for the first device if none was used."""
         snapshot, recorder = outcome.snapshot, outcome.recorder
         if snapshot is None or recorder is None:
-            return with_notes(report, f"no {self.section}: {outcome.problem}") if outcome.problem else report
+            if not outcome.problem:
+                return report
+            return with_notes(report, f"no {self.section} in this report: {outcome.problem}")
         parts = []
         for device in report.devices.values():
             timeline = device_timeline(snapshot, device)

@@ -23,7 +23,7 @@ from ipygpumem.core.files import check_path
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.lines.source import resolve_name
+from ipygpumem.features.lines.source_code import resolve_name
 from ipygpumem.features.live.monitor import Monitor
 from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.features.processes.collect import other_processes_by_device

@@ -14,7 +14,7 @@ from IPython.core.error import UsageError
 from IPython.utils.text import EvalFormatter
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.lines.source import SourceCode, SourceRegion, code_object, function_region, resolve_name
+from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, code_object, function_region, resolve_name
 from ipygpumem.features.ranks.rank_info import rank_and_world
 from ipygpumem.measurement.cell_sources import notebook_sources
 

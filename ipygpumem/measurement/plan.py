@@ -137,7 +137,7 @@ class Plan:
             try:
                 report = collector.collect(report, outcome)
             except Exception as error:  # keep the report if one section fails
-                report = with_notes(report, f"no {collector.section}: {first_line(error)}")
+                report = with_notes(report, f"no {collector.section} in this report: {first_line(error)}")
         return FinishedMeasurement(report, outcome.error)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.features.explain.cache import CachedMemory
-    from ipygpumem.features.outside.allocation_totals import Owner
+    from ipygpumem.features.outside.allocation_totals import AllocationOwner
     from ipygpumem.measurement.runtime import Runtime
 
 _LIBRARY_OF_POOL = {
@@ -114,7 +114,7 @@ def _without_cuda(runtime: Runtime) -> Explanation:
     return Explanation((waterfall,), f"no GPU ({problem}); main memory is shown instead")
 
 
-def _read_records() -> tuple[float | None, dict[Owner, int], str]:
+def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
     """Return the time at which CUPTI started to record allocations, the bytes allocated by each owner, and a note."""
     try:
         records = cupti_recorder().live_by_owner()
@@ -144,14 +144,14 @@ def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], st
     return reading, caches, ""
 
 
-def _named_memory(reading: DeviceReading, owners: dict[Owner, int]) -> list[NamedMemory]:
+def _named_memory(reading: DeviceReading, owners: dict[AllocationOwner, int]) -> list[NamedMemory]:
     index = _index(reading.name)
     owners = {owner: nbytes for owner, nbytes in owners.items() if owner.device == index}
     pools = _pools(index, owners, shared=bool(reading.torch_why)) if reading.context else []
     return [*_recorded(owners), *pools]
 
 
-def _recorded(owners: dict[Owner, int]) -> list[NamedMemory]:
+def _recorded(owners: dict[AllocationOwner, int]) -> list[NamedMemory]:
     sums: dict[tuple[str, bool], int] = {}
     for owner, nbytes in owners.items():
         managed = owner.memory == "managed"
@@ -162,7 +162,7 @@ def _recorded(owners: dict[Owner, int]) -> list[NamedMemory]:
     return [NamedMemory(name, nbytes, accuracy, managed) for (name, managed), nbytes in sums.items()]
 
 
-def _pools(index: int, owners: dict[Owner, int], *, shared: bool) -> list[NamedMemory]:
+def _pools(index: int, owners: dict[AllocationOwner, int], *, shared: bool) -> list[NamedMemory]:
     pools = []
     for pool in pool_readings([index]):
         nbytes = pool.used if pool.reserved is None else pool.reserved

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
-from ipygpumem.features.lines.source import SourceCode, SourceRegion, enclosing_functions
+from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, enclosing_functions
 from ipygpumem.features.recorded_section import THREAD_FILE, RecordedSectionCollector, allocator_bytes, outermost_files
 from ipygpumem.measurement.backward_passes import BackwardPassObserver
 from ipygpumem.measurement.event_lookup import EventLookup

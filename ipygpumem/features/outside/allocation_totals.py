@@ -30,7 +30,7 @@ TIME, ALLOCATES, ADDRESS, BYTES, OWNER = range(5)
 COLUMNS = 5
 
 
-class Owner(NamedTuple):
+class AllocationOwner(NamedTuple):
     """Library that allocates one kind of memory on one device.
 
     Attributes:
@@ -46,7 +46,7 @@ class Owner(NamedTuple):
     pooled: bool
 
     @classmethod
-    def from_path(cls, device: int, memory: Memory, path: str, *, pooled: bool) -> Owner:
+    def from_path(cls, device: int, memory: Memory, path: str, *, pooled: bool) -> AllocationOwner:
         """Return the owner for a library path; an empty path stands for memory allocated before recording began."""
         library = library_name(path) if path else BEFORE_RECORDING
         if library == ALLOCATOR and memory == "device":
@@ -54,7 +54,7 @@ class Owner(NamedTuple):
         return cls(device, memory, library, file_name(path), pooled)
 
     @classmethod
-    def allocator(cls, device: int) -> Owner:
+    def allocator(cls, device: int) -> AllocationOwner:
         """Return the owner that represents PyTorch's allocator."""
         return cls(device, "device", ALLOCATOR, "", pooled=False)
 
@@ -109,13 +109,13 @@ class RecordingInterval:
     """
 
     start: int
-    owners: dict[Owner, AllocationTotals] = field(default_factory=dict)
+    owners: dict[AllocationOwner, AllocationTotals] = field(default_factory=dict)
     devices: dict[int, AllocationTotals] = field(default_factory=dict)
     seconds: float = 0.0
     lost: int = 0
     problem: str = ""
 
-    def add(self, owners: Sequence[Owner], numbers: NDArray[Any], changes: NDArray[Any]) -> None:
+    def add(self, owners: Sequence[AllocationOwner], numbers: NDArray[Any], changes: NDArray[Any]) -> None:
         """Add changes in bytes. For each change, ``numbers`` contains the index of its owner in ``owners``."""
         outside: dict[int, NDArray[Any]] = {}
         for number in np.unique(numbers).tolist():
@@ -126,25 +126,25 @@ class RecordingInterval:
         for device, selected in outside.items():
             self.devices.setdefault(device, AllocationTotals()).add(changes[selected])
 
-    def _totals(self, owner: Owner) -> list[AllocationTotals]:
+    def _totals(self, owner: AllocationOwner) -> list[AllocationTotals]:
         totals = [self.owners.setdefault(owner, AllocationTotals())]
         if owner.outside:
             totals.append(self.devices.setdefault(owner.device, AllocationTotals()))
         return totals
 
-    def move_free(self, before: Owner, after: Owner, nbytes: int) -> None:
+    def move_free(self, before: AllocationOwner, after: AllocationOwner, nbytes: int) -> None:
         """Transfer a recorded free from one owner to another."""
         for owner, change in ((before, nbytes), (after, -nbytes)):
             for totals in self._totals(owner):
                 totals.change += change
                 totals.freed -= change
 
-    def move_to_pytorch(self, owner: Owner, nbytes: int) -> None:
+    def move_to_pytorch(self, owner: AllocationOwner, nbytes: int) -> None:
         """Transfer a live allocation from a library to PyTorch if the interval contains the allocation."""
         if owner in self.owners and self.owners[owner].allocated >= nbytes:
             for totals in self._totals(owner):
                 totals.transfer(-nbytes)
-            for totals in self._totals(Owner.allocator(owner.device)):
+            for totals in self._totals(AllocationOwner.allocator(owner.device)):
                 totals.transfer(nbytes)
 
 
@@ -177,7 +177,7 @@ class LiveAllocations:
 
     def add_segment(self, device: int, address: int, nbytes: int) -> None:
         """Add a segment that PyTorch allocated before recording began."""
-        self._live.setdefault(address, (self.owner_numbers[Owner.allocator(device)], nbytes))
+        self._live.setdefault(address, (self.owner_numbers[AllocationOwner.allocator(device)], nbytes))
 
     def apply(self, table: NDArray[Any], intervals: Iterable[RecordingInterval]) -> None:
         """Apply records, which must be in chronological order, to the live allocations and the intervals."""
@@ -219,9 +219,9 @@ class LiveAllocations:
                 unmatched[address] = time, owner
         return owners, late
 
-    def by_owner(self) -> dict[Owner, int]:
+    def by_owner(self) -> dict[AllocationOwner, int]:
         """Return the total size in bytes of each owner's live allocations."""
-        owners, sums = list(self.owner_numbers), Counter[Owner]()
+        owners, sums = list(self.owner_numbers), Counter[AllocationOwner]()
         for number, nbytes in self._live.values():
             sums[owners[number]] += nbytes
         return dict(sums)
@@ -233,15 +233,15 @@ class LiveAllocations:
             return
         owner = list(self.owner_numbers)[number]
         if owner.outside:
-            self._live[address] = self.owner_numbers[Owner.allocator(device)], nbytes
+            self._live[address] = self.owner_numbers[AllocationOwner.allocator(device)], nbytes
             for interval in intervals:
                 interval.move_to_pytorch(owner, nbytes)
 
 
-def _record_owner(cupti: Cupti, record: Any) -> Owner:
+def _record_owner(cupti: Cupti, record: Any) -> AllocationOwner:
     memory: Any = KINDS[int(record["memory"])]
     path = cupti.text(int(record["source"]))
-    return Owner.from_path(int(record["device"]), memory, path, pooled=bool(record["async"]))
+    return AllocationOwner.from_path(int(record["device"]), memory, path, pooled=bool(record["async"]))
 
 
 def pytorch_segments() -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import difference, duration, signed
-from ipygpumem.features.outside.allocation_totals import AllocationTotals, Owner, RecordingInterval
+from ipygpumem.features.outside.allocation_totals import AllocationOwner, AllocationTotals, RecordingInterval
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
@@ -156,7 +156,7 @@ class OutsideCollector(Collector):
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0
-        recorded = self._interval.owners.get(Owner.allocator(index), AllocationTotals())
+        recorded = self._interval.owners.get(AllocationOwner.allocator(index), AllocationTotals())
         return recorded.change - change
 
 

@@ -33,7 +33,7 @@ from ipygpumem.sources.cupti.library import Cupti
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.features.outside.allocation_totals import Owner
+    from ipygpumem.features.outside.allocation_totals import AllocationOwner
 
 _DELAY_NS = 100_000_000
 """Delay before records are processed. A record is written when a call ends, but its timestamp is the call's start."""
@@ -193,7 +193,7 @@ class CuptiRecorder:
         for device, address, _ in pytorch_segments():
             self._live.move_to_pytorch(device, address, self._intervals)
 
-    def live_by_owner(self) -> tuple[float, dict[Owner, int]] | None:
+    def live_by_owner(self) -> tuple[float, dict[AllocationOwner, int]] | None:
         """Return the start time of recording and the live memory in bytes by owner; None if recording is not active."""
         with self._lock:
             if not self._recording:

@@ -176,12 +176,12 @@ def test_reason_for_missing_lines(gpu):
         for _ in range(4):
             gpu.free(gpu.alloc(MIB))
     assert m.report.lines == ()
-    assert m.report.notes == ("no lines: the ring buffer dropped 4 allocations: raise max_entries",)
+    assert m.report.notes == ("no lines in this report: the ring buffer dropped 4 allocations: raise max_entries",)
     import torch
 
     with ipygpumem.measure(lines=True) as m:
         torch.cuda.memory._record_memory_history(enabled=None)
-    assert m.report.notes == ("no lines: the program started or stopped a recording itself",)
+    assert m.report.notes == ("no lines in this report: the program started or stopped a recording itself",)
 
 
 def test_reset_counters_are_detected_if_positions_are_needed(gpu, monkeypatch):
@@ -193,7 +193,7 @@ def test_reset_counters_are_detected_if_positions_are_needed(gpu, monkeypatch):
         torch.ones(3, requires_grad=True).sum().backward()
         torch.cuda.reset_accumulated_memory_stats()
     (note,) = m.report.notes
-    assert note.startswith("no lines: ")
+    assert note.startswith("no lines in this report: ")
 
 
 def test_lines_of_a_builtin_function(fake_gpu):

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from fakes.cupti import CUBLAS, CUPY, NCCL, TORCH
 from ipygpumem.features.outside.allocation_totals import (
     COLUMNS,
+    AllocationOwner,
     AllocationTotals,
     LiveAllocations,
-    Owner,
     RecordingInterval,
 )
 from ipygpumem.features.outside.model import BEFORE_RECORDING
 
 
 def owner(path=NCCL, device=0, memory="device", *, pooled=False):
-    return Owner.from_path(device, memory, path, pooled=pooled)
+    return AllocationOwner.from_path(device, memory, path, pooled=pooled)
 
 
 def table(live, *rows):
@@ -48,7 +48,7 @@ def test_level_and_peak_by_owner():
 def test_pytorch_segments_are_not_outside():
     live, interval = LiveAllocations(), RecordingInterval(0)
     live.apply(table(live, (1, 100, 0xA, TORCH), (2, 7, 0xB, NCCL)), [interval])
-    assert interval.owners[Owner.allocator(0)].change == 100
+    assert interval.owners[AllocationOwner.allocator(0)].change == 100
     assert figures(interval.devices[0]) == (7, 7, 7, 0, 1)
 
 
@@ -78,7 +78,7 @@ def test_segment_from_before_recording_belongs_to_pytorch():
     live, interval = LiveAllocations(), RecordingInterval(0)
     live.add_segment(0, 0xA, 100)
     live.apply(table(live, (1, -100, 0xA, "")), [interval])
-    assert interval.owners[Owner.allocator(0)].change == -100
+    assert interval.owners[AllocationOwner.allocator(0)].change == -100
     assert interval.devices == {}
 
 
@@ -117,12 +117,12 @@ def test_listed_segments_are_moved_to_pytorch():
         live.move_to_pytorch(0, 0xA, [interval, later_interval])
     live.move_to_pytorch(0, 0xDEAD, [interval])
     assert figures(interval.owners[owner()]) == (30, 30, 30, 0, 1)
-    assert figures(interval.owners[Owner.allocator(0)])[:1] == (100,)
+    assert figures(interval.owners[AllocationOwner.allocator(0)])[:1] == (100,)
     assert figures(interval.devices[0]) == (30, 30, 30, 0, 1)
     assert later_interval.owners == {}
     live.apply(table(live, (11, -100, 0xA, "")), [interval, later_interval])
     assert interval.owners[owner()].change == 30
-    assert later_interval.owners[Owner.allocator(0)].change == -100
+    assert later_interval.owners[AllocationOwner.allocator(0)].change == -100
 
 
 def test_several_devices():

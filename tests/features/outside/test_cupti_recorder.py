@@ -14,7 +14,7 @@ import torch
 
 from fakes.cupti import CTYPES, CUPY, NCCL, TORCH, FakeCupti, use_library
 from ipygpumem.core.errors import CuptiError
-from ipygpumem.features.outside.allocation_totals import Owner
+from ipygpumem.features.outside.allocation_totals import AllocationOwner
 from ipygpumem.sources.cupti.buffers import ActivityBuffers
 
 pytest.importorskip("llvmlite")
@@ -153,7 +153,7 @@ def test_records_without_buffer_are_counted(records, cupti, monkeypatch):
     cupti.alloc(0x9000, 512)
     records.close_interval(second_interval)
     assert second_interval.lost == 0
-    assert second_interval.owners[Owner.from_path(0, "device", CTYPES, pooled=False)].allocations == 1
+    assert second_interval.owners[AllocationOwner.from_path(0, "device", CTYPES, pooled=False)].allocations == 1
 
 
 def test_recording_pauses_for_profiler(records, cupti):

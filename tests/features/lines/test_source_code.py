@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.lines.source import (
+from ipygpumem.features.lines.source_code import (
     SourceCode,
     SourceRegion,
     code_object,
