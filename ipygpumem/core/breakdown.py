@@ -59,7 +59,7 @@ class Baseline(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class BreakdownLine:
-    """One line of the breakdown. ``level`` is 0 for a total, 1 for a part of a total, 2 for a part of a part."""
+    """One line of the breakdown. ``level`` is the nesting level: 0 for a total, 1 for a part of a total, and so on."""
 
     label: str
     nbytes: int | None
@@ -110,5 +110,5 @@ def _outside_parts(reading: DeviceReading, baseline: Baseline | None) -> list[tu
     lines = [(label, nbytes, 3) for label, nbytes in parts if nbytes is not None]
     remainder = at_baseline - sum(nbytes for _, nbytes, _ in lines)
     if remainder or not lines:
-        lines.append(("other, at the baseline" if lines else "at the baseline", remainder, 3))
+        lines.append(("other memory at the baseline" if lines else "at the baseline", remainder, 3))
     return [*lines, ("since the baseline", now - at_baseline, 3)]

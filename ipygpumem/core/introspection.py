@@ -113,7 +113,7 @@ def _is_cleared(frame: FrameType) -> bool:
 def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:
     """Return the local variables on Python 3.12, excluding variables of enclosing functions.
 
-    In a cleared frame, variables of enclosing functions would be read from freed memory.
+    If the frame has been cleared, variables of enclosing functions would be read from freed memory.
     """
     import ctypes
 

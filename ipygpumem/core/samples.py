@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
 
 NOISE = 16 * MIB
-"""Changes up to this size can be caused by page tables and other processes."""
+"""Changes of up to this number of bytes can be caused by page tables and other processes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ def _tuple(readers: list[_Reader], value: Any, path: str) -> tuple[Any, ...]:
     if len(readers) == 1:
         readers = readers * len(value)
     if len(value) != len(readers):
-        raise ReportError(f"{path} has {len(value)} items, not {len(readers)}")
+        raise ReportError(f"{path} must have {len(readers)} items, not {len(value)}")
     return tuple(reader(part, f"{path}[{i}]") for i, (reader, part) in enumerate(zip(readers, value, strict=True)))
 
 
@@ -185,7 +185,7 @@ def _scalar(kind: Any, value: Any, path: str) -> Any:
         raise _type_error(value, path, _TYPE_NAMES[kind])
     if isinstance(value, str):
         return printable(value)
-    if not -_LIMIT <= value < _LIMIT:  # nor is NaN
+    if not -_LIMIT <= value < _LIMIT:  # also raised for NaN
         raise ReportError(f"{path} {'does not fit in 64 bits' if kind is int else 'is not a finite number'}")
     return kind(value)
 

@@ -10,7 +10,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 VISIBLE = MIB // 20
-"""Smallest size that is not printed as 0.0 MiB, in bytes."""
+"""Smallest size in bytes that is not printed as 0.0 MiB."""
 
 _SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt])?\s*", re.IGNORECASE)
 _FACTORS: dict[str, int] = {

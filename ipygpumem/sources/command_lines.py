@@ -26,7 +26,7 @@ _SECRET_NAME = re.compile(
 )
 """Pattern of names, split into words, that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
 _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
-"""Words in the names of numeric options. They take precedence over `_SECRET_NAME`: ``--num_key_value_heads 8``."""
+"""Words in names of numeric options such as ``--num_key_value_heads``. They take precedence over `_SECRET_NAME`."""
 _NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _PLAIN = re.compile(r"[\w./\\:@,=+~%*\[\]-]*([?#]\*\*\*)?")
 _PATH_OR_URL = re.compile(r"[\w./\\~:+-]*([/\\]|\.\w{1,8}$)[\w./\\~:+-]*|[A-Za-z][A-Za-z0-9+.-]*://.*")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SIZE = 64
-"""Number of rows and columns, which is large enough that PyTorch selects the same kernels as in typical models."""
+"""Number of rows and columns, large enough that PyTorch selects the same kernels as for typical models."""
 
 
 def run_first_kernels(torch: Any, index: int) -> str:
@@ -45,8 +45,8 @@ def _operations(torch: Any, device: Any) -> dict[str, Callable[[], Any]]:
         return torch.full((_SIZE, _SIZE), 0.5, dtype=dtype, device=device)
 
     return {
-        "matmul float32": lambda: square(torch.float32) @ square(torch.float32),
-        "matmul bfloat16": lambda: square(torch.bfloat16) @ square(torch.bfloat16),
+        "float32 matmul": lambda: square(torch.float32) @ square(torch.float32),
+        "bfloat16 matmul": lambda: square(torch.bfloat16) @ square(torch.bfloat16),
         "softmax": lambda: torch.softmax(square(torch.float32), dim=-1),
         "layer norm": lambda: torch.nn.functional.layer_norm(square(torch.float32), (_SIZE,)),
         "sum": lambda: square(torch.float32).sum().item(),

@@ -187,7 +187,7 @@ def _role(process: Any, program: str, environment: dict[str, str], *, child: boo
 
 
 def _multiprocessing_name(pid: int) -> str:
-    """Return the name of a child in multiprocessing, without ``active_children()``, which joins ended children."""
+    """Return a child's name in multiprocessing without calling ``active_children()``, which joins ended children."""
     module = sys.modules.get("multiprocessing.process")
     for child in tuple(getattr(module, "_children", ())):
         if getattr(getattr(child, "_popen", None), "pid", None) == pid:

@@ -133,7 +133,7 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
-    """Replace the callback for failed allocations. None removes the callback.
+    """Set the callback that is called when an allocation runs out of memory; None removes the callback.
 
     The callback receives the device index, the requested size, the memory limit and the free memory. PyTorch cannot
     detach observers, so a single observer is attached and stored in the torch module. Returns whether it is attached.

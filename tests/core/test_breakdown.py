@@ -113,7 +113,13 @@ def test_lines_of_the_breakdown_add_up(reading, other_processes, context, kernel
             parts = ("allocated (tensors)", "pending (freed, waiting for a stream)", "cached")
             assert sizes_by_label["PyTorch reserved"] == sum(sizes_by_label[part] for part in parts)
         if "since the baseline" in sizes_by_label:
-            parts = ("CUDA context", "first kernels", "other, at the baseline", "at the baseline", "since the baseline")
+            parts = (
+                "CUDA context",
+                "first kernels",
+                "other memory at the baseline",
+                "at the baseline",
+                "since the baseline",
+            )
             assert sizes_by_label["outside PyTorch"] == sum(sizes_by_label.get(part, 0) for part in parts)
         for line in lines.values():
             assert (line.nbytes is None) == (line.grade.trust == "unknown"), line
@@ -134,7 +140,7 @@ def test_baseline_taken_after_cuda_had_started():
     base = Baseline(Reading(0.0, {"cuda:0": start}, HostReading()), "cuda:0", "H200", context=None, kernels=100)
     lines = [(line.label, line.nbytes) for line in breakdown(end, base)]
     at = lines.index(("first kernels", 100))
-    assert lines[at + 1 : at + 3] == [("other, at the baseline", 600), ("since the baseline", 300)]
+    assert lines[at + 1 : at + 3] == [("other memory at the baseline", 600), ("since the baseline", 300)]
 
 
 def test_baseline_of_another_mode_is_not_subtracted():

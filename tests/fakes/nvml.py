@@ -257,7 +257,7 @@ class FakeNvml:
 
 
 def _as(out, struct):
-    """Interpret the caller's argument as a structure of this type, whatever its type is, as the driver does."""
+    """Interpret the caller's argument as a structure of this type, as the driver does, whatever type it has."""
     return ctypes.cast(out, ctypes.POINTER(struct))[0]
 
 

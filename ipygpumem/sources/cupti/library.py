@@ -57,7 +57,7 @@ _REASONS = {
     39: "another profiler is using CUPTI (nsys, ncu, compute-sanitizer or a debugger)",
     40: "no permission to profile this virtual GPU",
     41: "CUPTI does not support confidential computing",
-    43: "CUPTI does not support this MIG device",
+    43: "CUPTI does not support this MIG instance",
     45: "CUPTI does not support this version of WSL",
 }
 
