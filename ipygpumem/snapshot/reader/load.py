@@ -168,6 +168,6 @@ def _parse_json(raw: bytes, limits: ReadLimits) -> Any:
     try:
         return json.loads(raw)
     except RecursionError:
-        raise SnapshotLimitError("the JSON is nested too deeply") from None
+        raise SnapshotLimitError("the JSON data is nested too deeply") from None
     except ValueError as error:
         raise SnapshotFormatError(f"invalid JSON: {' '.join(str(error).split())}") from None
