@@ -48,7 +48,7 @@ class RelaxedCaptureMode:
 
 @contextlib.contextmanager
 def raw_allocation(nbytes: int) -> Iterator[bool]:
-    """Allocate memory on the current device with cudaMalloc, yield whether this succeeded, and free the memory on exit."""
+    """Allocate memory with cudaMalloc on the current device, yield whether this succeeded, and free it on exit."""
     runtime, pointer = _runtime(), ctypes.c_void_p()
     allocated = False
     if runtime is not None:
