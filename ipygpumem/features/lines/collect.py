@@ -83,7 +83,7 @@ def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> d
 
 
 def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], source: SourceCode) -> list[SourceRegion]:
-    """Return the functions that contain the lines, or whole cells for lines outside functions, except ``listed`` regions."""
+    """Return functions that contain the lines, or cells for lines outside functions, unless they are in ``listed``."""
     whole_cells = {region.file for region in listed if not region.name}
     lines_by_file: dict[str, list[int]] = {}
     for file, number in lines:
