@@ -105,7 +105,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         try:
             for note in [note for note in report.notes if "not checked" in note]:
                 item.warn(pytest.PytestWarning(f"{_MARK}: {note}"))
-        except Warning as warning:  # pytest turns warnings into errors
+        except Warning as warning:  # pytest can turn warnings into errors
             error = error or warning
     if error is not None and outcome.excinfo is None:
         outcome.force_exception(pytest.fail.Exception(f"{type(error).__name__}: {error}", pytrace=False))

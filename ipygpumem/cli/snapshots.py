@@ -215,7 +215,7 @@ COMMANDS = (
             Option(
                 ("--at",),
                 "EVENT|oom",
-                "show the state after this event (default: the last event), or explain each out-of-memory error",
+                "show the state after this event (default: the last) or, for oom, explain each out-of-memory error",
                 type=_event_or_oom,
             ),
             Option(("--need",), "SIZE", "show where an allocation of this size would fit", type=byte_count),

@@ -192,7 +192,7 @@ class CellStacks:
 
 
 def before_tracebacks(shell: Any, callback: Callable[[], None]) -> Callable[[], None]:
-    """Make a shell call a function before it shows a traceback. The returned function undoes this change."""
+    """Install a function that a shell calls before it shows a traceback. The returned function uninstalls it."""
     show = shell.showtraceback
 
     def showtraceback(*arguments: Any, **options: Any) -> Any:

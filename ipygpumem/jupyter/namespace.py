@@ -77,7 +77,7 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 
 
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Return the source regions of the functions and methods with these names, except those that ``text`` defines.
+    """Return the source regions of the functions and methods with these names, except those defined in ``text``.
 
     Raises:
         OptionError: A name does not refer to a function, or the source code of the function is not available.
