@@ -52,7 +52,7 @@ class HostReport(PlainData):
 
     @property
     def exact(self) -> bool:
-        """Whether the peak is exact, that is, the recorded peak rose or did not exceed the usage at the start."""
+        """Whether the peak is exact: the recorded peak rose, or was at most the resident memory at the start."""
         if self.profiled or self.before.peak is None or self.after.peak is None or self.before.rss is None:
             return False
         return self.after.peak > self.before.peak or self.before.peak <= self.before.rss

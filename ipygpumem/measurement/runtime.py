@@ -30,8 +30,8 @@ class Runtime:
     """Process-wide state, created on the first call of `current`.
 
     Attributes:
-        monitor: The devices of this process and their readings.
-        peaks: PyTorch's peak counters, shared by all open measurements.
+        monitor: The monitored devices, whose counters it reads.
+        peaks: The tracker of PyTorch's peaks, shared by all open measurements.
         sampler: The sampler of device memory usage between readings.
         open_intervals: The intervals of the open measurements in all threads.
         active_recording: The allocation history recording started by this package, if any.
@@ -61,7 +61,7 @@ class Runtime:
 
     def close(self) -> None:
         """Stop threads and recordings, and remove the wrappers of PyTorch's functions."""
-        while self._states:  # ``close`` may use another state
+        while self._states:  # a ``close`` method may call `state`
             state = self._states.popitem()[1]
             if hasattr(state, "close"):
                 state.close()

@@ -25,7 +25,7 @@ _VIEW_TIMEOUT = 20.0
 
 
 class Monitor:
-    """The memory monitor of an IPython shell. Opening it again moves the widget and its history to the new cell."""
+    """The memory monitor of an IPython shell. Opening it again moves the widget and its history to the current cell."""
 
     def __init__(self, shell: Any, runtime: Runtime, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell

@@ -69,8 +69,9 @@ class MultiCellRecording(Collector):
             return with_notes(
                 report, f"the recording across cells has ended because {problem}: run %gpumem record stop"
             )
-        note = f"recording allocation history ({many(len(self.recorder.cells), 'cell')} so far)"
-        return with_notes(report, f"{note}: %gpumem record save PATH saves it, %gpumem record stop ends it")
+        count = many(len(self.recorder.cells), "cell")
+        hint = "%gpumem record save PATH saves the recording, %gpumem record stop ends it"
+        return with_notes(report, f"recording allocation history ({count} so far): {hint}")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:
         """Save the events recorded so far and continue recording. ``numbers`` maps file names to execution counts."""

@@ -128,7 +128,7 @@ def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
     whole = max(capacity, sum(sizes.values()))
     parts = [(BAR_COLORS[name], round(BAR_PIXELS * nbytes / whole, 1)) for name, nbytes in sizes.items() if nbytes > 0]
     shares = ", ".join(f"{name} {nbytes / whole:.1%}" for name, nbytes in sizes.items())
-    return parts, f"shares of the device memory: {shares}"
+    return parts, f"shares of device memory: {shares}"
 
 
 def _rows(report: Report) -> list[MetricsRow]:
