@@ -38,7 +38,7 @@ def test_start_save_and_stop(gpu_notebook, tmp_path):
         for i, cell in enumerate([allocation(8), "1/0", allocation(16, "more")])
     }
     reports = [gpu_notebook.run(cell) for cell in cells.values()]
-    assert "recording allocation history (2 cells so far): %gpumem record save PATH saves the recording" in reports[0].text
+    assert "recording allocation history (2 cells so far): %gpumem record save PATH saves" in reports[0].text
     assert "(4 cells so far)" in reports[2].text
     result = gpu_notebook.run(f"%gpumem record save {path}")
     assert re.fullmatch(rf"ipygpumem: snapshot {path}: \d+ events, \d+\.\d KiB\n", result.stdout)
