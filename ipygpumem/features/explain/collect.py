@@ -130,7 +130,7 @@ def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], st
     """Return a reading, the cached memory of each device, and the reason if the cached memory cannot be read."""
     reading = runtime.reading()
     if allocator.is_recording() and not runtime.active_recording.running:
-        return reading, {}, "the cache was not examined because this would add an event to your recording"
+        return reading, {}, "the cache was not examined because reading it would add an event to your recording"
     caches: dict[str, CachedMemory] = {}
     for _ in range(_TRIES):
         try:

@@ -128,7 +128,7 @@ def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequen
         )
         steps.append(WaterfallStep("unattributed", "unattributed", remainder, grade("exact", reason)))
     elif remainder:
-        reason = "the processes in NVML's list add up to more than the memory in use"
+        reason = "the sizes in NVML's process list add up to more than the memory in use"
         steps.append(WaterfallStep(LISTED_TWICE, "unattributed", remainder, grade("derived", reason)))
     return steps
 
@@ -185,7 +185,7 @@ def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_pro
     accuracy = counter if reading.reserved is not None else grade("unknown", reading.torch_why or reading.why)
     steps = [WaterfallStep("PyTorch reserved", "total", reading.reserved, accuracy)]
     if reading.pending:
-        todo = "returns to the cache after torch.cuda.synchronize()"
+        todo = "returned to the cache after torch.cuda.synchronize()"
         steps.append(WaterfallStep("pending (freed, waiting for a stream)", "cache", reading.pending, counter, todo))
     if reading.cached is not None and cache is not None:
         steps += _cache_steps(reading.cached, cache)

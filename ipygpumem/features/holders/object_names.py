@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
-"""Depth added by a last-resort reference, such as from an optimizer, so that parameters are named after modules."""
+"""Depth added by a last-resort reference, such as one from an optimizer: parameters are named after modules."""
 _SHARED_ROOT_DEPTH = 5
 """Depth of a root to which other roots may refer."""
 _MAX_NAME_PARTS = 12

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 NO_NAME = "no name in Python"
 """Holder of objects that are alive but not reachable by any name."""
 _MAX_EXTRA_PASSES = 4
-"""Maximum number of extra passes, which add more referrers. An array in a class in an array requires three passes."""
+"""Maximum number of extra passes that add referrers. An array in a class in an array requires three passes."""
 _MIN_UNNAMED_BYTES = 4096
 """Minimum total size in bytes of unnamed storages for an extra pass. PyTorch itself keeps some small tensors alive."""
 _EXTRA_PASS_SHARE = 0.4
 """Share of the time limit after which no extra pass starts. The search for arrays stops after twice this share."""
 _MAX_GRAPH_HOLDERS = 4
 _UNREADABLE = (
-    "this version of PyTorch does not expose all tensors saved for the backward pass. The others are counted as not"
+    "this version of PyTorch does not expose all tensors saved for the backward pass. Hidden tensors are counted as not"
     " reachable from Python"
 )
 
