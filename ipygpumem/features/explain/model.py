@@ -1,7 +1,6 @@
 """Data classes for waterfalls, whose steps lead from the value in nvidia-smi to ``torch.cuda.memory_allocated()``.
 
-The parts between two totals add up exactly to the difference between the totals. Memory that is counted twice is listed
-as a negative part.
+Between two totals, the parts add up exactly to the difference. Memory that is counted twice is a negative part.
 """
 
 from __future__ import annotations

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 Style = Literal["object", "names", "items", "attributes", "module", "members"]
-"""Format of the keys of a dict. With ``object`` and ``items``, keys are formatted as ``["key"]``, with ``names`` as
-``key``, and otherwise as ``.key``. ``attributes`` is for the ``__dict__`` of an object, ``module`` for the ``__dict__``
-of an ``nn.Module``, and ``members`` for a module's dicts of parameters, buffers and submodules, in which a numeric key
-is formatted as ``[0]``."""
+"""Format of the keys of a dict: ``["key"]`` for ``object`` and ``items``, ``key`` for ``names``, otherwise ``.key``.
+``attributes`` is for the ``__dict__`` of an object, ``module`` for that of an ``nn.Module``, and ``members`` for a
+module's dicts of parameters, buffers and submodules, in which a numeric key is formatted as ``[0]``."""
 
 _MAX_KEY_LENGTH = 40
 _MODULE_DICTS = {"_parameters", "_buffers", "_modules"}

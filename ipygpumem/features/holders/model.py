@@ -21,8 +21,7 @@ KINDS: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer state",
 PLACES: tuple[Place, ...] = ("variable", "module", "output", "thread", "traceback", "elsewhere", "garbage")
 """Places where names are defined, in order of preference: notebook variables, attributes of imported modules, outputs,
 local variables of running threads, and local variables in the frames of the last exception. Objects without a name are
-either alive (``elsewhere``) or part of an unreachable reference cycle, which the garbage collector will free
-(``garbage``)."""
+alive (``elsewhere``) or in an unreachable reference cycle, which the garbage collector will free (``garbage``)."""
 
 
 @dataclass(frozen=True, slots=True)
