@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from ipygpumem.core.files import check_path
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import Command, Option
 from ipygpumem.features.commands.output import print_json, print_lines, progress
+from ipygpumem.features.recordings.command import VIEW
 
 if TYPE_CHECKING:
     import argparse
@@ -63,12 +65,6 @@ def _view(arguments: argparse.Namespace) -> int:
 
 
 _OPTIONS = (
-    Option(
-        ("files",),
-        "FILE",
-        "snapshot file (pickle or JSON, optionally compressed: .gz, .xz); up to eight are shown side by side",
-        many=True,
-    ),
     Option(("--no-source",), None, "omit the source code of recorded cells"),
     Option(("--strip-paths",), None, "omit directories from file paths"),
     Option(
@@ -84,6 +80,7 @@ COMMANDS = (
         "html",
         "write the viewer to a single HTML file that works offline",
         (
+            *VIEW.options,
             *_OPTIONS,
             Option(
                 ("-o", "--output"),
@@ -93,5 +90,5 @@ COMMANDS = (
         ),
         shell=_html,
     ),
-    Command("view", "write the viewer to a temporary HTML file and open it in a browser", _OPTIONS, shell=_view),
+    replace(VIEW, options=(*VIEW.options, *_OPTIONS), shell=_view),
 )

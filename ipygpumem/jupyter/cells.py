@@ -225,6 +225,7 @@ class CellMeasurements:
         finally:
             finished = self._end_statement(measurement, options, outer, success)
         if finished is not None and finished.error is not None:
+            del value  # otherwise the traceback would keep it alive
             raise one_line_traceback(finished.error)
         return value, None if finished is None else finished.report
 

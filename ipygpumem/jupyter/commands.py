@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import re
 import textwrap
 from typing import TYPE_CHECKING
@@ -25,15 +26,21 @@ COMMANDS = (
     Command("off", "show only requested reports", (HELP,), lambda notebook, _: notebook.set_reports(on=False)),
     *(command for command in registry.COMMANDS if command.magic is not None or command.subcommands),
 )
+_SHELL_COMMANDS = {command.name for command in registry.COMMANDS} - {command.name for command in COMMANDS}
 
 
-def similar_command(statement: str, variables: Container[str]) -> tuple[str, str] | None:
-    """Return a misspelled command at the start of a statement and its correct name, or None if there is none."""
+def command_error(statement: str, variables: Container[str]) -> str:
+    """Return an error message if a statement starts with a misspelled command or a shell command; empty otherwise."""
     match = _NAME.match(statement)
-    if match is None or match[0] in variables or ASSIGNMENT.match(statement[match.end() :].lstrip()):
-        return None
-    similar = difflib.get_close_matches(match[0], [command.name for command in COMMANDS], n=1)
-    return (match[0], similar[0]) if similar else None
+    if match is None or match[0] in variables or keyword.iskeyword(match[0]):
+        return ""
+    name, rest = match[0], statement[match.end() :]
+    if ASSIGNMENT.match(rest.lstrip()):
+        return ""
+    if name in _SHELL_COMMANDS:
+        return f"{name!r} is a shell command: run !ipygpumem {name}{rest}"
+    similar = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
+    return f"unknown command {name!r}. Did you mean %gpumem {similar[0]}?" if similar else ""
 
 
 def help_text() -> str:

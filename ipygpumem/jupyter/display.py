@@ -48,7 +48,8 @@ class DisplayMixin:
 
     def print(self, *lines: str) -> None:
         """Print lines of text."""
-        print(*lines, sep="\n")  # noqa: T201 (its purpose)
+        if lines:
+            print(*lines, sep="\n")  # noqa: T201 (its purpose)
 
     def publish(
         self, bundle: dict[str, str], metadata: dict[str, Any] | None = None, display_id: str | None = None

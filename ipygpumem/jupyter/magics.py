@@ -35,7 +35,7 @@ from ipygpumem.features.recordings.multi_cell_recording import MultiCellRecordin
 from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import CellMeasurements
-from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text, similar_command
+from ipygpumem.jupyter.commands import COMMANDS, command_error, command_help, help_text
 from ipygpumem.jupyter.display import DisplayMixin
 from ipygpumem.jupyter.namespace import compile_statement, expanded_path, function_regions, run_statement
 from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
@@ -115,9 +115,9 @@ class GPUMem(Magics, Settings, DisplayMixin):
             self.print(help_text())
             return None
         if statement:
-            similar = similar_command(statement, ChainMap(local_ns or {}, self.shell.user_ns, vars(builtins)))
-            if similar is not None:
-                raise UsageError(f"%gpumem: unknown command {similar[0]!r}. Did you mean %gpumem {similar[1]}?")
+            error = command_error(statement, ChainMap(local_ns or {}, self.shell.user_ns, vars(builtins)))
+            if error:
+                raise UsageError(f"%gpumem: {error}")
             return self._statement(arguments, statement, local_ns)
         if arguments.snapshot is not None or arguments.history or arguments.trace or arguments.timeline:
             raise UsageError("%gpumem: a statement must follow these options; to measure a cell, use %%gpumem")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -247,8 +246,9 @@ class Snapshot(SnapshotData):
             DeviceError: The snapshot has no such device.
             OptionError: There are more than eight snapshots.
         """
-        view: View = _viewer().View([self, *others], device, source=source, paths=paths)
-        return view
+        from ipygpumem.viewer import View  # on first use, because reading and querying do not require it
+
+        return View([self, *others], device, source=source, paths=paths)
 
     def to_html(
         self,
@@ -270,8 +270,9 @@ class Snapshot(SnapshotData):
         Raises:
             OptionError: The file cannot be written, the theme does not exist, or there are more than eight snapshots.
         """
-        written: Path = _viewer().write_page(path, [self, *others], source=source, paths=paths, theme=theme)
-        return written
+        from ipygpumem.viewer import write_page
+
+        return write_page(path, [self, *others], source=source, paths=paths, theme=theme)
 
     def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
         """Write the static image, 880 CSS pixels wide and usually at most 60 kB, and return its absolute path.
@@ -284,8 +285,9 @@ class Snapshot(SnapshotData):
             OptionError: The file cannot be written, or matplotlib is not installed.
             DeviceError: The snapshot has no such device.
         """
-        written: Path = _viewer().write_image(path, self, device)
-        return written
+        from ipygpumem.viewer import write_image
+
+        return write_image(path, self, device)
 
     def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:
         timeline = self.timeline(device)
@@ -294,7 +296,3 @@ class Snapshot(SnapshotData):
         if first > last:
             raise OptionError(f"the window ends before it starts: events {first} to {last}")
         return timeline, last
-
-
-def _viewer() -> Any:
-    return importlib.import_module("ipygpumem.viewer")  # on first use, because reading and querying do not require it

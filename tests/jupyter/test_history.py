@@ -48,6 +48,7 @@ def test_session_cell_by_cell(session):
     assert "-100.0 MiB" in lines[4]
     assert lines[4].endswith("failed")
     assert result.value is None
+    assert result.stdout == ""
     assert len(session.run("%gpumem history").displays) == 1, "the command is not part of the history"
     assert len(session.reports) == 3
 

@@ -77,6 +77,14 @@ def test_limit_is_met_before_cuda_is_initialized(fake_gpu):
     assert m.report.notes == ()
 
 
+def test_traceback_does_not_keep_the_value_alive(gpu_notebook):
+    gpu_notebook.run("import weakref\ndef make():\n    global alive\n    x = " + ALLOCATE.format(8))
+    gpu_notebook.run("def make(x):\n    global alive\n    alive = weakref.ref(x)\n    return x")
+    result = gpu_notebook.run(f"%gpumem --limit 1MiB make({ALLOCATE.format(8)})")
+    assert "over the limit of 1.0 MiB" in error_message(result)
+    assert gpu_notebook.run("alive() is None").value is True
+
+
 def test_several_limits(gpu_notebook):
     text = error_message(gpu_notebook.run(f"%%gpumem --limit 1MiB --limit-held 2MiB\nx = {ALLOCATE.format(8)}"))
     assert "peak +8.0 MiB" in text

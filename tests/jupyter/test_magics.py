@@ -573,3 +573,20 @@ def test_help_shows_number_of_files():
     lines = help_text().splitlines()
     for usage in ("history [FILE]", "compare A B", "engines [CLIENT]", "ranks DIRECTORY", "view FILE..."):
         assert any(line.startswith(f"%gpumem {usage} ") for line in lines), usage
+
+
+def test_misspelled_command_has_a_suggestion(cpu_notebook):
+    result = cpu_notebook.run("%gpumem hisory")
+    assert isinstance(result.error, UsageError)
+    assert str(result.error) == "%gpumem: unknown command 'hisory'. Did you mean %gpumem history?"
+    assert cpu_notebook.run("hisory = 5\n%gpumem hisory").value == 5, "a variable"
+    assert isinstance(cpu_notebook.run("%gpumem raise ValueError(3)").error, ValueError)
+
+
+def test_shell_command_is_not_a_statement(cpu_notebook, tmp_path):
+    """IPython's own magic ``%notebook`` would replace the file."""
+    path = tmp_path / "run.ipynb"
+    path.write_text("{}")
+    result = cpu_notebook.run(f"%gpumem notebook {path}")
+    assert str(result.error) == f"%gpumem: 'notebook' is a shell command: run !ipygpumem notebook {path}"
+    assert path.read_text() == "{}"

@@ -154,7 +154,7 @@ def _fold(rows: deque[ModuleRow]) -> _FoldedModule:
 def _alike(first: _FoldedModule, second: _FoldedModule) -> bool:
     return (
         all(getattr(first.row, name) == getattr(second.row, name) for name in ("type", "calls", "note"))
-        and all(_close(getattr(first.row, name), getattr(second.row, name)) for name in _SIZES)
+        and all(_close(getattr(first.row, name), getattr(second.row, name)) for name in _SIZES if name != "peak")
         and [child.name for child in first.children] == [child.name for child in second.children]
         and all(map(_alike, first.children, second.children))
     )

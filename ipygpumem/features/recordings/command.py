@@ -93,7 +93,16 @@ RECORD = Command(
 )
 VIEW = Command(
     "view",
-    "show a snapshot in the viewer, or several side by side",
-    (Option(("files",), "FILE", "a snapshot; several are shown side by side", many=True, path=True), HELP),
+    "open snapshots in the viewer, up to eight side by side",
+    (
+        Option(
+            ("files",),
+            "FILE",
+            "snapshot file (pickle or JSON, optionally compressed: .gz, .xz); up to eight are shown side by side",
+            many=True,
+            path=True,
+        ),
+        HELP,
+    ),
     magic=_view,
 )

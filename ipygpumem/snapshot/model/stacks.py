@@ -19,6 +19,7 @@ _NOT_USER_CODE = re.compile(
     | [/\\]torch[/\\](nn|optim|autograd|utils|distributed|cuda|amp|fx|jit|_\w+|(functional|hub|overrides|random
       |serialization|storage)\.py$)
     | ^<(frozen[ ]|__array_function__|eval_with_key|fx-generated|decorator-gen|lambdifygenerated|attrs[ ]generated)
+    | [/\\]ipygpumem[/\\](core|features|jupyter|measurement|sources)[/\\]
     | torchinductor_ | [/\\]\.triton[/\\]
     | \.(c|cc|cpp|cxx|cu|cuh|h|hpp|inl|so)(\.\d+)*$""",
     re.VERBOSE | re.IGNORECASE,

@@ -127,7 +127,7 @@ def test_identical_modules_are_folded_with_sums():
 
 @pytest.mark.parametrize(
     "difference",
-    [{"peak": 11 * MIB}, {"type": "OtherBlock"}, {"note": "compiled"}, {"activations": None}, {"calls": 2}],
+    [{"parameters": 2 * MIB}, {"type": "OtherBlock"}, {"note": "compiled"}, {"activations": None}, {"calls": 2}],
 )
 def test_different_module_is_not_folded(difference):
     names = [label for label in labels(transformer(**difference)) if "Block" in label]
@@ -140,7 +140,13 @@ def test_modules_with_different_contents_are_not_folded():
 
 
 def test_differences_not_shown_in_table_are_ignored():
-    assert "0-11: Block ×12" in labels(transformer(peak=10 * MIB + 50 * KIB))
+    assert "0-11: Block ×12" in labels(transformer(parameters=MIB + 50 * KIB))
+
+
+def test_modules_that_differ_only_at_the_peak_are_folded():
+    """The peak is within one of the modules, for example in the forward of the last one."""
+    (blocks,) = [row for row in module_table(transformer(peak=99 * MIB)).rows if "Block" in row.label]
+    assert (blocks.label, blocks.cells[-1]) == ("0-11: Block ×12", "209.0 MiB")
 
 
 def test_only_numbered_modules_are_folded():
@@ -178,12 +184,12 @@ def test_itself_row_only_for_noticeable_share():
 def test_large_model_fits_a_screen():
     rows = [row("", "Net", 0, 10**9, 0)]
     for block in range(30):
-        rows.append(row(f"{block}", "Block", 1, 10**7 * (block + 1), 0))
+        rows.append(row(f"{block}", "Block", 1, 10**7, 0, parameters=10**7 * (block + 1)))
         rows += [row(f"{block}.part{part}", "Linear", 2, 10**6, 10**6) for part in range(8)]
     table = module_table(rows)
     assert len(table.rows) == 31
     assert table.notes[0] == "240 of 271 modules are not listed; all are in report.modules"
-    rows = [rows[0], *(row(f"{n}", "Linear", 1, n * 10**6, n) for n in range(500))]
+    rows = [rows[0], *(row(f"{n}", "Linear", 1, 10**6, n, parameters=n * 10**6) for n in range(500))]
     table = module_table(rows)
     assert len(table.rows) == 60
     assert table.rows[-1].label == "499: Linear"

@@ -26,6 +26,8 @@ from ipygpumem.snapshot.model.stacks import is_user_file
         ("<eval_with_key>.3", False),
         ("/tmp/torchinductor_me/ab/cab.py", False),
         ("CUDACachingAllocator.cpp", False),
+        ("/home/user/ipygpumem/ipygpumem/sources/pytorch.py", False),  # an editable installation of this package
+        ("/home/user/ipygpumem/train.py", True),
     ],
 )
 def test_is_user_file(file, is_user):
