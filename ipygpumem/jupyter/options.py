@@ -57,10 +57,10 @@ _OUTSIDE = Option(
     "libraries; requires ipygpumem[outside]",
 )
 _LIMITS = (
-    Option(("--limit",), "SIZE", "fail if the peak on any GPU exceeds the usage at the start by more than SIZE, such as 2GiB"),
+    Option(("--limit",), "SIZE", "fail if the peak on any GPU, relative to the start, exceeds SIZE, such as 2GiB"),
     Option(("--limit-held",), "SIZE", "fail if the held memory (change in allocated memory) exceeds SIZE, such as 0"),
     Option(("--limit-outside",), "SIZE", "fail if memory outside PyTorch grows by more than SIZE"),
-    Option(("--limit-host",), "SIZE", "fail if the resident memory of this process grows by more than SIZE at its peak"),
+    Option(("--limit-host",), "SIZE", "fail if the resident memory of this process grows by more than SIZE"),
 )
 _PROFILE = (
     Option(

@@ -136,8 +136,9 @@ class Settings(Configurable):
     limit = _ConvertingTrait(
         _size,
         _SIZE,
-        help="The highest peak allowed on any GPU, relative to the start of the cell, such as '2 GiB' or a number of bytes. "
-        "Cells that exceed it fail with GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets the limit for a single cell.",
+        help="The highest peak allowed on any GPU, relative to the start of the cell, such as '2 GiB' or a number of "
+        "bytes. Cells that exceed it fail with GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets the limit "
+        "for a single cell.",
     ).tag(config=True)
     log = _ConvertingTrait(
         _log_path,
