@@ -189,7 +189,7 @@ def test_large_model_fits_a_screen():
     table = module_table(rows)
     assert len(table.rows) == 31
     assert table.notes[0] == "240 of 271 modules are not listed; all are in report.modules"
-    rows = [rows[0], *(row(f"{n}", "Linear", 1, 10**6, n, parameters=n * 10**6) for n in range(500))]
+    rows = [rows[0], *(row(f"{n}", "Linear", 1, n * 10**6, n, parameters=n * 10**6) for n in range(500))]
     table = module_table(rows)
     assert len(table.rows) == 60
     assert table.rows[-1].label == "499: Linear"
