@@ -122,7 +122,7 @@ def preload_pytorch() -> Baseline:
     """Initialize CUDA on PyTorch's current device, run the first kernels there and take the baseline.
 
     Later measurements then exclude the memory that every CUDA program uses. Without a GPU, the baseline contains only
-    the memory of the host, and its ``note`` contains the reason.
+    host memory, and its ``note`` contains the reason.
     """
     from ipygpumem.measurement.runtime import current
 

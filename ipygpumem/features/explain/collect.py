@@ -45,7 +45,7 @@ class Explanation(PlainData):
     """Explanation of the memory usage, displayed as tables with bars.
 
     Attributes:
-        devices: Waterfall of each device that this process uses or, without a GPU, of main memory.
+        devices: Waterfall of each device that this process uses or, without a GPU, of host memory.
         note: Reason why no device is listed; may be empty.
     """
 
@@ -111,7 +111,7 @@ def _without_cuda(runtime: Runtime) -> Explanation:
     cpu = holders(host=True)
     tensors = sum(holder.amount for holder in cpu.holders if holder.device == "cpu")
     waterfall = host_waterfall(reading, tensors, () if cpu.complete else cpu.notes)
-    return Explanation((waterfall,), f"no GPU ({problem}); main memory is shown instead")
+    return Explanation((waterfall,), f"no GPU ({problem}); host memory is shown instead")
 
 
 def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:

@@ -55,11 +55,11 @@ class WaterfallStep:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall(PlainData):
-    """Memory usage of one device or of main memory.
+    """Memory usage of one device or of host memory.
 
     Attributes:
-        device: Name of the device; ``host`` for main memory.
-        label: Product name of the device.
+        device: Name of the device; ``host`` for host memory.
+        label: Product name of the device; empty for host memory.
         steps: Totals in descending order, with the parts between them.
     """
 
@@ -107,7 +107,7 @@ class Waterfall(PlainData):
 
 
 def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> Waterfall:
-    """Return the waterfall of main memory. ``tensors`` is the total size of CPU tensors in bytes."""
+    """Return the waterfall of host memory. ``tensors`` is the total size of CPU tensors in bytes."""
     steps = []
     resident = grade("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:
@@ -128,5 +128,5 @@ def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()
         steps.append(WaterfallStep(label, "outside", difference, grade("derived", reason)))
     bound = grade("bound", "total size of the storages; pages to which no data was written use no memory")
     todo = "%gpumem who --host lists the holders"
-    steps.append(WaterfallStep("tensors in main memory", "total", tensors, bound if tensors else resident, todo))
-    return Waterfall("host", "main memory", tuple(steps), tuple(notes))
+    steps.append(WaterfallStep("tensors in host memory", "total", tensors, bound if tensors else resident, todo))
+    return Waterfall("host", "", tuple(steps), tuple(notes))

@@ -53,9 +53,9 @@ def holders(
         roots: Objects at which the search for names starts. By default, these are the notebook's variables, outputs and
             tracebacks if the extension is loaded, and otherwise the variables of ``__main__``. Imported modules and
             running threads are always searched.
-        device: One or several devices, such as ``"cuda:0"``, ``[0, 1]``, or ``"cpu"`` for main memory. By default, all
+        device: One or several devices, such as ``"cuda:0"``, ``[0, 1]``, or ``"cpu"`` for host memory. By default, all
             GPUs.
-        host: Whether to include tensors in main memory. By default, they are included only if there is no GPU.
+        host: Whether to include tensors in host memory. By default, they are included only if there is no GPU.
         since: Baseline of storages. If given, only storages that did not exist at the baseline are reported.
         limit: Time limit of the search in seconds. If it is reached, the result is incomplete.
         label: Function that formats a stack frame, given the file name, the line number and the function name. By

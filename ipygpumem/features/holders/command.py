@@ -64,7 +64,7 @@ WHO = Command(
         ),
         Option(("-n",), "N", "number of holders to show (default: 10)", default=10, type=positive),
         Option(("--parts",), "N", "number of tensors to show per holder (default: 3)", default=3, type=positive),
-        Option(("--host",), None, "include tensors in main memory"),
+        Option(("--host",), None, "include tensors in host memory"),
         *result_options("the holders"),
     ),
     magic=_run,

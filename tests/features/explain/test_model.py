@@ -244,11 +244,11 @@ def test_host_memory():
         ("other processes and the system", 300, "derived"),
         ("this process (RSS)", 300, "exact"),
         ("other memory of this process", 200, "derived"),
-        ("tensors in main memory", 100, "bound"),
+        ("tensors in host memory", 100, "bound"),
     ]
     assert waterfall_imbalance(waterfall) == 0
     assert waterfall.summary == (
-        "host: this machine uses 600.0 MiB, of which 100.0 MiB is tensors in main memory. The rest: 300.0 MiB "
+        "host: this machine uses 600.0 MiB, of which 100.0 MiB is tensors in host memory. The rest: 300.0 MiB "
         "other processes and the system; 200.0 MiB other memory of this process."
     )
 
