@@ -1,4 +1,4 @@
-"""Drop-in replacements for two context managers of the package zeta (``zeta.utils`` in kyegomez/zeta).
+"""Drop-in replacements for two context managers of the zeta package (``zeta.utils`` in kyegomez/zeta).
 
 `save_memory_snapshot` creates a directory that contains ``snapshot.pickle``. Unlike the original, it also accepts a
 string and stops recording after the block. `print_cuda_memory_usage` prints the change in

@@ -70,7 +70,7 @@ class RunningCell:
         stored: Whether IPython stores the cell in its history. Front ends also run code that is not stored.
         cell_id: ID of the cell in its notebook; None if the front end does not send it.
         options: Options of ``%%gpumem``; None if the cell does not use this magic.
-        restore_traceback: Function that restores the shell's ``showtraceback`` method; None if it is not replaced.
+        restore_traceback: Function that restores the shell's ``showtraceback`` method; None if it was not replaced.
         began: Start time in seconds since the Unix epoch.
         reported: Whether the output of a ``%gpumem`` line in the cell replaces the automatic report.
         code: File name and source text of the ``%%gpumem`` cell, which is this cell or a cell nested in it; None if the
@@ -124,8 +124,8 @@ class RunningCell:
             self.measurement = None
 
 
-class CellStacks:
-    """The running cells of one shell, with one stack for each thread.
+class RunningCellStacks:
+    """The running cells of one shell, in one stack for each thread.
 
     Attributes:
         stacks: Running cells by thread identifier, outermost cell first.
@@ -141,12 +141,12 @@ class CellStacks:
         self.stacks: defaultdict[int, list[RunningCell]] = defaultdict(list)
 
     def outermost(self) -> RunningCell | None:
-        """Return the outermost cell of the current thread or, if this thread runs no cell, of another thread."""
+        """Return the outermost cell of the current thread or, if this thread is running no cell, of another thread."""
         stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
     def whole_cell(self) -> RunningCell | None:
-        """Return the whole cell even if a cell magic in it, such as ``%%capture``, runs its body as a nested cell."""
+        """Return the innermost cell of this thread or, if it is the body of a cell magic, the cell with this magic."""
         stack = self.stacks[threading.get_ident()]
         position = len(stack) - 1
         while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):
@@ -154,7 +154,7 @@ class CellStacks:
         return stack[position] if stack else None
 
     def push(self, info: Any) -> tuple[RunningCell, bool]:
-        """Add a starting cell. Return a tuple of the cell and whether it is the outermost cell of its thread."""
+        """Add a cell that is about to run. Return a tuple of the cell and whether it is the outermost of its thread."""
         stack = self.stacks[threading.get_ident()]
         while stack and stack[-1].info() is None:
             self._drop(stack.pop())

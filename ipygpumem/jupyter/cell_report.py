@@ -83,7 +83,7 @@ class ReportPresenter:
         """Return the collectors that every plan of this shell includes.
 
         Args:
-            requested: Whether the user requested the report, which then always mentions the previous run of the cell.
+            requested: Whether the user requested the report. If so, it always mentions the previous run of the cell.
         """
         record = self._magics.record
         recording = [] if record.recorder is None else [record]
@@ -106,7 +106,7 @@ class ReportPresenter:
             report: Report of the measurement.
             measurement: The measurement, which has ended.
             options: Options of the magic that requested the report; None for an automatic report.
-            muted: Whether a call to ``clear_output(wait=True)`` is pending, so that the report would clear the output.
+            muted: Whether ``clear_output(wait=True)`` is pending, in which case the report would clear the output.
             live: Live display below the cell, which the report replaces.
         """
         magics = self._magics

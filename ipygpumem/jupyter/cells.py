@@ -13,9 +13,9 @@ from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.oom.history import OomHistory
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.jupyter.cell_events import (
-    CellStacks,
     ExecutionCounts,
     RunningCell,
+    RunningCellStacks,
     before_tracebacks,
     calling_cell,
     guarded,
@@ -46,7 +46,7 @@ class CellMeasurements:
         self._shell = shell
         self._runtime = runtime
         self._magics = magics
-        self._open = CellStacks(shell, self._drop)
+        self._open = RunningCellStacks(shell, self._drop)
         self.clearing = ClearOutputTracker(shell)
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
         self.numbers = ExecutionCounts(shell)
@@ -58,13 +58,13 @@ class CellMeasurements:
 
     @property
     def text(self) -> str:
-        """Source text of the running cell; empty if no cell is running."""
+        """Source text of the innermost running cell; empty if no cell is running."""
         stack = self._open.stacks[threading.get_ident()]
         return stack[-1].raw if stack else ""
 
     @guarded
     def pre_run_cell(self, info: Any) -> None:
-        """Register the cell that IPython starts, and start its measurement unless it is nested in another cell."""
+        """Register the cell that IPython is about to run, and start measuring it unless it runs inside another cell."""
         if self._runtime.forked:
             return
         cell, outermost = self._open.push(info)

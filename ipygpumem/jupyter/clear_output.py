@@ -78,7 +78,7 @@ class ClearOutputTracker:
         self._restore()
 
     def waits(self, result: Any) -> bool:
-        """Return whether a call in the cell with this result is still pending, and set `waiting` to False.
+        """Return whether a ``clear_output`` call in the cell with this result is pending, and set `waiting` to False.
 
         If the cell failed or has a value, no call is pending, because IPython has displayed the traceback or the value.
         """
@@ -92,7 +92,7 @@ class ClearOutputTracker:
         return header.get("msg_id") if isinstance(header, dict) else None
 
     def _set(self, *, waiting: bool) -> None:
-        """Set `waiting`. If it is True, the next output that is displayed or written to a stream resets it."""
+        """Set `waiting`. If it is True, the next output that is displayed or written to stdout or stderr resets it."""
         self.waiting = waiting
         for restore in self._restore_outputs:
             restore()

@@ -1,4 +1,4 @@
-"""Methods that display results in an IPython shell: as text in a terminal, as HTML in a notebook."""
+"""Methods that display results in an IPython shell: as text in a terminal and as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class DisplayMixin:
         self.shell.display_pub.publish(data=data, metadata=metadata)
 
     def show_snapshots(self, files: Sequence[str]) -> None:
-        """Display a snapshot file, or several side by side."""
+        """Display one snapshot file, or several side by side."""
         from ipygpumem.snapshot import Snapshot
         from ipygpumem.viewer import View
         from ipygpumem.viewer.display_target import shell_target

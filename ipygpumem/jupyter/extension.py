@@ -107,7 +107,7 @@ class _Extension:
         try:
             magics.devices = magics.devices  # validate again, because PyTorch now knows which devices exist
         except TraitError as error:
-            self._faults.append(f"GPUMem.devices is ignored, so all devices are monitored: {error}")
+            self._faults.append(f"all devices are monitored, because GPUMem.devices is invalid: {error}")
             magics.devices = None
         session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:
@@ -156,7 +156,7 @@ class _LoadedExtensions(weakref.WeakKeyDictionary[Any, _Extension]):
     """The loaded extension of each shell."""
 
     def close(self) -> None:
-        """Unload the extension from all shells, unless this is a forked process, whose parent has loaded it."""
+        """Unload the extension from all shells, unless this process was forked from the one that loaded it."""
         for shell in () if current().forked else tuple(self):
             self.pop(shell).remove()
 

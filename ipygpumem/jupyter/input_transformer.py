@@ -1,4 +1,4 @@
-"""Input transformer that replaces the first line ``%%gpumem`` of a cell with a call to a line magic.
+"""Input transformer that replaces the ``%%gpumem`` line at the start of a cell with a call to a line magic.
 
 An ordinary cell magic would have to run the body itself. Then IPython would regard a failed cell as successful,
 ``await`` would not work, and the value of the last expression and the line numbers in tracebacks would be lost.
@@ -21,7 +21,7 @@ _HELP = {"-h", "--help"}
 
 
 def rewrite(lines: list[str]) -> list[str]:
-    """Return the lines of a cell. A first line with ``%%gpumem`` is replaced by a call to a line magic."""
+    """Return the lines of a cell, with a call to a line magic in place of a ``%%gpumem`` line at the start."""
     match = _FIRST_LINE.fullmatch(lines[0].rstrip()) if lines else None
     if match is None:
         return lines

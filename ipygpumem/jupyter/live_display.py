@@ -45,11 +45,11 @@ class IncompleteLineTracker:
 
     @property
     def incomplete(self) -> bool:
-        """Whether a stream ends with an incomplete line."""
+        """Whether stdout or stderr ends with an incomplete line."""
         return any(character not in {"", "\n"} for character in self._last_characters.values())
 
     def install(self) -> None:
-        """Start tracking the streams whose ``write`` method can be replaced."""
+        """Start tracking stdout and stderr, except a stream whose ``write`` method cannot be replaced."""
         for index, stream in enumerate((sys.stdout, sys.stderr)):
             with contextlib.suppress(AttributeError):
                 self._restore.append(replace_method(stream, "write", self._tracked(index, stream.write)))
@@ -65,7 +65,7 @@ class IncompleteLineTracker:
         return tracked_write
 
     def remove(self) -> None:
-        """Stop tracking and restore the streams, unless other code has replaced their methods since `install`."""
+        """Stop tracking stdout and stderr, and restore each ``write`` method that other code has not replaced."""
         for restore in self._restore:
             restore()
         self._restore.clear()
@@ -159,10 +159,10 @@ class LiveDisplay:
     def take(self, *, waits: bool = False) -> str | None:
         """Stop updates and return the display ID, with which the caller can replace the content of the display.
 
-        None means that the display does not exist or no longer exists.
+        Return None if the display was never created or no longer exists.
 
         Args:
-            waits: Whether a call to ``clear_output(wait=True)`` is pending, so that previous output is still visible.
+            waits: Whether ``clear_output(wait=True)`` is pending, in which case previous output is still visible.
         """
         with self._lock:
             self._ended = True
@@ -203,7 +203,7 @@ class LiveDisplayUpdater:
         self._thread = WorkerThread("ipygpumem-live", self._update)
 
     def begin(self, number: Callable[[], int | None]) -> LiveDisplay | None:
-        """Start the live display of a cell, or return None if the front end cannot update displays.
+        """Start the live display of a cell. Return None if displays cannot be updated or no thread can be started.
 
         Args:
             number: Function that returns the execution count of the cell, or None if it is not known yet.
@@ -235,7 +235,7 @@ class LiveDisplayUpdater:
                 self._thread.pause()
 
     def close(self) -> None:
-        """Stop all live displays and the thread."""
+        """Stop all live displays and the thread that updates them."""
         for cell in self._cells:
             self.end(cell)
         self._thread.close()

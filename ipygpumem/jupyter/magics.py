@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @magics_class
 class GPUMem(Magics, Settings, DisplayMixin):
-    """Magics, settings and displays of the extension ipygpumem, which measures the GPU memory of each cell."""
+    """Magics, settings and displays of the ipygpumem extension, which measures the GPU memory of each cell."""
 
     def __init__(self, shell: Any, runtime: Runtime, config: Any = None) -> None:
         super().__init__(shell=shell, parent=shell, config=config)
@@ -91,7 +91,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
             return
         arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
-            raise UsageError("%%gpumem --help does not run the code below it: put it in a cell of its own")
+            raise UsageError("%%gpumem --help must be the only line of a cell, because the code below it would not run")
         if arguments.engines:
             raise UsageError("%%gpumem --engines must be on the first line of the cell")
         self.cells.begin(self._cell_options("%%gpumem", arguments, self.cells.text))
@@ -120,9 +120,9 @@ class GPUMem(Magics, Settings, DisplayMixin):
                 raise UsageError(f"%gpumem: {error}")
             return self._statement(arguments, statement, local_ns)
         if arguments.snapshot is not None or arguments.history or arguments.trace or arguments.timeline:
-            raise UsageError("%gpumem: a statement must follow these options; to measure a cell, use %%gpumem")
+            raise UsageError("%gpumem: these options require a statement; to measure a cell, use %%gpumem")
         if arguments.outside:
-            raise UsageError("%gpumem --outside: a statement must follow; to measure a cell, use %%gpumem --outside")
+            raise UsageError("%gpumem --outside requires a statement; to measure a cell, use %%gpumem --outside")
         return self._breakdown(arguments)
 
     def _command(self, command: Command, rest: str) -> Any:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def replace_method(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a method of an object. The returned function restores it, unless other code has replaced it since.
+    """Replace a method of an object. The returned function restores the original unless other code has replaced it.
 
     Raises:
         AttributeError: The attributes of the object cannot be set.

@@ -62,7 +62,7 @@ def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
     except SyntaxError as error:
         if "await" in (error.msg or ""):
             raise UsageError(
-                "%gpumem cannot measure a statement with await: use %%gpumem to measure the cell"
+                "%gpumem cannot measure a statement that contains await: use %%gpumem to measure the cell"
             ) from error
         raise UsageError(f"%gpumem: {error.msg}: {statement!r}") from error
     return before, value
@@ -77,7 +77,7 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 
 
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Return the source regions of the functions and methods with these names, except those defined in ``text``.
+    """Return the source regions of the functions and methods with these names, except those that ``text`` defines.
 
     Raises:
         OptionError: A name does not refer to a function, or the source code of the function is not available.
@@ -92,7 +92,7 @@ def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: s
         code = code_object(function)
         if code is None:
             if issubclass(type(function), type):
-                raise OptionError(f"{name!r} is a class: use a method, such as {name}.forward")
+                raise OptionError(f"{name!r} is a class: specify a method, such as {name}.forward")
             raise OptionError(f"{name!r} is not a function or method written in Python")
         regions.append(function_region(code, texts))
     return regions

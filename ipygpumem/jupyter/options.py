@@ -34,7 +34,7 @@ _LINES = (
     Option(
         ("--lines",),
         None,
-        "report memory usage line by line, for the cell and for the functions of the notebook that it calls",
+        "report memory usage line by line, for the cell and for the notebook's functions that it calls",
     ),
     Option(
         ("-f", "--function"),
@@ -74,7 +74,7 @@ _PROFILE = (
         ("--timeline",),
         "PATH",
         "profile the code and write memory usage over time by category (parameter, gradient, optimizer state, "
-        "activation, input, temporary), for GPUs and for tensors on the host, to PATH (.html)",
+        "activation, input, temporary), for GPUs and for tensors in host memory, to PATH (.html)",
         path=True,
     ),
 )
@@ -98,7 +98,7 @@ STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, _RETURN, HELP)
 
 
 def parse_options(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
-    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``. Raise `OptionError` if an option has no effect."""
+    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``. Reject options that would have no effect."""
     arguments = parse_line(program, options, line)
     recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules
     if (arguments.stacks or arguments.max_entries or arguments.history) and not recorded:

@@ -159,7 +159,7 @@ class Settings(Configurable):
 
 
 def without_invalid_values(config: Config, section: str) -> tuple[Config, list[str]]:
-    """Remove invalid values from a section, and return a tuple of the configuration and a list of error messages."""
+    """Remove invalid values from a section of a configuration. Return a tuple of the result and the error messages."""
     faults: list[str] = []
     values = config.get(section)
     if not values:  # Config.__getitem__ would create a missing section

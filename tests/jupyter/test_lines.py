@@ -161,7 +161,7 @@ def test_recording_options_apply_to_lines(nb):
     [
         ("-f nope", "'nope' is not defined"),
         ("-f net.nope", "'net.nope' is not defined"),
-        ("-f Net", "'Net' is a class: use a method, such as Net.forward"),
+        ("-f Net", "'Net' is a class: specify a method, such as Net.forward"),
         ("-f len", "'len' is not a function or method written in Python"),
         ("-f torch.sum", "'torch.sum' is not a function or method written in Python"),
         ("--lines --stacks none", "--lines requires allocation stacks"),

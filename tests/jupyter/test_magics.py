@@ -298,7 +298,7 @@ def test_statement_with_a_syntax_error(cpu_notebook):
 def test_statement_that_awaits(cpu_notebook):
     cpu_notebook.run("async def f(): pass")
     line = usage_line(cpu_notebook.run("%gpumem await f()"))
-    assert line == "%gpumem cannot measure a statement with await: use %%gpumem to measure the cell"
+    assert line == "%gpumem cannot measure a statement that contains await: use %%gpumem to measure the cell"
     assert usage_line(cpu_notebook.run("%gpumem await f(); 1")).endswith("use %%gpumem to measure the cell")
 
 
@@ -406,7 +406,7 @@ def test_invalid_options_of_statement(gpu_notebook, words):
 
 def test_snapshot_without_a_statement_is_an_error(gpu_notebook, tmp_path):
     line = usage(gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle"))
-    assert line == "%gpumem: a statement must follow these options; to measure a cell, use %%gpumem"
+    assert line == "%gpumem: these options require a statement; to measure a cell, use %%gpumem"
 
 
 def test_snapshot(gpu_notebook, tmp_path):

@@ -158,4 +158,4 @@ def test_env_shows_the_last_error_of_cupti(notebook, cupti):
 def test_option_requires_a_statement(notebook):
     result = notebook.run("%gpumem --outside")
     assert not result.success
-    assert "a statement must follow" in str(result.error)
+    assert "requires a statement" in str(result.error)

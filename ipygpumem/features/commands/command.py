@@ -37,7 +37,7 @@ class Option:
         type: Function that converts the value from text and raises `OptionError` if the text is invalid. For an option
             that can be repeated, it returns a list, and the value of the option is the concatenation of these lists.
         values: Number of values after the flag.
-        only: The only interface that supports the option; None if both do.
+        only: The only interface (``magic`` or ``shell``) that supports the option; None if both do.
         usage: Text for a positional argument in the usage line; if it is empty, the ``metavar`` is shown.
     """
 
@@ -64,8 +64,8 @@ class Command:
     """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
-        magic: Function that runs the command in a notebook and returns the value of the magic; None if unsupported.
-        shell: Function that runs the command in a shell and returns the exit status; None if unsupported.
+        magic: Function that runs the command in a notebook and returns the value of the magic; None if it has no magic.
+        shell: Function that runs the command in a shell and returns the exit status; None if it has no shell command.
         subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
     """
 
@@ -77,7 +77,7 @@ class Command:
     subcommands: tuple[Command, ...] = ()
 
     def options_of(self, interface: Interface) -> tuple[Option, ...]:
-        """Return the options that the command supports in a notebook (``magic``) or in a shell."""
+        """Return the options that the command supports in a notebook (``magic``) or in a shell (``shell``)."""
         return tuple(option for option in self.options if option.only in {None, interface})
 
 
@@ -103,7 +103,7 @@ def result_options(noun: str) -> tuple[Option, ...]:
 
 
 def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
-    """Store, show and return a result according to its `result_options`, and suppress the report of the cell."""
+    """Store, show and return a result as its `result_options` specify, and suppress the report of the cell."""
     notebook.cells.claim()
     if arguments.var is not None:
         notebook.shell.user_ns[arguments.var] = value
