@@ -1,8 +1,8 @@
 """Compute the memory usage of each line of source code from a recording.
 
-An allocation or a free is attributed to every line of its Python stack, so the values of a line include the functions
-that it calls. PyTorch's backward threads have no Python stack, so their events are attributed to the line that waited
-for the backward pass.
+An allocation or a free is attributed to every line of its Python stack, so the values of a line include those of
+the functions that it calls. PyTorch's backward threads have no Python stack, so their events are attributed to the line
+that waited for the backward pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ import numpy as np
 
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, enclosing_functions
-from ipygpumem.features.recorded_section import THREAD_FILE, RecordedSectionCollector, allocator_bytes, outermost_files
+from ipygpumem.features.recording_analysis import (
+    THREAD_FILE,
+    RecordingAnalysisCollector,
+    allocator_bytes,
+    outermost_files,
+)
 from ipygpumem.measurement.backward_passes import BackwardPassObserver
 from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot.model.columns import Action
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.features.recorded_section import DeviceRecording
+    from ipygpumem.features.recording_analysis import DeviceRecording
     from ipygpumem.measurement.backward_passes import BackwardPass
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
@@ -35,8 +40,8 @@ if TYPE_CHECKING:
 _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
-class LinesCollector(RecordedSectionCollector):
-    """Collector of memory usage by line in the measured code and in additional functions."""
+class LinesCollector(RecordingAnalysisCollector):
+    """Collector of memory usage by line of the measured code and of additional functions."""
 
     section = "lines"
 
@@ -46,7 +51,7 @@ class LinesCollector(RecordedSectionCollector):
         self.observer = self._backward = BackwardPassObserver()
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
-        """Return the listings of one device; raise `RecordingError` if backward passes do not match events."""
+        """Return the listings of one device; raise `RecordingError` if counters do not match the events."""
         code, timeline = recording.code, recording.timeline
         source = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
@@ -70,7 +75,7 @@ class LinesCollector(RecordedSectionCollector):
 
 
 def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> dict[str, Line]:
-    """Map IPython's file names for code in a ``%%time`` cell to the cell's file and the line number of the magic."""
+    """Map IPython's file names for code in a ``%%time`` cell to the cell's file and the line number of ``%%time``."""
     if not regions or regions[0].name:
         return {}
     cell = regions[0].file
@@ -83,7 +88,7 @@ def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> d
 
 
 def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], source: SourceCode) -> list[SourceRegion]:
-    """Return functions that contain the lines, or cells for lines outside functions, unless they are in ``listed``."""
+    """Return the functions (or cells, for lines outside functions) that contain the lines and are not in ``listed``."""
     whole_cells = {region.file for region in listed if not region.name}
     lines_by_file: dict[str, list[int]] = {}
     for file, number in lines:
@@ -101,7 +106,7 @@ def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], sou
 
 
 class _LineEvents:
-    """The events of a device, grouped by the set of lines of the given files that their stacks contain.
+    """The events of a device, grouped by line set: the set of lines in the given files that an event's stack contains.
 
     There are far fewer line sets than events. Therefore, values are summed by line set first and then by line.
     """
@@ -157,13 +162,16 @@ class _LineEvents:
                 self._event_set[during[before == number]] = extended
 
     def lines(self) -> list[Line]:
-        """Return the lines that occur in the line set of any event."""
+        """Return all lines that the line sets of the events contain."""
         sets, lines = list(self._sets), list(self._line_numbers)
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the usage of each line, and that of all stacks without a listed line (None if there are none)."""
+        """Return a tuple ``(uses, elsewhere)``: the usage of each line, and that of all stacks without a listed line.
+
+        ``elsewhere`` is None if no event has such a stack.
+        """
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
         usage = self._timeline.requested.bytes

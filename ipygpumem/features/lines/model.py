@@ -9,11 +9,11 @@ from ipygpumem.core.serialization import PlainData
 
 @dataclass(frozen=True, slots=True)
 class LineUsage:
-    """Memory usage of all runs of one line, including the functions that it called, in requested bytes.
+    """Memory usage of all executions of one line, including the functions that it called, in requested bytes.
 
     Attributes:
-        after: Memory in use on the device after the last run; None if the line neither allocated nor freed memory.
-        peak: Highest memory usage of the device while the line ran; None if the line did not allocate memory.
+        after: Memory in use on the device after the last execution; None if it neither allocated nor freed memory.
+        peak: Peak of the device's memory usage while the line ran; None if the line did not allocate memory.
         kept: The part of ``allocated`` that was still in use at the end of the measurement.
     """
 
@@ -28,7 +28,7 @@ class LineUsage:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of a listing. ``use`` is None if the line neither allocated nor freed memory."""
+    """A line of a listing. ``use`` is its memory usage, or None if it neither allocated nor freed memory."""
 
     number: int
     text: str
@@ -45,7 +45,7 @@ class SourceListing:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLines(PlainData):
-    """The listings of one device. Sizes are in bytes.
+    """Source listings with the memory usage of one device. Sizes are in bytes.
 
     Attributes:
         before: Requested memory at the start.
@@ -85,7 +85,7 @@ class AllocationSite:
     """A line of code with the memory that it allocated.
 
     Attributes:
-        label: For example ``"In [3]:2 train(): y = f(x)"``, or the reason in parentheses if the line is unknown.
+        label: The line, such as ``"In [3]:2 train(): y = f(x)"``; if it is unknown, the reason in parentheses.
         amount: Requested size of the blocks in bytes.
         blocks: Number of blocks.
     """
@@ -108,7 +108,7 @@ class PeakLines:
         lines: The lines with the largest amounts, in descending order.
         rest: Total amount of all other lines.
         rounding: Memory added by rounding sizes up, in bytes.
-        pending: Size of freed blocks that were waiting for a stream in bytes, as a negative number.
+        pending: Size in bytes of freed blocks that were waiting for a stream, as a negative number.
         allocated: The allocator's counter of allocated memory in bytes, which is the total of the values above.
     """
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.features.lines.model import AllocationSite, PeakLines
-from ipygpumem.features.recorded_section import allocator_bytes, device_timeline
+from ipygpumem.features.recording_analysis import allocator_bytes, device_timeline
 from ipygpumem.measurement.plan import Collector
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.queries.live_set import LiveSet
@@ -56,7 +56,7 @@ class PeakLinesCollector(Collector):
     reads_recording = True
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
-        """Return the report with the lines of each device added to ``report.recording``."""
+        """Return the report with the `PeakLines` of each device added to ``report.recording``."""
         if outcome.snapshot is None or report.recording is None:
             return report
         peaks = [peak_lines(outcome.snapshot, device) for device in report.devices.values()]
@@ -65,7 +65,7 @@ class PeakLinesCollector(Collector):
 
 
 def peak_lines(snapshot: Snapshot, report: DeviceReport) -> PeakLines | None:
-    """Return the lines at the peak of a device, or None if the peak is not exact or the recording has no stacks."""
+    """Return the lines at the peak of a device, or None if the peak is not exact or no stacks were recorded."""
     timeline = device_timeline(snapshot, report)
     if timeline is None:
         return None

@@ -76,9 +76,9 @@ class SourceCode:
 
 
 def code_object(value: Any) -> types.CodeType | None:
-    """Return the code object of a function, method, partial object, decorated function or `torch.nn.Module`, or None.
+    """Return the code object of a function, method, partial object, decorated function or `torch.nn.Module`, else None.
 
-    The code object of a `torch.nn.Module` is that of its ``forward``. The object's own code is not executed.
+    The code object of a `torch.nn.Module` is that of its ``forward``. No properties of the object are evaluated.
     """
     for _ in range(_MAX_WRAPPERS):
         if issubclass(type(value), types.FunctionType) and "__wrapped__" not in vars(value):
@@ -144,7 +144,7 @@ def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[Sour
 
 
 def with_statement_region(file: str, line: int, source: SourceCode, name: str) -> SourceRegion:
-    """Return the region of the innermost ``with`` statement whose header includes a line, or else of that line."""
+    """Return the innermost ``with`` statement whose header contains a line, or only the line if there is none."""
     region = SourceRegion(file, line, line, name)
     for node in ast.walk(source.tree(file)):  # outer statements first
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno:
@@ -155,7 +155,7 @@ def with_statement_region(file: str, line: int, source: SourceCode, name: str) -
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
     """Return the object that a name such as ``net.forward`` or ``model.blocks[0]`` refers to.
 
-    The objects' own code is not executed. ``look_up`` returns the object for the first part of the name. Raises
+    The objects' properties are not evaluated. ``look_up`` returns the object for the first part of the name. Raises
     `OptionError` if the name is not defined.
     """
     try:

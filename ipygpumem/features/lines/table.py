@@ -50,7 +50,7 @@ def line_table(device: DeviceLines) -> Table:
 
 
 def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
-    """Yield rows for the lines; a long listing contains only lines near those that allocated or freed memory."""
+    """Yield rows for the lines; for a long listing, only for lines near those that allocated or freed memory."""
     dedented = textwrap.dedent("\n".join(line.text for line in lines)).split("\n")
     used = [index for index, line in enumerate(lines) if line.use is not None]
     near = {index + offset for index in (0, *used) for offset in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)}

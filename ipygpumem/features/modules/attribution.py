@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.features.modules.model import MEMORY_KINDS
-from ipygpumem.features.recorded_section import THREAD_FILE, outermost_files
+from ipygpumem.features.recording_analysis import THREAD_FILE, outermost_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class AttributedAllocations:
         self._attribute_by_address(f"cuda:{timeline.device}")
 
     def _attribute_events(self, roots: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
-        """Return arrays with each event's kind and module and the last event of the outermost call containing it."""
+        """Return three arrays: each event's kind, its module, and the end of the outermost call that contains it."""
         count = len(self._timeline.trace)
         kind = np.full(count, _OTHER_CODE, np.int64)
         module = np.full(count, -1, np.int64)
@@ -137,7 +137,7 @@ class AttributedAllocations:
         return int(self._timeline.allocations.size[rows].sum())
 
     def by_module(self, rows: Mask) -> list[int]:
-        """Return the requested size in bytes of each module's selected allocations, without those of submodules."""
+        """Return the requested size in bytes of each module's selected allocations, excluding submodules."""
         sums = np.zeros(len(self._tracker.modules), np.int64)
         owned = rows & (self.module >= 0)
         np.add.at(sums, self.module[owned], self._timeline.allocations.size[owned])

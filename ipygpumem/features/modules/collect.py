@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKindUsage, ModuleRow, ModuleTree
-from ipygpumem.features.recorded_section import RecordedSectionCollector, allocator_bytes
+from ipygpumem.features.recording_analysis import RecordingAnalysisCollector, allocator_bytes
 from ipygpumem.measurement.event_lookup import EventLookup
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.modules.model import MemoryKind
     from ipygpumem.features.modules.storages import ModuleInfo
     from ipygpumem.features.modules.tracker import ModuleTracker
-    from ipygpumem.features.recorded_section import DeviceRecording
+    from ipygpumem.features.recording_analysis import DeviceRecording
 
 _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
     ("parameters", "parameters"),
@@ -33,7 +33,7 @@ _WRAPPER_NOTES = {
 }
 
 
-class ModulesCollector(RecordedSectionCollector):
+class ModulesCollector(RecordingAnalysisCollector):
     """Collector of the memory usage of a tracked model by phase of a training step, by kind and by module."""
 
     section = "modules"
@@ -42,7 +42,7 @@ class ModulesCollector(RecordedSectionCollector):
         self.observer = self._tracker = tracker
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
-        """Return the model's memory usage on one device; raise `RecordingError` if module calls do not match events."""
+        """Return the model's memory usage on one device; raise `RecordingError` if counters do not match the events."""
         tracker, timeline = self._tracker, recording.timeline
         lookup = EventLookup(timeline, recording.recorder)
         allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)
@@ -74,7 +74,7 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
             "optimizer step are attributed to the optimizer"
         )
     if not tracker.calls:
-        notes.append("no module of the model was called; calls of its copies and of compiled functions are not tracked")
+        notes.append("no module of the model was called; calls to its copies and to compiled functions are not tracked")
     return tuple(notes)
 
 

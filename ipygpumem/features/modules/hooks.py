@@ -90,7 +90,7 @@ class GlobalHooks:
 
 
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
-    """Wrap the function compiled by ``module.compile()``, which runs no hooks, in calls of ``enter`` and ``leave``.
+    """Wrap the function compiled by ``module.compile()``, which skips hooks, so that it calls ``enter`` and ``leave``.
 
     Return a function that removes the wrapper, or None if the module is not compiled.
     """

@@ -53,7 +53,7 @@ class StepPhase:
 
 @dataclass(frozen=True, slots=True)
 class MemoryKindUsage:
-    """Memory usage of one kind at the peak of the device and at the end of the measurement, in requested bytes."""
+    """Usage of one kind of memory at the device's peak and at the end of the measurement, in requested bytes."""
 
     kind: MemoryKind
     peak: int
@@ -64,13 +64,13 @@ class MemoryKindUsage:
 class ModuleRow:
     """Memory usage of a module including its submodules, in requested bytes. Unknown values are None.
 
-    The fields from ``parameters`` to ``activations`` contain the usage at the peak of that kind in the whole model.
+    Each field from ``parameters`` to ``activations`` is the usage of a kind when the whole model's usage of it peaks.
 
     Attributes:
         path: Qualified name of the module; empty for the model itself.
         type: Class name.
         depth: Nesting depth; 0 for the model itself.
-        calls: Number of calls of ``forward`` outside backward passes.
+        calls: Number of calls to ``forward`` outside backward passes.
         optimizer: Size of the optimizer state for the parameters.
         temporary: Peak of the memory that the module's ``forward`` allocated and freed.
         peak: Memory of all kinds in use at the peak of the device.

@@ -22,7 +22,7 @@ _NAMES = ("forward", "backward", "optimizer", "other")
 class PhaseTracker:
     """Tracker that divides a measurement into phases. Memory and time are attributed to the innermost running phase.
 
-    A forward phase inside a backward phase (activation checkpointing) is part of the backward phase.
+    A forward phase inside a backward phase (activation checkpointing) is counted as part of the backward phase.
 
     Attributes:
         cost: Overhead of tracking in seconds, which is not attributed to any phase.
@@ -35,7 +35,7 @@ class PhaseTracker:
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         """Duration of each run in seconds by phase name."""
         self._memory: defaultdict[tuple[str, int], list[tuple[int, int, int | None]]] = defaultdict(list)
-        """Change, final value and exact peak of allocated memory in each run, by phase name and device index."""
+        """Change, final value and exact peak (or None) of allocated memory per run, by phase name and device index."""
         self._reset_peaks = reset
         self._scope: PeakScope | None = None
         self._started = 0.0

@@ -1,4 +1,4 @@
-"""Tables of a model's memory usage by phase, by kind and by module. Identical modules share a row."""
+"""Tables of a model's memory usage by phase, by kind and by module. Consecutive identical modules share a row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KIND_LABELS = {
     "forward, temporary": "forward, temporary (freed before forward returned)",
     "activations": "activations (saved for backward, and outputs)",
     "recomputed": "recomputed in backward (checkpointing)",
-    "backward": "backward, other (gradients of activations, workspaces)",
+    "backward": "backward, other (activation gradients, workspaces)",
     "optimizer": "optimizer, other",
     "outside the model": "outside the model (inputs, loss, other code)",
 }

@@ -1,6 +1,6 @@
 """Track a model during a measurement: module calls, phases of a training step and storage addresses.
 
-Global PyTorch hooks report the start and end of each module's ``forward``. They do nothing while code is compiled.
+Global PyTorch hooks report the start and end of each module's ``forward``. They do nothing during compilation.
 No hooks are attached to the user's modules, because copies and saved files of the modules would contain these hooks.
 """
 
@@ -226,7 +226,9 @@ class ModuleTracker:
 
     def _scan(self, *, states: bool = True) -> None:
         if self._address_count > _MAX_ADDRESSES:
-            self.problem = f"recording stopped after {_MAX_ADDRESSES:,} storage addresses: measure fewer steps"
+            self.problem = (
+                f"only {_MAX_ADDRESSES:,} storage addresses were recorded: to record all, measure fewer steps"
+            )
             return
         with self.phases.not_counted():
             addresses = self._storages.addresses(states=states)

@@ -114,7 +114,7 @@ class OutsideCollector(Collector):
         if interval.lost:
             return grade("sampled", "CUPTI dropped records because no buffer was free, so the values may be too low")
         if interval.seconds > 0:
-            return grade("sampled", f"torch.profiler used CUPTI for {duration(interval.seconds)}")
+            return grade("sampled", f"no recording for {duration(interval.seconds)} while torch.profiler used CUPTI")
         return grade("exact", "CUPTI's records of all allocations")
 
     def _device(self, device: DeviceReport, index: int, confidence: Grade) -> OutsideMemory:
@@ -200,7 +200,7 @@ class OutsideSetting:
                 self._acquired = True
             except CuptiError as error:
                 recorder.reported_problems.add(str(error))
-                print(f"ipygpumem: memory outside PyTorch is reported without libraries: {error}")  # noqa: T201
+                print(f"ipygpumem: memory outside PyTorch is not reported by library: {error}")  # noqa: T201
         elif self._acquired and not enabled:
             self._acquired = False
             recorder.release()

@@ -194,7 +194,7 @@ class CuptiRecorder:
             self._live.move_to_pytorch(device, address, self._intervals)
 
     def live_by_owner(self) -> tuple[float, dict[AllocationOwner, int]] | None:
-        """Return the start time of recording and the live memory in bytes by owner; None if recording is not active."""
+        """Return the start time of recording and the live bytes by owner. Return None if recording is not active."""
         with self._lock:
             if not self._recording:
                 return None

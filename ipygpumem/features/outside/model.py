@@ -2,9 +2,10 @@
 
 ::
 
-    outside PyTorch = libraries (device memory, arrays, static variables) + unused memory in CUDA's pools + rest
+    outside PyTorch = libraries (device memory, CUDA arrays, static device variables)
+        + unused memory in CUDA memory pools + rest
 
-The rest is memory that CUPTI does not record: the CUDA context, kernel code, stacks, CUDA graphs, and, with the tested
+The rest is not recorded by CUPTI: the CUDA context, kernel code, GPU thread stacks, CUDA graphs and, in the tested
 versions of CUPTI, memory created with cuMemCreate. Pinned and managed memory are listed separately.
 """
 

@@ -16,7 +16,7 @@ _UNATTRIBUTED = "not attributed to a library"
 _IDLE = "unused in CUDA's memory pools"
 _KINDS = {
     "device": "",
-    "array": ", arrays",
+    "array": ", CUDA arrays",
     "static": ", __device__ variables",
     "managed": ", managed memory",
     "pinned": ", pinned host memory",
@@ -98,7 +98,7 @@ def _library_sentence(library: LibraryMemory) -> str:
 
 def _library_row(library: LibraryMemory, kind: str | None = None) -> TableRow:
     kind = _KINDS[library.memory] if kind is None else kind
-    label = f"{library.library}{kind}{', from a CUDA pool' if library.pooled else ''}"
+    label = f"{library.library}{kind}{', from a CUDA memory pool' if library.pooled else ''}"
     cells = (
         change_text(library.change),
         change_text(library.peak),

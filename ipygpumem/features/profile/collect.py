@@ -53,14 +53,14 @@ def profile_collector(
 def check_profile_paths(
     trace: str | Path | None, timeline: str | Path | None, snapshot: str | Path | None, *, outside: bool
 ) -> None:
-    """Raise `OptionError` for unsupported extensions, equal paths, or a profile together with memory outside PyTorch.
+    """Raise `OptionError` for unsupported extensions, equal paths, or a profile combined with memory outside PyTorch.
 
     The file system is not accessed because the files may be written on another machine.
     """
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
             "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "
-            "which supports only one user at a time: run them one after the other"
+            "which supports only one client at a time: run them one after the other"
         )
     for kind, path in (("trace", trace), ("timeline", timeline)):
         if path is not None:

@@ -147,7 +147,7 @@ class ProfilerSession:
         self.stop()
 
     def release(self) -> None:
-        """Free the memory of the result."""
+        """Discard the result to free its memory."""
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:

@@ -87,7 +87,7 @@ def _draw_panel(layout: PlotLayout, timeline: CategoryTimeline, top: float) -> N
 
 
 def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]:
-    """Return for each of ``columns`` equal time intervals the row of ``timeline.usage`` with the highest total."""
+    """Return, for each of ``columns`` equal time intervals, the row of ``timeline.usage`` with the highest total."""
     edges = np.linspace(0, max(timeline.end - timeline.start, 1), columns + 1)
     time = timeline.time - timeline.start
     first = np.searchsorted(time, edges[:-1], side="right")

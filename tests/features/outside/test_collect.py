@@ -185,7 +185,7 @@ def test_profiler_in_block(gpu, cupti):
     memory = outside_memory(m)
     assert (memory.named, memory.rest, memory.grade.trust) == (6 * MIB, 10 * MIB, "sampled")
     assert memory.seconds > 0
-    assert "torch.profiler used CUPTI for" in m.report.notes[0]
+    assert "while torch.profiler used CUPTI" in m.report.notes[0]
 
 
 def test_collector_that_was_not_started(gpu, cupti):

@@ -42,7 +42,7 @@ TABLE = """\
 cuda:0 outside PyTorch, by library
 change peak allocated freed allocations
 NCCL +200.0 MiB +200.0 MiB 200.0 MiB 0.0 MiB 100 libnccl.so.2
-CuPy, from a CUDA pool +32.0 MiB +96.0 MiB 128.0 MiB 96.0 MiB 2 runtime.so
+CuPy, from a CUDA memory pool +32.0 MiB +96.0 MiB 128.0 MiB 96.0 MiB 2 runtime.so
 cuFFT 0 +11.0 MiB 11.0 MiB 11.0 MiB 6 libcufft.so.12
 1 smaller <0.1 MiB 4
 unused in CUDA's memory pools +8.0 MiB

@@ -87,7 +87,7 @@ def test_code_with_its_own_profiler_keeps_its_profile(tmp_path):
         ({"timeline": "."}, ". is a directory: add a file name, such as timeline.html"),
         ({"trace": "nowhere/x.json"}, "the directory .*nowhere does not exist"),
         ({"timeline": "/dev/null"}, "/dev/null is not a regular file"),
-        ({"trace": "a.json", "outside": True}, "both use CUPTI, which supports only one user at a time"),
+        ({"trace": "a.json", "outside": True}, "both use CUPTI, which supports only one client at a time"),
     ],
 )
 def test_invalid_options(options, message, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Base class of the collectors that compute a section of the report (by line or by module) from a recording."""
+"""Base class of collectors that analyze a recording, for the report sections ``lines`` and ``modules``."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class DeviceRecording:
     code: MeasuredCode
 
 
-class RecordedSectionCollector(Collector):
-    """Base class of collectors whose section of the report has a part for each recorded device."""
+class RecordingAnalysisCollector(Collector):
+    """Base class of collectors that compute one section of the report from the recorded events of each device."""
 
     reads_recording = True
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
-        """Return the report with a part for each device that was used, or for the first device if none was used."""
+        """Return the report with results for each device that was used, or for the first device if none was used."""
         snapshot, recorder = outcome.snapshot, outcome.recorder
         if snapshot is None or recorder is None:
             if not outcome.problem:
@@ -55,7 +55,7 @@ class RecordedSectionCollector(Collector):
         return replace(report, **section)
 
     def part(self, recording: DeviceRecording) -> Any:
-        """Return the part of the section for one device."""
+        """Return the results for one device."""
         raise NotImplementedError
 
 
@@ -84,7 +84,7 @@ def allocator_bytes(
 
 
 def outermost_files(snapshot: Snapshot) -> NDArray[Any]:
-    """Return for each stack the file of its outermost frame, which identifies the thread, or None for an empty stack.
+    """Return, for each stack, the file of its outermost frame, which identifies the thread; None for an empty stack.
 
     The last element is None. It represents events without a stack, whose stack index is -1.
     """
