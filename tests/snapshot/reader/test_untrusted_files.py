@@ -100,7 +100,7 @@ def test_nesting_is_limited():
 
 
 def test_large_xz_dictionaries_are_refused():
-    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 3 << 27}]
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 28}]
     with pytest.raises(SnapshotFormatError, match="compressed file is damaged"):
         Snapshot.load(lzma.compress(b"x", filters=filters))
 
@@ -267,7 +267,9 @@ def test_wrong_types_in_every_place(at):
     for invalid in INVALID_VALUES:
         raw = copy.deepcopy(FULL)
         put(raw, at, invalid)
-        messages = [load_and_query(raw), load(pickle.dumps(raw, 4)), load(json.dumps(raw).encode())]
+        messages = [load_and_query(raw), load(pickle.dumps(raw, 4))]
+        if invalid is None or isinstance(invalid, dict):  # JSON becomes the same objects
+            messages.append(load(json.dumps(raw).encode()))
         assert not any("\n" in message for message in messages)
         assert max(map(len, messages)) < 250
 
