@@ -46,7 +46,7 @@ def sampled_curves(
             if start is None or end is None:
                 continue
             own = start.process is not None and end.process is not None
-            outside = "outside PyTorch" if own else "outside PyTorch and other processes"
+            outside = "outside PyTorch" if own else "outside PyTorch + other processes"
             sizes = {
                 "device used": [(sample, sample.used) for sample in track.samples],
                 outside: _outside(window, index, start, end),

@@ -184,7 +184,7 @@ def test_contrast_themes(viewing):
 
 def sampled(count=9):
     """Return a snapshot of a device whose memory was sampled, with an allocation and a region."""
-    names = {"device used": 80, "outside PyTorch and other processes": 30}
+    names = {"device used": 80, "outside PyTorch + other processes": 30}
     curves = {
         name: {
             "device": 0,
@@ -219,7 +219,7 @@ def test_exported_picture_is_complete(viewing):
         "epoch",
         "capacity 100.0 MiB ↑",
         "device used (sampled)",
-        "outside PyTorch and other processes (sampled)",
+        "outside PyTorch + other processes (sampled)",
         "reserved",
         "brief",
         "event",
@@ -263,14 +263,14 @@ def test_samples_of_device_memory(viewing):
     levels = view.call("device().then(({ levels }) => levels.map(({ label, low, top }) => [label, low, top]))")
     assert [(label, low // MIB, top // MIB) for label, low, top in levels] == [
         ("device used", 80, 82),
-        ("outside PyTorch and other processes", 30, 32),
+        ("outside PyTorch + other processes", 30, 32),
     ]
     assert view.visible()["y1"] >= 82 * MIB
     box = view.plot.bounding_box()
     view.page.mouse.move(box["x"] + 30, box["y"] + box["height"] - 40)
     view.page.locator(".tooltip", has_text="device used").wait_for()
     facts = view.page.locator(".tooltip").inner_text()
-    assert re.search(r"8[012]\.0 MiB device used\n3[012]\.0 MiB outside PyTorch and other processes\n", facts), facts
+    assert re.search(r"8[012]\.0 MiB device used\n3[012]\.0 MiB outside PyTorch \+ other processes\n", facts), facts
 
 
 def test_ruler_on_the_event_axis_shows_the_time(viewing):

@@ -101,5 +101,5 @@ def test_name_without_attribution_by_process(make_gpu, tmp_path):
         work(gpu)
     assert set(Snapshot.load(tmp_path / "x.pickle").own.curves) == {
         "device used",
-        "outside PyTorch and other processes",
+        "outside PyTorch + other processes",
     }

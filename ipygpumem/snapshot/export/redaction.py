@@ -29,7 +29,7 @@ _COMPILED = re.compile(r"torchinductor_|[/\\]\.triton[/\\]", re.IGNORECASE)
 _CUT = "…"
 _DEVICE = re.compile(r"(?:cuda:)?\d{1,4}")
 _COUNTERS = frozenset(field.name for field in fields(DeviceReading))
-_CURVE = re.compile(r"(?:device used|outside PyTorch(?: and other processes)?)(?:, cuda:\d{1,4})?")
+_CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other processes)?)(?:, cuda:\d{1,4})?")
 
 
 def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:

@@ -76,7 +76,7 @@ def test_without_paths_readings_and_curves_contain_only_numbers():
         },
         "curves": {
             "device used": {"device": 0, "time_us": [1, 2], "bytes": [3, 4], "alice": "alice"},
-            "outside PyTorch and other processes, cuda:0": {"device": 0, "time_us": [1], "bytes": [3]},
+            "outside PyTorch + other processes, cuda:0": {"device": 0, "time_us": [1], "bytes": [3]},
             "outside PyTorch": {"device": 0, "time_us": ["alice"], "bytes": [3]},
             "/home/alice": {"device": 0, "time_us": [1], "bytes": [3]},
         },
@@ -88,7 +88,7 @@ def test_without_paths_readings_and_curves_contain_only_numbers():
     assert header["readings"] == {"before": {"cuda:0": {"used": 7}}, "after": {"cuda:0": {"used": 9}}}
     assert header["curves"] == {
         "device used": {"device": 0, "time_us": [1, 2], "bytes": [3, 4]},
-        "outside PyTorch and other processes, cuda:0": {"device": 0, "time_us": [1], "bytes": [3]},
+        "outside PyTorch + other processes, cuda:0": {"device": 0, "time_us": [1], "bytes": [3]},
     }
 
 

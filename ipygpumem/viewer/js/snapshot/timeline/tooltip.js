@@ -36,7 +36,7 @@ export function tooltipLines(timeline, target, { facts, thin }) {
   const levels = timeline.levels(event);
   const split = Number.isNaN(reserved) || levels.some(([name]) => name.startsWith("outside"));
   for (const [name, bytes] of levels) {
-    const remainder = split ? "" : ` · ${size(Math.max(bytes - reserved, 0))} outside PyTorch and other processes`;
+    const remainder = split ? "" : ` · ${size(Math.max(bytes - reserved, 0))} outside PyTorch + other processes`;
     lines.push(h("span", {}, `${size(bytes)} ${name}${remainder}`));
   }
   const reservedText = Number.isNaN(reserved) ? "" : ` · ${size(reserved)} reserved`;
