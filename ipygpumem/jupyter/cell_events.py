@@ -73,7 +73,7 @@ class RunningCell:
         restore_traceback: Function that restores the shell's ``showtraceback`` method; None if it was not replaced.
         began: Start time in seconds since the Unix epoch.
         reported: Whether the output of a ``%gpumem`` line in the cell replaces the automatic report.
-        code: File name and source text of the ``%%gpumem`` cell, which is this cell or a cell nested in it; None if the
+        code: File name and source text of the ``%%gpumem`` cell, which is this cell or a cell that it runs; None if the
             magic is not used.
     """
 
@@ -163,7 +163,7 @@ class RunningCellStacks:
         return cell, len(stack) == 1
 
     def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
-        """Remove the cell with this result and all cells nested in it.
+        """Remove the cell with this result and all cells that are running inside it.
 
         Returns:
             A tuple of the cell (None if no cell matches) and whether the current thread is running no other cell.

@@ -49,7 +49,7 @@ class IncompleteLineTracker:
         return any(character not in {"", "\n"} for character in self._last_characters.values())
 
     def install(self) -> None:
-        """Start tracking stdout and stderr, except a stream whose ``write`` method cannot be replaced."""
+        """Start tracking stdout and stderr, except for a stream whose ``write`` method cannot be replaced."""
         for index, stream in enumerate((sys.stdout, sys.stderr)):
             with contextlib.suppress(AttributeError):
                 self._restore.append(replace_method(stream, "write", self._tracked(index, stream.write)))

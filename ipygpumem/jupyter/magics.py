@@ -91,7 +91,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
             return
         arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
-            raise UsageError("%%gpumem --help must be the only line of a cell, because the code below it would not run")
+            raise UsageError("%%gpumem --help does not run the code of the cell: use %gpumem --help in a separate cell")
         if arguments.engines:
             raise UsageError("%%gpumem --engines must be on the first line of the cell")
         self.cells.begin(self._cell_options("%%gpumem", arguments, self.cells.text))
