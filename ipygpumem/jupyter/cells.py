@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 
 from ipygpumem.core.report import MeasurementLabel
 from ipygpumem.features.holders.baseline import HolderBaselines
-from ipygpumem.features.oom.history import OomHistory
+from ipygpumem.features.oom.recording import OomRecording
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.jupyter.cell_events import (
     ExecutionCounts,
@@ -51,7 +51,7 @@ class CellMeasurements:
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
         self.numbers = ExecutionCounts(shell)
         self.baselines = HolderBaselines(runtime)
-        self.ooms = OomPanel(magics, OomHistory(runtime, self._running_cell, self.numbers.known))
+        self.ooms = OomPanel(magics, OomRecording(runtime, self._running_cell, self.numbers.known))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
         self.statements: set[str] = set()
         """File names under which IPython compiled the statements measured by ``%gpumem STATEMENT``."""
@@ -74,8 +74,8 @@ class CellMeasurements:
         if "gpumem" in raw:
             self.baselines.start_cell(raw)
         self.ooms.report = None
-        if self.ooms.history.template is not None:
-            self.ooms.history.resume()
+        if self.ooms.recording.template is not None:
+            self.ooms.recording.resume()
         measured = magics.report != "off" or magics.limit is not None or magics.record.recorder is not None
         # for a %%gpumem cell, the magic starts the measurement
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
@@ -104,7 +104,7 @@ class CellMeasurements:
             raise UsageError("%%gpumem is already used in this cell: put all options on one line")
         cell.abandon()
         if plan.recorder is not None:
-            self.ooms.history.pause()  # until the next cell, because PyTorch supports one recording at a time
+            self.ooms.recording.pause()  # until the next cell, because PyTorch supports one recording at a time
         if not options.quiet:
             self.baselines.record_blocks()
         plan.collectors += self.presenter.collectors(requested=True)

@@ -123,7 +123,7 @@ class _Extension:
         elif change["name"] == "log":
             session_reports().log = change["new"]
         elif change["name"] == "oom_snapshot":
-            message = self.magics.cells.ooms.history.configure(change["new"])
+            message = self.magics.cells.ooms.recording.configure(change["new"])
             if message:
                 print(f"ipygpumem: {message}")  # noqa: T201 (the recording slows down the cells)
         elif change["new"] != "off":

@@ -12,7 +12,7 @@ from ipygpumem.features.oom.table import oom_tables
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
-    from ipygpumem.features.oom.history import OomHistory
+    from ipygpumem.features.oom.recording import OomRecording
     from ipygpumem.jupyter.magics import GPUMem
 
 
@@ -21,15 +21,15 @@ class OomPanel:
 
     Attributes:
         observer: Observer that stores the allocations that failed since the previous panel.
-        history: Allocation history that is saved when an allocation fails.
+        recording: Recording of the allocation history, which is saved when an allocation fails.
         report: Report of the cell if it is shown together with the panel, otherwise None.
     """
 
-    def __init__(self, magics: GPUMem, history: OomHistory) -> None:
+    def __init__(self, magics: GPUMem, recording: OomRecording) -> None:
         self._magics = magics
         self._monitor = magics.session.monitor
         self.observer = failed_allocations()
-        self.history = history
+        self.recording = recording
         self.report: Report | None = None
 
     def install(self) -> None:
@@ -37,7 +37,7 @@ class OomPanel:
         self._monitor.call_when_started(self._listen)
 
     def _listen(self) -> None:
-        self.observer.listen(self.history.save)
+        self.observer.listen(self.recording.save)
 
     def show(self, result: Any) -> None:
         """Show the panel below the cell with this result, or only the cell's report if no failure was recorded."""
@@ -55,5 +55,5 @@ class OomPanel:
     def remove(self) -> None:
         """Stop observing failed allocations."""
         self._monitor.cancel_when_started(self._listen)
-        self.history.configure(None)
+        self.recording.configure(None)
         self.observer.stop()

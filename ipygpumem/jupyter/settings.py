@@ -11,7 +11,7 @@ from traitlets.config import Config, Configurable
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
 from ipygpumem.features.history.log import ReportLog
-from ipygpumem.features.oom.history import oom_path
+from ipygpumem.features.oom.recording import oom_path
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:

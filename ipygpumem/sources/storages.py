@@ -129,7 +129,7 @@ class TorchInspector:
             return text, None
 
     def gradient(self, tensor: Any) -> Any | None:
-        """Return the gradient of a leaf tensor, or None for other tensors, for which PyTorch would emit a warning."""
+        """Return the gradient of a leaf tensor; None for a non-leaf tensor, whose ``grad`` would emit a warning."""
         has_gradient = attempt(lambda: self._requires_grad(tensor) and self._is_leaf(tensor))
         return attempt(lambda: self._grad(tensor)) if has_gradient else None
 

@@ -228,7 +228,7 @@ def test_fragmented_heap():
     assert "the largest 14.0 MiB" in outputs[1].shown
     lines = outputs[1].shown.splitlines()
     advice = [line for line in lines if line.startswith("fragmentation") or " was free on the device" in line]
-    assert advice[0].startswith("fragmentation: PyTorch has 1.7 GiB of free memory, but in 12")
+    assert advice[0].startswith("fragmentation: PyTorch had 1.7 GiB of free memory, but in 12")
     assert "expandable_segments:True" in advice[0]
     assert "PyTorch is limited to 4.0 GiB" in advice[1]
     assert "another process" not in outputs[1].shown

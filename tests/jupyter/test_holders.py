@@ -42,8 +42,8 @@ def test_holders_add_up(gpu_notebook):
         "  b[1]                                10.0 MiB        1  █           uint8 [10485760]\n"
         "  cuBLAS workspace from the preload   32.0 MiB\n"
         "allocated (tensors)                  132.0 MiB        4\n"
-        "%gpumem free frees 30.0 MiB held by the last exception or by unreachable cycles\n"
-        "%gpumem free --out frees 50.0 MiB, including the output history"
+        "%gpumem free would free 30.0 MiB held by the last exception or unreachable cycles\n"
+        "%gpumem free --out would free 50.0 MiB, including the output history"
     )
 
 
@@ -64,9 +64,9 @@ def test_html_escapes_names(gpu_notebook):
         ("who -v In", "'In' is reserved by IPython"),
         ("-v __builtins__", "'__builtins__' is reserved by Python"),
         ("explain -v exit", "'exit' is reserved by IPython"),
-        ("who --new", "there is no earlier search to compare with"),
+        ("who --new", "--new requires an earlier search to compare with"),
         ("free missing", "name 'missing' is not defined; nothing was deleted"),
-        ("free a.b", "'a.b' is not the name of a variable"),
+        ("free a.b", "'a.b' is not a variable name"),
         ("free Out", "'Out' is reserved by IPython"),
         ("free --oops", "unrecognized arguments: --oops"),
     ],

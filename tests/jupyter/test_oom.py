@@ -41,7 +41,7 @@ def test_panel(oom_notebook, fake_gpu):
     assert holders.splitlines()[-3:] == [
         "cells that added the most memory since the baseline: In [1] +60.0 GiB, In [3] +10.0 GiB",
         f"another process uses 50.0 GiB on this device: pid {UNUSED_PID}",
-        "%gpumem free frees 10.0 GiB",
+        "%gpumem free would free 10.0 GiB",
     ]
     assert "fragmentation" not in panel
     assert oom_notebook.last.devices["cuda:0"].ooms == 1

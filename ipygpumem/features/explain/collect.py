@@ -67,7 +67,7 @@ def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
     "library"``). Otherwise, only libraries that report their own memory usage are listed.
 
     Args:
-        device: Names or indices of the devices (``"cuda:0"``, 0). By default, all devices that this process uses.
+        device: Names or indices of devices, such as ``"cuda:0"`` or 0. By default, all devices that this process uses.
 
     Raises:
         DeviceError: A device does not exist.
@@ -115,7 +115,7 @@ def _without_cuda(runtime: Runtime) -> Explanation:
 
 
 def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
-    """Return the time at which CUPTI started to record allocations, the bytes allocated by each owner, and a note."""
+    """Return when CUPTI started to record (None if it did not), the bytes that each owner has allocated, and a note."""
     try:
         records = cupti_recorder().live_by_owner()
     except CuptiError as error:
@@ -174,7 +174,7 @@ def _pools(index: int, owners: dict[AllocationOwner, int], *, shared: bool) -> l
         else:
             library = _LIBRARY_OF_POOL.get(pool.name)
             recorded = sum(nbytes for owner, nbytes in owners.items() if owner.library == library)
-            name = f"{pool.name}, before recording began" if recorded else pool.name
+            name = f"{pool.name}, allocated before recording began" if recorded else pool.name
         if nbytes - recorded >= VISIBLE:
             pools.append(NamedMemory(name, nbytes - recorded, grade("exact", pool.source)))
     return pools

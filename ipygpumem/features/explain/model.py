@@ -94,7 +94,7 @@ class Waterfall(PlainData):
         phrases = [self._part(kind, nbytes) for kind, nbytes in sums.items() if abs(nbytes) >= VISIBLE]
         releasable = next((step for step in parts if step.label == RELEASABLE), None)
         if releasable is not None and phrases:
-            phrases[-1] += f", of which torch.cuda.empty_cache() releases {size(releasable.amount or 0)}"
+            phrases[-1] += f", of which torch.cuda.empty_cache() would release {size(releasable.amount or 0)}"
         rest = f" The rest: {'; '.join(phrases)}." if phrases else ""
         return f"{self.device}: {usage}.{rest}"
 

@@ -27,7 +27,7 @@ _ADVICE = {
     "TensorFlow": "call tf.config.experimental.set_memory_growth(...) before TensorFlow is initialized",
     "cuFFT": "torch.backends.cuda.cufft_plan_cache.clear()",
     "cuBLAS": "workspaces of cuBLAS handles; each thread has its own handle",
-    STREAMS: "cudaMemPoolTrimTo releases the unused memory",
+    STREAMS: "cudaMemPoolTrimTo would release the unused memory",
     GRAPHS: "delete the CUDA graphs, then call cudaDeviceGraphMemTrim",
 }
 _PREFIXES = ("CuPy", "JAX", "TensorFlow")
@@ -135,13 +135,13 @@ def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequen
 
 def _process_advice(process: OtherProcess) -> str:
     if process.role == "kernel":
-        return "shut down this Jupyter kernel if it is no longer needed"
+        return "another Jupyter kernel; shut it down if it is no longer needed"
     if process.role == "DataLoader worker":
-        return "DataLoader worker that uses CUDA: keep its tensors on the CPU"
+        return "DataLoader worker that uses CUDA; to avoid this, keep its tensors on the CPU"
     if process.relation == "child":
         return "freed when this child process ends"
     if process.relation == "own":
-        return f"your process: run kill {process.pid} if it is no longer needed"
+        return f"your process; run kill {process.pid} if you no longer need it"
     return f"belongs to {process.user}" if process.relation == "other" else ""
 
 
@@ -190,7 +190,7 @@ def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_pro
     if reading.cached is not None and cache is not None:
         steps += _cache_steps(reading.cached, cache)
     elif reading.cached:
-        todo = "torch.cuda.empty_cache() releases part of it"
+        todo = "torch.cuda.empty_cache() would release part of it"
         accuracy = grade("exact", "allocator counter")
         steps.append(WaterfallStep("cached", "cache", reading.cached, accuracy, todo, cache_problem))
     todo = "%gpumem who lists the holders"
@@ -209,7 +209,7 @@ def _cache_steps(cached: int, cache: CachedMemory) -> list[WaterfallStep]:
         free, used = many(cache.free_blocks, "free block"), many(cache.used_blocks, "block")
         note = f"{free} in {many(cache.segments, 'segment')} with {used} in use ({size(cache.used)} in total)"
         setting = "" if cache.expandable else " or use expandable_segments:True"
-        todo = f"free the tensors in these segments (%gpumem who){setting}"
+        todo = f"free the tensors in these segments (%gpumem who lists them){setting}"
         steps.append(WaterfallStep("cached, cannot be released", "cache", cache.fragmented, accuracy, todo, note))
     if cache.private:
         note = f"{many(cache.pools, 'pool')}, reused by the next replay of a CUDA graph"

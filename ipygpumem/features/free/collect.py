@@ -30,7 +30,7 @@ _SHARED_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
 def forget_outputs(shell: Any) -> list[str]:
-    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, and variables such as ``_3``), and return a description."""
+    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, variables such as ``_3``), and return their description."""
     history = _history(shell)
     count = len(history)
     for number in list(history):
@@ -73,17 +73,17 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
     """Raise `OptionError` if a variable does not exist or is reserved by Python or IPython."""
     for name in names:
         if not name.isidentifier():
-            raise OptionError(f"{name!r} is not the name of a variable: use `del` for items and attributes")
+            raise OptionError(f"{name!r} is not a variable name; to delete an item or attribute, use `del`")
         if name not in shell.user_ns:
             raise OptionError(f"name {name!r} is not defined; nothing was deleted")
         if name.startswith("__") and name.endswith("__") and name.strip("_"):
             raise OptionError(f"{name!r} is reserved by Python and cannot be deleted")
         if is_output(shell, name):
-            raise OptionError(f"{name!r} is reserved by IPython: use --out to delete outputs")
+            raise OptionError(f"{name!r} is reserved by IPython; to delete outputs, use --out")
 
 
 def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables, as well as outputs and the last exception if they refer to the values. Return descriptions."""
+    """Delete variables, outputs with their values, and the last exception if it refers to them. Return descriptions."""
     # first, so that nothing is deleted if this fails
     references = [(name, *_find_references(shell, shell.user_ns[name])) for name in names]
     removed = []

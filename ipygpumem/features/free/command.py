@@ -70,7 +70,8 @@ def _still_held(names: list[str], holders_before: Holders, freed: int) -> list[s
         increase = holder.amount - size_before.get((holder.name, holder.device), 0)
         if increase >= MIB:
             remaining.append(f"{holder.name} ({size(increase)})")
-    return [f"memory of these variables is still held by {', '.join(remaining[:_MAX_HOLDERS])}"] if remaining else []
+    names_and_sizes = ", ".join(remaining[:_MAX_HOLDERS])
+    return [f"the memory of these variables is still held by {names_and_sizes}"] if remaining else []
 
 
 FREE = Command(

@@ -107,7 +107,7 @@ def find_holders(
 
 
 def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
-    """Return the holders of memory added by a cell, or None if it added less than 1 MiB or has no baseline."""
+    """Return the holders of memory added by a cell, or None if the cell added less than 1 MiB or has no baseline."""
     grown = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
     if baseline is None or not grown:
         return None
@@ -131,7 +131,7 @@ def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
 
 
 class _BlockAssignment:
-    """The storages found by a search, assigned to the allocator's blocks before and after the search."""
+    """The storages found by a search, matched to the blocks that were allocated before and after the search."""
 
     def __init__(
         self,
@@ -277,9 +277,11 @@ def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) ->
         if len(owner_names) > 1:
             graphs = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep"
         replacement = ".item()" if is_scalar else ".detach()"
-        return f"{graphs} {size(own_size)} of activations alive: store the result of {replacement} instead"
+        graphs = f"{graphs} {size(own_size)} of activations alive"
+        return f"{graphs}; to avoid this, store the result of {replacement} instead"
     largest = parts[0]
     if largest.view is not None and 2 * largest.view <= largest.amount >= MIB:
         viewed = size(largest.view) if largest.view >= VISIBLE else many(largest.view, "byte")
-        return f"{largest.name}, a view of {viewed}, keeps {size(largest.amount)} alive: replace it with its .clone()"
+        usage = f"{largest.name}, a view of {viewed}, keeps {size(largest.amount)} alive"
+        return f"{usage}; to avoid this, replace the view with its .clone()"
     return ""

@@ -32,7 +32,7 @@ def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
     since, moment = baselines.comparison() if arguments.new else (None, "")
     if arguments.new and since is None:
         raise OptionError(
-            "--new: there is no earlier search to compare with. Run %gpumem who first or, on a GPU, use --new in the"
+            "--new requires an earlier search to compare with. Run %gpumem who first or, on a GPU, use --new in the"
             " cell that creates the tensors"
         )
     result, baselines.reported = find_holders(
@@ -47,7 +47,7 @@ def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
         selected = tuple(holder for holder in result.holders if holder.name in arguments.names)
         missing = set(arguments.names) - {holder.name for holder in selected}
         if missing:
-            raise OptionError(f"no holder is named {' or '.join(sorted(missing))}: %gpumem who lists all holders")
+            raise OptionError(f"no holder is named {' or '.join(sorted(missing))}; %gpumem who lists all holders")
         result = replace(result, holders=selected)
     return replace(result, since=moment)
 

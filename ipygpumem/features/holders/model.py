@@ -93,7 +93,7 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTotal:
-    """Total allocated memory of one device in bytes.
+    """Total allocated memory on one device in bytes.
 
     Attributes:
         held: Memory of all holders.
@@ -143,7 +143,7 @@ class StorageBaseline:
         return cls(storages, tuple(references.values()))
 
     def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
-        """Return whether a block existed, given the addresses of the StorageImpl objects that it now contains."""
+        """Return whether a block existed at the baseline, given the addresses of its current StorageImpl objects."""
         earlier = self.storages.get((device, address))
         return earlier is not None and (not earlier or not set(earlier).isdisjoint(storages))
 
@@ -156,7 +156,7 @@ class Holders(PlainData):
         holders: The holders, largest first.
         totals: The total allocated memory of each device.
         notes: Limitations of the result, such as memory that is not counted.
-        complete: Whether the search ended before its time limit.
+        complete: Whether the search ended without reaching a limit.
         objects: Number of Python objects examined.
         seconds: Duration of the search.
         since: Description of the baseline if only new storages are listed; otherwise empty.

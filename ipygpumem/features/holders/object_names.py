@@ -1,4 +1,4 @@
-"""Name objects by following references from the roots to the tensors, in the order of the places of the roots."""
+"""Name objects by following references from the roots to the tensors. The roots are sorted by their places."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
-"""Depth added by a last-resort reference, such as one from an optimizer: parameters are named after modules."""
+"""Depth added by a last-resort reference, such as one from an optimizer, so that modules name the parameters."""
 _SHARED_ROOT_DEPTH = 5
 """Depth of a root to which other roots may refer."""
 _MAX_NAME_PARTS = 12
@@ -178,7 +178,7 @@ class ObjectNames:
                 self._name(child_id, named.child(object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
-        """Return the label of a tensor's reference, such as ``.grad``; empty for a reference to the base of a view."""
+        """Return the label of a reference from a tensor, such as ``.grad``; empty if it leads to the base of a view."""
         if not any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
             return fallback_label(tensor)
         return ".grad" if child_id in self._targets.gradient_ids else ""

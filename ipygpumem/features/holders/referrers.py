@@ -109,7 +109,7 @@ class TrackedObjects:
         return by_role
 
     def connect(self) -> None:
-        """Read the references of all objects. If the time limit is reached, keep none, because names would be wrong."""
+        """Read the references of all objects. Keep none if the time limit is reached, because names would be wrong."""
         objects = self.objects
         id_bitmap = _bitmap(np.fromiter(map(id, objects), np.int64, len(objects)))
         children, parents = [self._children], [self._parents]
@@ -129,7 +129,7 @@ class TrackedObjects:
         self._children_view = self._children.data
 
     def parents(self, ids: Collection[int]) -> list[list[Any]]:
-        """Return a list of referrers for each id. A referrer with several references is listed several times."""
+        """Return the referrers of each object, given its id. They are listed once for each of their references."""
         spans: Iterable[tuple[int, int]]
         if len(ids) < _MAX_SINGLE_LOOKUPS:
             column = self._children_view
@@ -171,13 +171,13 @@ def _maybe_among(ids: Ids, bitmap: NDArray[np.bool_]) -> NDArray[np.bool_]:
 class ReferrerGraph:
     """Objects from which a tensor or storage is reachable, and the references between them.
 
+    The referrers of objects in ``terminal_ids`` are ignored.
+
     Attributes:
         objects: The objects by id.
         children: The ids of the objects to which each object refers, by the id of the referrer.
         extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent. For
             example, tensors refer to their gradients, and autograd nodes to their saved tensors.
-
-    The referrers of objects in ``terminal_ids`` are ignored.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class ReferrerGraph:
             frontier = next_frontier
 
     def add_frame(self, frame: types.FrameType) -> bool:
-        """Add a running frame if one of its local variables is in the graph, and return whether it was added."""
+        """Add a running frame if the graph contains one of its local variables, and return whether it was added."""
         variables = dict.fromkeys(key for key, _ in reference_labels(frame, "object", ()) if key in self.objects)
         if variables:
             self.objects[id(frame)] = frame
@@ -258,7 +258,7 @@ class ReferrerGraph:
 
 
 def _search_reference_count() -> int:
-    """Return the reference count in `alive_ids` of an object to which only the list and the graph refer."""
+    """Return the reference count that `alive_ids` reads for an object to which only the search refers."""
     heap_objects: list[Any] = [object()]
     graph_objects = {0: heap_objects[0]}
     obj = graph_objects[0]

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Place
     from ipygpumem.sources.storages import StorageLocation
 
-NO_NAME = "no name in Python"
+NO_NAME = "no Python variable found"
 """Holder of objects that are alive but not reachable by any name."""
 _MAX_EXTRA_PASSES = 4
-"""Maximum number of extra passes that add referrers. An array in a class in an array requires three passes."""
+"""Maximum number of extra passes that add referrers. A NumPy array in a class in a NumPy array requires three."""
 _MIN_UNNAMED_BYTES = 4096
 """Minimum total size in bytes of unnamed storages for an extra pass. PyTorch itself keeps some small tensors alive."""
 _EXTRA_PASS_SHARE = 0.4
-"""Share of the time limit after which no extra pass starts. The search for arrays stops after twice this share."""
+"""Share of the time limit after which no extra pass starts. The search for NumPy arrays stops at twice this share."""
 _MAX_GRAPH_HOLDERS = 4
 _UNREADABLE = (
     "this version of PyTorch does not expose all tensors saved for the backward pass. Hidden tensors are counted as not"
@@ -134,7 +134,7 @@ class _HolderSearch:
         return names
 
     def _add_hidden_referrers(self, names: ObjectNames, roots: list[Root]) -> list[int]:
-        """Add arrays, untracked containers and instances that refer to objects without a name. Return the added ids."""
+        """Add NumPy arrays, untracked containers and instances that refer to unnamed objects. Return the added ids."""
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(location.size for target in targets for location in target.locations)

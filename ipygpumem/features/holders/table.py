@@ -116,7 +116,7 @@ def _freeable(holders: Holders, device: str) -> list[str]:
     freeable, with_outputs = holders.freeable(device, "traceback"), holders.freeable(device, "traceback", "output")
     sentences = []
     if freeable >= VISIBLE:
-        sentences.append(f"%gpumem free frees {size(freeable)} held by the last exception or by unreachable cycles")
+        sentences.append(f"%gpumem free would free {size(freeable)} held by the last exception or unreachable cycles")
     if with_outputs - freeable >= VISIBLE:
-        sentences.append(f"%gpumem free --out frees {size(with_outputs)}, including the output history")
+        sentences.append(f"%gpumem free --out would free {size(with_outputs)}, including the output history")
     return sentences

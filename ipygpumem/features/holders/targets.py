@@ -1,7 +1,7 @@
 """The tensors and storages to search for, with their locations, their kinds, and their autograd graphs.
 
 Some tensors have no storage because they wrap other tensors (DTensor, torchao's tensors, user-defined subclasses). The
-wrapped tensors inherit the kind of the wrapper, so the storage of a wrapped parameter is a parameter.
+inner tensors inherit the kind of the wrapper, so the storage of a wrapped parameter is a parameter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
 )
 """Role of the owner, name of its attribute, nesting depth of the containers, and kind of the tensors in them."""
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
-"""Attributes in which torchao's classes list the names of wrapped tensors."""
+"""Attributes in which torchao's classes list the names of their inner tensors."""
 _MAX_NAME_LEVELS = 5
 _MAX_NODES = 300_000
 """Maximum number of nodes of autograd graphs. A loop that accumulates a loss with its graph can create millions."""
@@ -156,7 +156,7 @@ class SearchTargets:
                     self.kinds[address] = min(kind, self.kinds.get(address, "plain"), key=KINDS.index)
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
-        """Return the tensors in a tensor's attributes, or only those that ``__tensor_flatten__`` names, if any."""
+        """Return the inner tensors that ``__tensor_flatten__`` names; if it names none, all tensors in attributes."""
         if not self._types.dispatches(tensor):
             return []
         attributes = list(dict.items(instance_dict(tensor) or {}))
@@ -176,7 +176,7 @@ class SearchTargets:
 
 
 def _flattened_names(cls: type) -> set[str]:
-    """Return the strings in a class's ``__tensor_flatten__``, which include the names of wrapped tensors."""
+    """Return strings that include the names of inner tensors, such as the constants in ``__tensor_flatten__``."""
     names: set[str] = set()
     for namespace in map(type_dict, mro(cls)):
         flatten = namespace.get("__tensor_flatten__")
@@ -246,7 +246,7 @@ class _AutogradGraphs:
         return hidden_nodes
 
     def _search_hook(self, hook: Any) -> list[Any]:
-        """Add the saved tensors, and return the nodes, to which a hook refers, for example in checkpointing."""
+        """Add the saved tensors to which a hook refers, as in checkpointing. Return the nodes to which it refers."""
         nodes, frontier = [], [hook]
         seen_ids = {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):

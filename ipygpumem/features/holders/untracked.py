@@ -24,11 +24,11 @@ _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type
 _MAX_CLASS_REFERRERS = 50
 """Maximum number of referrers added for each class, because a class may have millions of instances."""
 _MAX_ARRAY_SIZE = 1_000_000
-"""Maximum number of elements of an array that is read, because reading creates a list of the elements."""
+"""Maximum number of elements of a NumPy array to be read, because reading creates a list of them."""
 _dtype, _size = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size"))
 
 array_base: Any = vars(np.ndarray)["base"].__get__
-"""Return the object whose memory an array uses, or None if the array owns its memory."""
+"""Return the object whose memory a NumPy array uses, or None if the array owns its memory."""
 
 
 def _is_array(cls: type) -> bool:
@@ -36,12 +36,12 @@ def _is_array(cls: type) -> bool:
 
 
 def has_objects(obj: Any) -> bool:
-    """Return whether an object is an array that contains Python objects."""
+    """Return whether an object is a NumPy array that contains Python objects."""
     return _is_array(type(obj)) and bool(_dtype(obj).hasobject)
 
 
 def array_items(array: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the index, such as ``[0, 3]`` or ``[0]["field"]``, and the value of each element of an array."""
+    """Yield the index, such as ``[0, 3]`` or ``[0]["field"]``, and the value of each element of a NumPy array."""
     if _size(array) > _MAX_ARRAY_SIZE:
         return
     fields = _dtype(array).names
@@ -57,9 +57,9 @@ def array_items(array: Any) -> Iterator[tuple[str, Any]]:
 def add_array_referrers(
     ids: Collection[int], referrers: ReferrerGraph, share: float, roots: Iterable[Any] = ()
 ) -> list[int]:
-    """Add arrays and untracked containers that refer to objects with these ids. Return the added ids.
+    """Add NumPy arrays and untracked containers that refer to objects with these ids. Return the added ids.
 
-    Untracked roots are also searched. Nothing is added once ``share`` of the time limit has passed.
+    Untracked roots are also searched. Nothing is added once the fraction ``share`` of the time limit has passed.
     """
     pending = _untracked_referents(referrers, share)
     pending += [(part, root) for root in roots if _is_untracked(root) for part in _referents(root) if _may_refer(part)]
@@ -131,7 +131,7 @@ def _is_untracked(obj: Any) -> bool:
 
 
 def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> list[int]:
-    """Add instances and subclasses of classes with these ids, and tuples that contain them. Return the added ids."""
+    """Add referrers of the classes with these ids: instances, subclasses and tuples. Return the referrers' ids."""
     class_ids = [object_id for object_id in ids if is_instance(referrers.objects[object_id], type)]
     added = []
     for class_id, parents in zip(class_ids, referrers.heap.parents(class_ids), strict=True):

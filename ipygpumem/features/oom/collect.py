@@ -40,7 +40,7 @@ def failure_report(failures: list[FailedAllocation], count: int, *, caught: bool
     device = None if baseline is None else baseline.reading.devices.get(failure.device)
     sentences = advice(failure, freeable, freeable_out, None if device is None else device.outside)
     if freeable >= VISIBLE and not any(sentence.startswith("%gpumem free") for sentence in sentences):
-        sentences.append(f"%gpumem free frees {size(freeable)}")
+        sentences.append(f"%gpumem free would free {size(freeable)}")
     holders_then = next((earlier.holders for earlier in failures if earlier.holders is not None), None)
     shown = (holders_then if caught else None) or holders_now
     return OutOfMemoryReport(failure, count, _line(failure), caught, shown, _largest_cells(failure.device), sentences)

@@ -120,17 +120,17 @@ def advice(
     capacity = None if reading is None else reading.capacity
     if capacity is not None and failure.requested > capacity:
         request = f"the request of {size(failure.requested)} exceeds the total memory of the device ({size(capacity)})"
-        return [f"{request}: use a smaller batch, a shorter sequence or a smaller data type"]
+        return [f"{request}; to reduce it, use a smaller batch, a shorter sequence or a smaller data type"]
     sentences = []
     if freeable >= missing:
-        sentences.append(f"%gpumem free frees {size(freeable)}, which is enough for this allocation")
+        sentences.append(f"%gpumem free would free {size(freeable)}, which is enough for this allocation")
     elif freeable_out >= missing:
-        sentences.append(f"%gpumem free --out frees {size(freeable_out)}, which is enough for this allocation")
+        sentences.append(f"%gpumem free --out would free {size(freeable_out)}, which is enough for this allocation")
     fragmented = blocks is not None and blocks.largest < failure.requested <= blocks.partly_used + failure.available
     if blocks is not None and fragmented and not blocks.expandable:
         sentences.append(
-            f"fragmentation: PyTorch has {size(blocks.partly_used)} of free memory, but in {blocks.count:,} blocks of"
-            f" at most {size(blocks.largest)} each. Set the environment variable"
+            f"fragmentation: PyTorch had {size(blocks.partly_used)} of free memory, but in {blocks.count:,} blocks of"
+            f" at most {size(blocks.largest)} each. To avoid this, set the environment variable"
             " PYTORCH_ALLOC_CONF=expandable_segments:True before PyTorch is imported (up to PyTorch 2.8, the variable"
             " is called PYTORCH_CUDA_ALLOC_CONF)"
         )

@@ -61,7 +61,7 @@ class FailedAllocationObserver:
     close = stop
 
     def take(self) -> list[FailedAllocation]:
-        """Return the last hundred failures since the last call (or fewer), oldest first, and clear them."""
+        """Return the failures since the last call (at most the last hundred), oldest first, and clear them."""
         failures, self._failures = self._failures, []
         self.count = 0
         return [FailedAllocation(**fields) for fields in failures]

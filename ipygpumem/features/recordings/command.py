@@ -54,7 +54,7 @@ def history_options(arguments: argparse.Namespace) -> HistoryOptions:
 
 
 def _start(notebook: GPUMem, arguments: argparse.Namespace) -> None:
-    notebook.cells.ooms.history.pause()
+    notebook.cells.ooms.recording.pause()
     notebook.print(f"ipygpumem: {notebook.record.start(history_options(arguments))}")
 
 

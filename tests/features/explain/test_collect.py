@@ -77,7 +77,7 @@ def test_memory_in_records_and_pool_is_listed_once(gpu, cupti, cupy):
     cupy.total = 256 * MIB
     (waterfall,) = ipygpumem.explain().devices
     amounts = steps(waterfall)
-    assert (amounts["CuPy"], amounts["CuPy's pool, before recording began"]) == (156 * MIB, 100 * MIB)
+    assert (amounts["CuPy"], amounts["CuPy's pool, allocated before recording began"]) == (156 * MIB, 100 * MIB)
     assert "kernel code, stacks, CUDA graphs" not in amounts
     assert waterfall_imbalance(waterfall) == 0
     cupti_recorder().release()

@@ -65,11 +65,11 @@ def test_all_steps():
     assert waterfall.summary == (
         "cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB is allocated (tensors). The rest: "
         "70.0 MiB other processes; 9.0 MiB unattributed; 686.0 MiB outside PyTorch in this process; "
-        "20.0 MiB PyTorch's cache, of which torch.cuda.empty_cache() releases 12.0 MiB."
+        "20.0 MiB PyTorch's cache, of which torch.cuda.empty_cache() would release 12.0 MiB."
     )
     todo = {step.label: step.todo for step in waterfall.steps}
     assert todo["NCCL"] == "torch.distributed.destroy_process_group()"
-    assert todo["pid 7 (python a.py)"] == "your process: run kill 7 if it is no longer needed"
+    assert todo["pid 7 (python a.py)"] == "your process; run kill 7 if you no longer need it"
     pinned = next(step for step in waterfall.steps if step.label == "cached, cannot be released")
     assert pinned.note == ("3 free blocks in 2 segments with 4 blocks in use (9.0 MiB in total)")
 
@@ -149,10 +149,10 @@ def test_baseline_of_another_device_is_not_used():
 @pytest.mark.parametrize(
     ("facts", "todo"),
     [
-        ({"role": "kernel", "relation": "own"}, "shut down this Jupyter kernel if it is no longer needed"),
+        ({"role": "kernel", "relation": "own"}, "another Jupyter kernel; shut it down if it is no longer needed"),
         (
             {"relation": "child", "role": "DataLoader worker"},
-            "DataLoader worker that uses CUDA: keep its tensors on the CPU",
+            "DataLoader worker that uses CUDA; to avoid this, keep its tensors on the CPU",
         ),
         ({"relation": "child"}, "freed when this child process ends"),
         ({"relation": "other", "user": "ada"}, "belongs to ada"),

@@ -37,14 +37,14 @@ no GPU
 cuda:0, NVIDIA H200
 cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB is allocated (tensors). The rest: 70.0 MiB other processes; 9.0 \
 MiB unattributed; 686.0 MiB outside PyTorch in this process; 20.0 MiB PyTorch's cache, of which \
-torch.cuda.empty_cache() releases 12.0 MiB.
+torch.cuda.empty_cache() would release 12.0 MiB.
 
 device used                                        1.5 GiB  ██████████████████████████████  exact
   driver reserved                              - 615.0 MiB                    ▒▒▒▒▒▒▒▒▒▒▒▒  exact    not included in \
 nvidia-smi's value
 nvidia-smi shows                                 885.0 MiB  ██████████████████              exact
-  pid 7 (python a.py)                           - 70.0 MiB                  ▒▒              exact    your process: run \
-kill 7 if it is no longer needed
+  pid 7 (python a.py)                           - 70.0 MiB                  ▒▒              exact    your process; run \
+kill 7 if you no longer need it
   unattributed                                   - 9.0 MiB                  ▒               exact
 this process                                     806.0 MiB  ████████████████                exact
   CUDA context                                 - 518.0 MiB        ▒▒▒▒▒▒▒▒▒▒                derived  exists until this \
@@ -57,7 +57,7 @@ PyTorch reserved                                 120.0 MiB  ██              
   cached, can be released                       - 12.0 MiB    ▒                             exact    \
 torch.cuda.empty_cache() or %gpumem free --cache
   cached, cannot be released                     - 6.0 MiB    ▒                             exact    free the tensors \
-in these segments (%gpumem who) or use expandable_segments:True
+in these segments (%gpumem who lists them) or use expandable_segments:True
   cached in private pools                        - 2.0 MiB    ▒                             exact    delete the CUDA \
 graphs or the MemPool, then call torch.cuda.empty_cache()
 allocated (tensors)                              100.0 MiB  ██                              exact    %gpumem who lists \

@@ -189,7 +189,8 @@ def test_concurrent_allocations_during_search(fake_gpu, monkeypatch):
 
 def test_note_on_small_view_of_large_storage(fake_gpu):
     (holder,) = find({"small": ones(64 * MIB)[:10]}).holders
-    assert holder.note == "small, a view of 10 bytes, keeps 64.0 MiB alive: replace it with its .clone()"
+    note = "small, a view of 10 bytes, keeps 64.0 MiB alive; to avoid this, replace the view with its .clone()"
+    assert holder.note == note
 
 
 def test_sparse_tensor_is_not_a_view_of_its_indices():
@@ -213,11 +214,11 @@ def test_notes_on_autograd_graphs():
     variables["d"] = variables["b"] * 3
     assert notes() == {"a": "the autograd graphs of a and others keep the same 4.0 MiB of activations alive"}
     del variables["b"], variables["c"], variables["d"]
-    advice = "store the result of .item() instead"
-    assert notes() == {"a": f"the autograd graph of a keeps 4.0 MiB of activations alive: {advice}"}
+    advice = "to avoid this, store the result of .item() instead"
+    assert notes() == {"a": f"the autograd graph of a keeps 4.0 MiB of activations alive; {advice}"}
     variables["losses"] = [variables.pop("a"), x.exp().sum()]
     assert notes() == {
-        "losses": f"the autograd graphs of 2 tensors in losses keep 8.0 MiB of activations alive: {advice}"
+        "losses": f"the autograd graphs of 2 tensors in losses keep 8.0 MiB of activations alive; {advice}"
     }
 
 

@@ -32,7 +32,7 @@ def test_device_full_of_own_tensors_gives_no_advice():
         (
             {"free_blocks": FreeBlocks(1 * GIB, 90, 35 * GIB)},
             0,
-            "fragmentation: PyTorch has 35.0 GiB of free memory, but in 90 blocks of at most 1.0 GiB each.",
+            "fragmentation: PyTorch had 35.0 GiB of free memory, but in 90 blocks of at most 1.0 GiB each.",
         ),
         (
             {"other_processes": (OtherProcess(7, 33 * GIB, "python"),)},
@@ -44,7 +44,7 @@ def test_device_full_of_own_tensors_gives_no_advice():
             0,
             "60.0 GiB was free on the device, but PyTorch is limited to 110.0 GiB",
         ),
-        ({}, 31 * GIB, "%gpumem free frees 31.0 GiB, which is enough for this allocation"),
+        ({}, 31 * GIB, "%gpumem free would free 31.0 GiB, which is enough for this allocation"),
     ],
 )
 def test_each_cause_has_one_sentence(changes, freeable, start):
@@ -63,7 +63,7 @@ def test_expandable_segments_are_not_fragmented():
 
 def test_outputs_are_advised_if_tracebacks_do_not_suffice():
     (sentence,) = advice(failure(), freeable=1 * GIB, freeable_out=32 * GIB)
-    assert sentence == "%gpumem free --out frees 32.0 GiB, which is enough for this allocation"
+    assert sentence == "%gpumem free --out would free 32.0 GiB, which is enough for this allocation"
 
 
 def test_growth_outside_pytorch_since_the_baseline():

@@ -27,7 +27,10 @@ _COST = (
 
 
 def oom_path(template: str, number: int) -> Path:
-    """Return the path of a snapshot. Raise `OptionError` if the path is not writable or the template is invalid."""
+    """Return the path at which to save the snapshot of an out-of-memory error, expanded from the template.
+
+    Raises `OptionError` if the path is not writable or the template is invalid.
+    """
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         text = template.format(**names)
@@ -38,8 +41,8 @@ def oom_path(template: str, number: int) -> Path:
     return check_path(text)
 
 
-class OomHistory:
-    """Continuous recording of the allocation history, which is paused during any other recording."""
+class OomRecording:
+    """Continuous recording for out-of-memory snapshots. It is paused during any other recording."""
 
     def __init__(
         self, runtime: Runtime, cell: Callable[[], CellInfo | None], numbers: Callable[[], Mapping[str, int]]
@@ -52,7 +55,7 @@ class OomHistory:
         self._number = 0
 
     def configure(self, template: str | None) -> str:
-        """Set the template for paths, start or stop recording, and return a message, which may be empty."""
+        """Set the template for snapshot paths, start or stop recording, and return a message, which may be empty."""
         was_off = self.template is None
         self.template = template
         if template is None:
@@ -64,7 +67,7 @@ class OomHistory:
             return f"oom_snapshot is not active yet: {problem}"
         self.resume()
         cost = f"; {_COST}" if was_off else ""
-        return f"the allocation history of each out-of-memory error is saved to {template}{cost}"
+        return f"when an allocation fails, the allocation history is saved to {template}{cost}"
 
     def resume(self) -> None:
         """Start recording if it is enabled, CUDA is initialized and no other recording is active."""
