@@ -15,7 +15,7 @@ class CategoryPeak:
         device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
         bytes: Memory usage at the peak in bytes.
         seconds: Time from the start of the profile to the peak.
-        categories: Pairs ``(category, bytes)``, excluding memory of earlier allocations that no profiled operator used.
+        categories: Pairs ``(category, bytes)``, excluding memory from before the profile that no operator used.
     """
 
     device: str
