@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.model.timeline import Curve, Timeline
-    from ipygpumem.snapshot.queries.event_window import Churn, CudaCallCounts, RegionRepetition
+    from ipygpumem.snapshot.queries.event_window import Churn, CudaCallCounts, RepeatedRegion
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.viewer import View
 
@@ -140,7 +140,7 @@ class Snapshot(SnapshotData):
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Measure the free memory inside segments after an event, by default the last, and check if ``need`` bytes fit.
+        """Measure the free memory in segments after an event (by default the last), and check if ``need`` bytes fit.
 
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
@@ -188,7 +188,7 @@ class Snapshot(SnapshotData):
         at_least: int = MIB,
         at_most_us: int = 1000,
     ) -> NDArray[Any]:
-        """Return allocations of ``at_least`` bytes or more freed within ``at_most_us`` microseconds (`SHORT_LIVED`).
+        """Return allocations of at least ``at_least`` bytes that were freed within ``at_most_us`` microseconds.
 
         Raises:
             OptionError: The events have no timestamps.
@@ -201,7 +201,7 @@ class Snapshot(SnapshotData):
         timeline, last = self._window(first, last, device)
         return event_window.device_calls(timeline, first, last)
 
-    def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
+    def growth(self, name: str, device: int | None = None) -> tuple[RepeatedRegion, ...]:
         """Return the memory growth in each repetition of an annotated region.
 
         Raises:

@@ -213,7 +213,7 @@ def _round_values(first: float, last: float, *, integer: bool = False) -> list[f
 
 
 def printable(text: str) -> str:
-    """Replace characters that are missing in the font, which would cause warnings from matplotlib."""
+    """Replace characters that the font lacks, because matplotlib would warn about them."""
     return "".join(character if ord(character) in _font_characters() else "?" for character in text)
 
 

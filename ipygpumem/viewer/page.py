@@ -1,7 +1,7 @@
 """The viewer's HTML page, a single file that requires neither a network connection nor Python.
 
 The file contains the viewer's script and the base64-encoded data. Its Content-Security-Policy allows only this script,
-identified by hash, with ``blob:`` URLs for its worker, and blocks all connections.
+identified by its hash, and ``blob:`` URLs for its worker. It blocks all connections.
 """
 
 from __future__ import annotations

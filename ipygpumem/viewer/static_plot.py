@@ -133,7 +133,7 @@ class _SnapshotPlot:
             axes.axvline(center, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
 
     def _draw_cells(self, layout: PlotLayout, columns: PixelColumns) -> None:
-        """Draw a band above the plot from the first to the last event of each cell."""
+        """For each cell, draw a band above the plot from its first to its last event."""
         strip = layout.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(columns)))
         time = self.timeline.trace.time
         labels: list[tuple[int, int, str]] = []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.axes import PngImage
-    from ipygpumem.viewer.widget import Widget
+    from ipygpumem.viewer.widget import SnapshotWidget
 
 _IMAGE_END = 64
 _MAX_IMAGES = 2
@@ -45,7 +45,7 @@ class View:
         check_snapshot_count(len(snapshots))
         self._snapshots = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
         self._device = device
-        self._widget: Widget | None = None
+        self._widget: SnapshotWidget | None = None
         if device is not None:
             snapshots[0].timeline(device)
 
@@ -70,11 +70,11 @@ class View:
         return tuple(static_image(snapshot, self._device) for snapshot in self._snapshots[:_MAX_IMAGES])
 
     @property
-    def widget(self) -> Widget:
+    def widget(self) -> SnapshotWidget:
         """The widget, for layouts with other widgets. Raises `OptionError` if anywidget is not installed."""
         if self._widget is None or self._widget.comm is None:
             try:
-                from ipygpumem.viewer.widget import Widget
+                from ipygpumem.viewer.widget import SnapshotWidget
             except ImportError as error:
                 message = f"the live viewer requires anywidget: install it with pip install anywidget ({error})"
                 raise OptionError(message) from error
@@ -83,7 +83,7 @@ class View:
                 images = [_base64(image)[-_IMAGE_END:] for image in self.images]
             except OptionError:  # the viewer does not require matplotlib
                 images = []
-            self._widget = Widget(sources, images)
+            self._widget = SnapshotWidget(sources, images)
         return self._widget
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The viewer in a notebook: an anywidget that transfers its script and data in custom messages.
 
 Notebooks store the synchronized state of a widget, including its script. Therefore only a loader of two kilobytes is
-synchronized, which requests the script and the data with custom messages, which are not stored.
+synchronized. It requests the script and the data with custom messages, which are not stored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def slice_of(name: str, data: bytes, start: Any) -> Answer:
     return {"size": len(data)}, [memoryview(data)[start : start + MAX_BYTES]]
 
 
-class Widget(anywidget.AnyWidget):
+class SnapshotWidget(anywidget.AnyWidget):
     """The viewer for one or more snapshots.
 
     A request has the form ``{"id": ..., "get": "about"}``. The value of ``"get"`` can also be ``"script"`` or the

@@ -113,7 +113,7 @@ def test_widget_error_is_displayed_as_one_line(snapshot, live, displayed, monkey
     def broken(self, *arguments):
         raise AttributeError("no comm_manager\nand more")
 
-    monkeypatch.setattr(widget.Widget, "__init__", broken)
+    monkeypatch.setattr(widget.SnapshotWidget, "__init__", broken)
     snapshot.view().publish(live)
     (image, _), (note, _) = displayed
     assert "image/png" in image

@@ -74,7 +74,7 @@ class CudaCallCounts(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class RegionRepetition(PlainData):
+class RepeatedRegion(PlainData):
     """One repetition of an annotated region.
 
     Attributes:
@@ -185,7 +185,7 @@ def device_calls(timeline: Timeline, first: int, last: int) -> CudaCallCounts:
     return CudaCallCounts(**totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
 
 
-def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[RegionRepetition, ...]:
+def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[RepeatedRegion, ...]:
     """Return the memory usage before, after and during each repetition of an annotated region."""
     time, curve = timeline.trace.time, timeline.requested.bytes
     annotations = snapshot.annotations(timeline.device)
@@ -194,7 +194,7 @@ def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[RegionRep
         names = ", ".join(sorted({clip(region.name) for region in annotations})[:_MAX_SUGGESTIONS])
         hint = f": choose from {names}" if names else ": it has no annotated regions"
         raise OptionError(f"no annotated region {name!r} on device {timeline.device}{hint}")
-    repetitions: list[RegionRepetition] = []
+    repetitions: list[RepeatedRegion] = []
     for region in regions if timeline.trace.timed else ():
         if region.start_us is None or region.end_us is None:
             continue
@@ -203,5 +203,5 @@ def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[RegionRep
         # row 0 of the curve is event -1
         part = curve[first + 1 : last + 2]
         usage = int(part[0]), int(part[-1]), int(part.max())
-        repetitions.append(RegionRepetition(name, len(repetitions), first, last, *usage))
+        repetitions.append(RepeatedRegion(name, len(repetitions), first, last, *usage))
     return tuple(repetitions)

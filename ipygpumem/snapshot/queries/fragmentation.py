@@ -29,7 +29,7 @@ _SEGMENT_QUANTUM = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class FitResult:
+class AllocationFit:
     """Result of checking whether an allocation fits into the free memory of the segments.
 
     Attributes:
@@ -57,7 +57,7 @@ class Fragmentation(PlainData):
         empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
         partly: Free memory in partly used segments, which only PyTorch can reuse.
         private: Free memory in private pools, which only the CUDA graphs that own the pools can use.
-        derived: Whether the sizes of blocks in use are estimated by rounding requests up to 512 bytes. Free sizes are
+        derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes. Free sizes are
             then upper bounds, because a block may include a remainder of up to 1 MiB that was not split off.
     """
 
@@ -72,7 +72,7 @@ class Fragmentation(PlainData):
     partly: int
     private: int
     derived: bool
-    fit: FitResult | None = None
+    fit: AllocationFit | None = None
 
 
 def round_request(requested: int) -> int:
@@ -119,14 +119,14 @@ def fragmentation(
     )
 
 
-def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) -> FitResult:
+def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) -> AllocationFit:
     rounded = round_request(need)
     small = rounded <= _SMALL
     suitable = (length >= rounded) & ((segments["small"] == small) | (segments["small"] < 0))
     if stream is not None:
         suitable &= segments["stream"] == stream
     block = int(length[suitable].min()) if suitable.any() else None
-    return FitResult(need, rounded, small, block, segment_size(rounded))
+    return AllocationFit(need, rounded, small, block, segment_size(rounded))
 
 
 def _recorded_free_blocks(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
@@ -138,7 +138,7 @@ def _recorded_free_blocks(snapshot: Snapshot, state: AllocatorState) -> tuple[In
 
 
 def _derived_free_blocks(state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return the size and the segment row of each gap between blocks, whose sizes are rounded up to 512 bytes."""
+    """Return the size and the segment row of each gap between blocks. Block sizes are multiples of 512 bytes."""
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
@@ -196,15 +196,15 @@ def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, e
         pool = "large" if memory.fit.small else "small"
         sentences.append(f"PyTorch had a free block of {largest}, but for another stream or in the {pool} pool.")
     else:
-        sentences.append(f"PyTorch had a free block of up to {largest}, possibly in the private pool of a CUDA graph.")
+        sentences.append(f"PyTorch had a free block of at most {largest}, possibly in a CUDA graph's private pool.")
     if device_free is not None and device_free < segment:
         sentences.append(
-            f"A new segment needs {size(segment)}, but only {size(device_free)} of device memory was free."
+            f"A new segment needed {size(segment)}, but only {size(device_free)} of device memory was free."
         )
     elif device_free is not None:
         sentences.append(
-            f"A new segment needs {size(segment)}, and {size(device_free)} of device memory was free, but "
-            "torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
+            f"A new segment needed {size(segment)}. {size(device_free)} of device memory was free, but "
+            "the limit set with torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
         )
     if memory.partly:
         advice = "." if expandable else "; expandable_segments:True avoids most of this."

@@ -67,7 +67,7 @@ class Group:
 
 
 def add_up(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Return the ID, total size and count of each group, ordered by decreasing size, and by ID for equal sizes."""
+    """Return the ID, total size and count of each group, ordered by decreasing size and then by ID."""
     unique, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
     totals = np.zeros(len(unique), np.int64)
     np.add.at(totals, inverse, sizes)
@@ -83,7 +83,7 @@ def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> 
 
 
 def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
-    """Return a tuple of the labels when grouping by a key of `KEYS`, and the index of the label of each row."""
+    """Return the group labels for a key of `KEYS` and, for each row, the index of its label, as a tuple."""
     ids, describe = _grouping(snapshot, timeline, rows, key)
     unique = distinct(ids)  # faster than np.unique with return_inverse
     return [describe(int(group))["label"] for group in unique], np.searchsorted(unique, ids)

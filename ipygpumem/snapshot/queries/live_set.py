@@ -68,7 +68,7 @@ class RequestedPeak(PlainData):
     """Maximum of the requested bytes of a device.
 
     Attributes:
-        requested: Maximum in bytes, including freed blocks that wait for a stream.
+        requested: Maximum in bytes, including freed blocks that are waiting for a stream.
         event: First event that reaches the maximum; -1 if the maximum is reached before the first event.
         time_us: Timestamp in microseconds since the Unix epoch; None for event -1 or if unknown.
         live: Allocations that are alive at the peak.

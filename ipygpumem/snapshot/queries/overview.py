@@ -87,27 +87,30 @@ def notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
             sentences.append(sentence.format(n=f"{count:,}", **(_SINGULAR if count == 1 else _PLURAL)))
 
     if not len(trace):
-        sentences.append("no events were recorded: only the state at the end is known")
+        sentences.append("no events were recorded, so only the final allocator state is known")
     if gaps.before_recording:
         unknown = "" if dropped is not None else "; the file does not say whether events were dropped"
         older = f"{{n}} block{{s}} ({size(gaps.before_recording_bytes)}) {{is}} older than the first event{unknown}"
         add(gaps.before_recording, older)
-    add(dropped or 0, "{n} allocation{s} {was} dropped from the ring buffer before the first event")
+    add(dropped or 0, "{n} allocation{s} before the first recorded event {was} dropped from the ring buffer")
     add(gaps.frees_without_allocation, "{n} free{s} without an allocation {was} ignored")
-    add(gaps.missing_frees, "{n} free{s} {is} missing: such a block ends at the next allocation at its address")
+    add(gaps.missing_frees, "{n} block{s} without a recorded free {is} treated as freed when the address is reused")
     if gaps.ended_by_request:
-        sentences.append("completed frees were not recorded: blocks end when their free is requested")
-    add(gaps.only_in_segments, "{n} block{s} at the end {was} allocated after the events were copied")
-    add(gaps.only_in_events, "{n} block{s} alive according to the events {is} missing at the end")
+        sentences.append("completed frees were not recorded, so requested frees are treated as completed")
+    add(
+        gaps.only_in_segments,
+        "{n} block{s} in the final allocator state {was} allocated after the recorded events were copied",
+    )
+    add(gaps.only_in_events, "{n} block{s} alive according to the events {is} missing in the final allocator state")
     add(trace.out_of_order, "{n} event{s} {was} out of order and {was} sorted by time")
     if trace.untimed < len(trace):
-        add(trace.untimed, "{n} event{s} {has} no timestamp: timestamps are not used")
+        add(trace.untimed, "{n} event{s} {has} no timestamp, so timestamps are not used")
     elif len(trace):
         sentences.append("the events have no timestamps")
-    add(without_request, "{n} block{s} at the end {has} no requested size: the rounded size is used")
-    add(overlapping, "{n} block{s} at the end {is} inside another block: totals include both")
+    add(without_request, "the rounded size is used for {n} block{s} without a requested size")
+    add(overlapping, "{n} block{s} in the final allocator state {is} inside another block, so totals include both")
     if timeline.end_reserved is None:
         sentences.append("reserved memory is unknown because the file has no segments")
     elif timeline.reserved_peak is None:
-        sentences.append("the segments at the end contradict the events: reserved memory is known only at the end")
+        sentences.append("the segments contradict the events, so only the final reserved memory is known")
     return sentences + [f"pinned memory events were skipped: {host.error}" for host in snapshot.host if host.error]

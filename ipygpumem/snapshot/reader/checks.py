@@ -90,7 +90,7 @@ def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
 
 
 def check_repetition(ids: array[int], where: str) -> None:
-    """Raise `SnapshotLimitError` if a long list repeats a few objects: such small files can exhaust memory."""
+    """Raise `SnapshotLimitError` if a long list repeats a few objects. Small files of this kind can exhaust memory."""
     distinct = len(set(ids))
     if len(ids) > _LONG_LIST + _MAX_REPETITIONS * distinct:
         raise SnapshotLimitError(f"{where}: {len(ids):,} entries repeat the same {distinct:,} objects")

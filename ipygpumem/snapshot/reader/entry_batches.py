@@ -60,20 +60,20 @@ class EntryBatch:
     inline: dict[str, IndexByValue]
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """Return the start index and the exclusive stop index of each run of adjacent entries."""
+        """Return the start index and the exclusive stop index of each sequence of adjacent entries."""
         breaks = (np.flatnonzero(self.start[1:] != self.end[:-1]) + 1).tolist()
         return pairwise([0, *breaks, len(self.start)]) if len(self.start) else iter(())
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Run of adjacent entries in a list.
+    """Consecutive entries of a list that were read as a batch.
 
     Attributes:
         entries: Batch that contains these entries.
-        first: Index of the first entry in the batch.
-        stop: Index after the last entry in the batch.
-        memo_index: Memo index of the first object in the entries.
+        first: Index in the batch of the first of these entries.
+        stop: Index in the batch after the last of these entries.
+        memo_index: Memo index of the first object in these entries.
     """
 
     entries: EntryBatch

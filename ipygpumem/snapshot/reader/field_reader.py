@@ -190,7 +190,7 @@ class FieldReader:
         return np.where(length > 0, end, position), memoized
 
     def _find_list_end(self, position: Ints) -> Ints:
-        """Return the end of each list of references, given the position after EMPTY_LIST; 0 for other lists."""
+        """Return the end of each list of memo references, given the positions after EMPTY_LIST; 0 for other lists."""
         position = np.minimum(position, self._end)
         # a list of one item is a reference and APPEND; a list of several starts with MARK; other lists are empty
         after_item = np.minimum(position + 1 + _REFERENCE_WIDTH[self._octets[position]], self._end)
@@ -213,7 +213,7 @@ class FieldReader:
         return end
 
     def _index(self, first: Ints, last: Ints, indices: IndexByValue) -> Ints:
-        """Return the index in ``indices`` of the bytes between each pair of positions."""
+        """For each pair of positions, return the index that ``indices`` assigns to the bytes between them."""
         size = last - first
         short = size <= _WORD
         word = self._words[first] << (8 * np.maximum(_WORD - size, 0)).astype(np.uint64)

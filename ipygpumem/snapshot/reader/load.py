@@ -55,7 +55,7 @@ class ReadLimits:
 
     @staticmethod
     def objects(length: int) -> int:
-        """Return the maximum number of lists, dicts, tuples and strings in a file of ``length`` bytes."""
+        """Return the maximum number of lists, dicts, tuples and strings allowed in a file of ``length`` bytes."""
         return _EXTRA_OBJECTS + length // _BYTES_PER_OBJECT
 
 
@@ -105,7 +105,7 @@ def _contents(path: str, limits: ReadLimits) -> bytes:
 
 
 def _fail_too_large(limit: int) -> NoReturn:
-    raise SnapshotLimitError(f"more than {size(limit)}; pass limits=ReadLimits(size=...) to read a larger file")
+    raise SnapshotLimitError(f"the data exceeds {size(limit)}; pass limits=ReadLimits(size=...) to read a larger file")
 
 
 def _decompress(raw: bytes, limits: ReadLimits) -> bytes:

@@ -4,8 +4,8 @@ Sets are read as lists, and numeric keys as strings. Both can occur only in fiel
 
 Python's unpickler is not used because restricting globals is not sufficient: a ten-byte file can request a memo of
 2**28 entries, and hashing nested tuples as dict keys takes exponential time. Here every opcode takes constant time,
-keys are strings, and the number of objects is limited by the size of the file. Long runs of similar trace entries are
-read as columns by `entry_batches`. If it does not support a file, the file is read again without it.
+keys are strings, and the number of objects is limited by the size of the file. Long sequences of trace entries
+with the same keys are read as columns by `entry_batches`. A file that it does not support is read again without it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PickleReader:
 
     Attributes:
         memo: Objects that opcodes can refer to. Use `memoized` to access them.
-        runs: Runs of entries that were read in batches, in the order of the file. They are items in lists of events.
+        runs: `EntryRun` objects in file order. In lists of events, they replace the entries that they represent.
     """
 
     def __init__(self, data: bytes, limits: ReadLimits, *, columnar: bool = True) -> None:
@@ -84,7 +84,7 @@ class PickleReader:
             raise SnapshotFormatError("the pickle is broken: an opcode has no operand on the stack") from None
 
     def memoized(self, index: int, chain: int = 0) -> Any:
-        """Return the object at a memo index. If it is in a run, its entry is decoded. ``chain`` is the recursion depth.
+        """Return the object at a memo index, decoding its entry if necessary. ``chain`` is the recursion depth.
 
         Raises:
             NotColumnarError: The recursion is too deep because entries refer to each other.
@@ -101,7 +101,7 @@ class PickleReader:
         return self.memo[index]
 
     def decode(self, opcodes: bytes, memo_index: int, chain: int = 0) -> Any:
-        """Return the object that ``opcodes`` create. ``memo_index`` is the size of the memo before they run."""
+        """Return the object that ``opcodes`` create. ``memo_index`` is the initial size of the memo."""
         if chain > _MAX_CHAIN:
             raise NotColumnarError
         return self._execute(opcodes + bytes([op.STOP]), memo_index, chain)
@@ -237,7 +237,9 @@ class PickleReader:
         """Write an object to the memo and return the size of the memo."""
         if index > len(self.memo):
             self._fail(
-                SnapshotLimitError, f"memo entry {index:,} is written, but the memo has {len(self.memo):,} entries", at
+                SnapshotLimitError,
+                f"the pickle writes memo entry {index:,}, but the memo has only {len(self.memo):,} entries",
+                at,
             )
         if index < len(self.memo) and self._templates:  # entries read in batches may refer to it
             raise NotColumnarError
@@ -285,7 +287,7 @@ class PickleReader:
                     self._batches[int(entries.start[first])] = entries, first, stop
 
     def _start_run(self, position: int, memo_index: int) -> EntryRun | None:
-        """Return the run of entries that starts at a position; None if the run would be empty."""
+        """Return an `EntryRun` that starts at a position, or None if it would not contain any entries."""
         entries, first, stop = self._batches[position]
         end = int(entries.end[stop - 1])
         if self._data[end + _FRAME_SIZE * (self._data[end] == op.FRAME)] not in _AFTER_RUN:

@@ -1,4 +1,4 @@
-"""Converts lists of events to columns. The items of a list are dicts and runs of entries that were read in batches."""
+"""Converts lists of events to columns. Each item of a list is a dict (one entry) or an `EntryRun` (several)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class _Columns:
 
 
 class _RunColumns:
-    """The values in all runs of a file, as columns. Invalid values raise `NotColumnarError`."""
+    """The values of all `EntryRun` objects of a file as columns. Invalid values raise `NotColumnarError`."""
 
     def __init__(self, reader: PickleReader | None, tables: TableBuilder) -> None:
         self._columns: dict[tuple[int, str], Numbered] = {}
@@ -172,7 +172,7 @@ class _RunColumns:
             raise NotColumnarError from None
 
     def column(self, run: EntryRun, key: str) -> NDArray[np.int64] | Numbered | None:
-        """Return the values of a key in a run as integers or table indices (-1 for None); None if it lacks the key."""
+        """Return a key's values as integers or table indices (-1 for None), or None if the entries lack the key."""
         values = self._columns.get((id(run.entries), key), run.entries.values.get(key))
         return None if values is None else values[run.first : run.stop]
 

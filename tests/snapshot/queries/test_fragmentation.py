@@ -53,12 +53,12 @@ def test_reason_of_an_oom():
     (oom,) = Snapshot.load(files.path("oom_fragmented")).ooms()
     assert (oom.event, oom.asked, oom.device_free) == (5998, 32 * MIB, 147527434240)
     assert oom.memory.largest == 7 * MIB
-    limit = "torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
+    limit = "the limit set with torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
     advice = "which only PyTorch can reuse; expandable_segments:True avoids most of this."
     assert oom.reason == (
         "32.0 MiB was requested.",
         "PyTorch had 109.5 MiB free in 47 blocks, the largest 7.0 MiB: none was large enough.",
-        f"A new segment needs 32.0 MiB, and 137.4 GiB of device memory was free, but {limit}",
+        f"A new segment needed 32.0 MiB. 137.4 GiB of device memory was free, but {limit}",
         f"109.5 MiB is in partly used segments, {advice}",
     )
 

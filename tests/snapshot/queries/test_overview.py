@@ -17,7 +17,7 @@ def test_summary(two_runs):
         "     0.0 MiB   0 %  In[1]:5 <module>: y = torch.ones(250)  (1 block)",
         "  11 events; at the end 5.0 MiB requested, 5.0 MiB rounded; reserved 22.0 MiB, peak 22.0 MiB",
         "  note: 1 block (2.0 MiB) is older than the first event",
-        "  note: 3 allocations were dropped from the ring buffer before the first event",
+        "  note: 3 allocations before the first recorded event were dropped from the ring buffer",
         "snapshot, torch 2.11.0",
     ]
 
@@ -41,7 +41,7 @@ def overview_of(trace, segments):
 
 def test_note_about_events_without_a_time():
     trace = [event("alloc", 512, 10, 1), {"action": "free_completed", "addr": 512, "size": 10}]
-    assert overview_of(trace, [])["notes"] == ["1 event has no timestamp: timestamps are not used"]
+    assert overview_of(trace, [])["notes"] == ["1 event has no timestamp, so timestamps are not used"]
     assert overview_of(trace[:1], [segment(0, 1024, [block(512, 512, 10)])])["notes"] == []
 
 
@@ -64,19 +64,17 @@ def notes_of_repeated_events(count):
 def test_notes_use_singular_and_plural():
     assert notes_of_repeated_events(1) == [
         "1 free without an allocation was ignored",
-        "1 free is missing: such a block ends at the next allocation at its address",
+        "1 block without a recorded free is treated as freed when the address is reused",
     ]
     assert notes_of_repeated_events(2) == [
         "2 frees without an allocation were ignored",
-        "2 frees are missing: such a block ends at the next allocation at its address",
+        "2 blocks without a recorded free are treated as freed when the address is reused",
     ]
 
 
 def test_note_about_segments_that_contradict_the_events():
     metrics = overview_of([event("segment_alloc", 512, 20 * MIB, 1)], [])
-    assert metrics["notes"] == [
-        "the segments at the end contradict the events: reserved memory is known only at the end"
-    ]
+    assert metrics["notes"] == ["the segments contradict the events, so only the final reserved memory is known"]
     assert metrics["reserved"] == {"end": 0, "peak": None}
 
 
@@ -86,7 +84,7 @@ def test_notes_about_blocks():
     del second["requested_size"]
     metrics = overview_of([], [segment(4096, 2 * MIB, [first, second])])
     assert metrics["notes"][2:] == [
-        "1 block at the end has no requested size: the rounded size is used",
-        "1 block at the end is inside another block: totals include both",
+        "the rounded size is used for 1 block without a requested size",
+        "1 block in the final allocator state is inside another block, so totals include both",
     ]
     assert metrics["end"]["requested"] == 2024

@@ -109,7 +109,8 @@ def test_size_limit(tmp_path):
     file = tmp_path / "large.pickle"
     file.write_bytes(bytes(2000))
     with pytest.raises(
-        SnapshotLimitError, match=r"large.pickle: more than 0.0 MiB; pass limits=ReadLimits\(size=...\)"
+        SnapshotLimitError,
+        match=r"large.pickle: the data exceeds 0.0 MiB; pass limits=ReadLimits\(size=...\)",
     ):
         Snapshot.load(file, ReadLimits(size=1000))
 
