@@ -7,8 +7,8 @@ The lines of the breakdown add up to the memory in use::
     PyTorch reserved = allocated + pending + cached
     outside PyTorch  = baseline (context, first kernels) + since the baseline
 
-If NVML does not report the memory usage of each process, ``outside PyTorch`` includes all processes, and the lines
-``other processes`` and ``unattributed`` are unknown.
+If NVML does not report the memory usage of each process, ``outside PyTorch`` includes the memory of all processes,
+and the lines ``other processes`` and ``unattributed`` are unknown.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 def split_devices(devices: Any, option: str) -> list[str]:
     """Return the devices in ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, as strings.
 
-    Raises `OptionError` if there are no devices. ``option`` is the name of the option in the message.
+    Raises `OptionError` if there are no devices. The message contains ``option``, the name of the option.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
@@ -37,5 +37,5 @@ def cuda_device(text: str) -> str:
     """Convert ``0``, ``cuda:0`` or ``cuda`` to the name of a CUDA device. Raises `DeviceError` for any other string."""
     match = _DEVICE.fullmatch(text.strip())
     if match is None or not match[0]:
-        raise DeviceError(f"{text.strip()!r} is not a device: use cuda:0 or 0")
+        raise DeviceError(f"{text.strip()!r} is not a device: use, for example, cuda:0 or 0")
     return f"cuda:{int(match[1] or 0)}"

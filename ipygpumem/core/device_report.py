@@ -29,7 +29,7 @@ class PeakCounters(Counters):
 
     Attributes:
         exact: Whether the peak of ``allocated`` is exact. If not, it is an upper bound, because the counters were not
-            reset and an earlier peak was higher. Without a reset, the other peaks may be upper bounds in any case.
+            reset and an earlier peak was higher. Without a reset, the other peaks may be upper bounds regardless.
     """
 
     exact: bool = True
@@ -110,7 +110,7 @@ class DeviceReport(PlainData):
 
     @property
     def accounted(self) -> int | None:
-        """Lower bound on `outside_peak` from NVML's accounting mode; None if that is off or recorded no new peak.
+        """Lower bound on `outside_peak` from NVML's accounting mode; None if it is off or recorded no new peak.
 
         If the recorded peak of this process rises during a measurement, the process reached it during the measurement,
         and PyTorch's part of it was at most PyTorch's peak of reserved memory.
@@ -206,7 +206,7 @@ class DeviceReport(PlainData):
             return torch_grade if self.held is None else grade("unknown", "the counters could not be read at the end")
         if self.high.exact:
             return torch_grade
-        return grade("bound", "the counters were not reset (peaks = untouched), and an earlier peak was higher")
+        return grade("bound", "the counters were not reset (peaks = untouched) and an earlier peak was higher")
 
     def _outside_grade(self) -> Grade:
         if self.outside is None:
@@ -225,6 +225,6 @@ class DeviceReport(PlainData):
         owner = "this process or one that has ended" if self.process_wide else "this process or another"
         return Grade(
             "sampled",
-            f"{many(sampled.count, 'sample')} of the device's memory from {duration(sampled.since)} on, largest gap "
-            f"{duration(sampled.gap)}{missing}, minus an upper bound on PyTorch's reserved memory; {owner}",
+            f"{many(sampled.count, 'sample')} of the device's memory (first at {duration(sampled.since)}, largest gap "
+            f"{duration(sampled.gap)}{missing}), minus an upper bound on PyTorch's reserved memory; used by {owner}",
         )

@@ -68,7 +68,7 @@ class SnapshotLimitError(SnapshotError):
 
 
 class NvmlError(IpyGpuMemError):
-    """Raised if NVML is not available or a query fails. Readings then contain no values from NVML."""
+    """Raised if NVML is not available or a query fails. Readings are still taken, but without values from NVML."""
 
 
 class CuptiError(IpyGpuMemError):

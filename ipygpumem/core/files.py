@@ -87,7 +87,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_file(target: Path, data: bytes) -> Path:
-    """Write a file atomically and return its path. Raise `OptionError` if the file cannot be written."""
+    """Write a file atomically and return its path. Raises `OptionError` if the file cannot be written."""
     try:
         with replacing(target) as temporary:
             temporary.write_bytes(data)
@@ -97,7 +97,7 @@ def write_file(target: Path, data: bytes) -> Path:
 
 
 def open_regular_file(path: str) -> IO[bytes]:
-    """Open a regular file in binary mode. Raise `OSError` for a pipe or device, because reading it might never end."""
+    """Open a regular file in binary mode. Raises `OSError` for a pipe or device, because reading it might never end."""
     file = open(path, "rb", opener=_open_without_blocking)  # noqa: SIM115 (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

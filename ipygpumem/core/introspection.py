@@ -113,7 +113,7 @@ def _is_cleared(frame: FrameType) -> bool:
 def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:
     """Return the local variables on Python 3.12, excluding variables of enclosing functions.
 
-    If the frame has been cleared, variables of enclosing functions would be read from freed memory.
+    Reading the latter would access freed memory if the frame has been cleared.
     """
     import ctypes
 
@@ -220,7 +220,7 @@ def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] |
 
 
 @contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause the garbage collector, which would otherwise traverse millions of new objects repeatedly."""
     enabled = gc.isenabled()
     gc.disable()

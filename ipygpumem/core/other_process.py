@@ -14,13 +14,13 @@ Event = Literal["", "began", "came", "left", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """Process on a device, other than the current process. Field names match the report format.
+    """Process on a device, other than this process. Field names match the report format.
 
     Attributes:
         pid: Process ID in NVML's list.
         amount: Memory usage on the device in bytes; None if NVML does not report it, and in `OtherProcessChange`.
         name: Program and script (``python train.py``); for processes of other users, only the program.
-        relation: Relation to this process.
+        relation: Relation to this process (see `Relation`).
         user: Name of the process's owner.
         role: Purpose of the process, if it can be determined: ``kernel``, ``rank 1``, ``DataLoader worker``.
         notebook: Notebook path according to the Jupyter server. Empty for processes of other users.

@@ -97,7 +97,7 @@ class RecordingInfo:
             text += "; it is unknown whether the ring buffer dropped events"
         elif self.dropped:
             remedy = "raise --max-entries" if self.own else "raise max_entries of your own recording"
-            text += f"; the ring buffer dropped {many(self.dropped, 'allocation')}: {remedy}"
+            text += f"; the ring buffer dropped {many(self.dropped, 'allocation')}: {remedy} to keep them"
         if not self.own:
             text += "; taken from the recording that was already running"
         return f"{text}; {self.error}" if self.error else text
@@ -229,7 +229,7 @@ def build_report(
 
 
 def _before_context(end: DeviceReading) -> DeviceReading:
-    """Return a reading before CUDA is initialized: counters of this process are 0, those of the device are unknown."""
+    """Return a reading without a CUDA context: the counters of this process are 0, those of the device are unknown."""
     own = ("allocated", "reserved", "active", "requested", "inactive_split", "retries", "ooms", "process")
     zeros: dict[str, Any] = {name: 0 for name in own if getattr(end, name) is not None}
     return DeviceReading(name=end.name, context=False, mode=end.mode, why=end.why, torch_why=end.torch_why, **zeros)

@@ -39,7 +39,7 @@ class OutsidePeak:
     """Lower bound on the peak of memory outside PyTorch.
 
     Attributes:
-        change: Difference from the first reading in bytes.
+        change: Difference in bytes from the first reading.
         seconds: Time of the sample, in seconds since the measurement began.
         gap: Longest time between two consecutive samples, in seconds. Shorter peaks may have been missed.
         since: Time of the first sample, in seconds since the measurement began.
@@ -61,8 +61,9 @@ def highest_outside(
 ) -> tuple[int, float] | None:
     """Return a tuple ``(change, time)``: the highest lower bound on growth outside PyTorch, and the time of its sample.
 
-    ``reserved`` is a function that returns an upper bound on PyTorch's reserved memory between two times, or None. The
-    result is None if no bound exceeds the growth between the two readings, or if the readings cannot be compared.
+    ``reserved`` takes two times and returns an upper bound on PyTorch's reserved memory between them, or None if no
+    bound is known. `highest_outside` returns None if no lower bound exceeds the growth between the two
+    readings, or if the readings cannot be compared.
     """
     start, end = before.device_outside, after.device_outside
     if start is None or end is None or before.source != after.source:
@@ -84,5 +85,5 @@ def highest_outside(
 
 
 def memory_of_others(before: DeviceReading, after: DeviceReading) -> int:
-    """Return the memory in bytes used neither by this process nor by the driver: the larger value of the readings."""
+    """Return the memory in bytes used neither by this process nor by the driver: the larger of the two readings."""
     return max((reading.others or 0) + (reading.unattributed or 0) for reading in (before, after))

@@ -106,7 +106,7 @@ class DataReader:
     Missing fields are set to their defaults. Unknown keys are ignored because later versions may write them.
 
     Args:
-        names: Names and types that the modules of the dataclasses import only under ``TYPE_CHECKING``.
+        names: Types, by name, that the modules of the dataclasses import only under ``TYPE_CHECKING``.
         lenient: Whether optional fields with invalid values are set to their defaults instead of causing an error.
     """
 

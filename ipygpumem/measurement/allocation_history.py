@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
-from ipygpumem.core.introspection import collector_paused
+from ipygpumem.core.introspection import gc_paused
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
 
@@ -156,7 +156,7 @@ class AllocationHistory:
         """Return PyTorch's memory snapshot with the events since `start`."""
         if not self.lost and not allocator.is_recording():
             self.lost = "the recording was stopped before the measurement ended, and its events were discarded"
-        with collector_paused():
+        with gc_paused():
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
         if not self.own:
             snapshot["device_traces"] = [

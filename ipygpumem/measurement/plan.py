@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
-from ipygpumem.core.introspection import collector_paused
+from ipygpumem.core.introspection import gc_paused
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
     from ipygpumem.snapshot import Snapshot
 
     try:
-        with collector_paused():
+        with gc_paused():
             return Snapshot.load(recorded), ""
     except IpyGpuMemError as error:
         return None, str(error)

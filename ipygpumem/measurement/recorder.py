@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
-from ipygpumem.core.introspection import collector_paused
+from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
 from ipygpumem.measurement.allocation_history import AllocationHistory, HistoryOptions
@@ -161,7 +161,7 @@ def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
     """
     try:
         with replacing(path) as temporary:
-            with collector_paused(), temporary.open("wb") as file:
+            with gc_paused(), temporary.open("wb") as file:
                 pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
             return temporary.stat().st_size
     except OSError as error:

@@ -62,7 +62,8 @@ def statistics(index: int) -> AllocatorStatistics:
 def segments() -> list[dict[str, Any]]:
     """Return the allocator's segments and their blocks. The allocation history is omitted if PyTorch supports this.
 
-    If a recording is running, a ``snapshot`` event is added. Raises RuntimeError if the backend does not list segments.
+    If allocation history is being recorded, a ``snapshot`` event is added to it. Raises RuntimeError if the allocator
+    backend does not list segments.
     """
     memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
     options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}
@@ -113,7 +114,7 @@ class AllocatedBlock(NamedTuple):
         size: Rounded size in bytes.
         requested: Requested size in bytes; 0 if unknown.
         pool: ID of the memory pool; (0, 0) for the default pool.
-        frames: Recorded stack as (file name, line, function) tuples, innermost frame first.
+        frames: Recorded stack trace as (file name, line, function) tuples, innermost frame first.
     """
 
     device: str
@@ -147,7 +148,7 @@ class AllocatedBlocks:
 def allocated_blocks() -> AllocatedBlocks | None:
     """Return the allocated blocks of all devices, or None if the allocator backend does not list them.
 
-    If a recording is running, a ``snapshot`` event is added.
+    If allocation history is being recorded, a ``snapshot`` event is added to it.
     """
     listed_segments = attempt(segments)
     if listed_segments is None:  # cudaMallocAsync, a pluggable allocator, a failed kernel

@@ -1,7 +1,7 @@
 """Redaction of secrets in command lines.
 
-Names, numbers and paths are kept. Code, structured text, text that looks random, values of options whose names suggest
-secrets, and all ambiguous values are redacted, because the meaning of an argument depends on the program.
+Names, numbers and paths are kept. Source code, structured text, text that looks random, values of options whose names
+suggest secrets, and all ambiguous values are redacted, because the meaning of an argument depends on the program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECRET_NAME = re.compile(
     r"|signature)\b|(api|access|account|encryption|hf|license|master|openai|rsa|service|ssh|wandb) ?key|passw"
     r"|passphrase|secret|credential|pwd\b|token\b"
 )
-"""Pattern of names, split into words, that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
+"""Pattern of names (split into words) that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
 _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
 """Words in names of numeric options such as ``--num_key_value_heads``. They take precedence over `_SECRET_NAME`."""
 _NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
@@ -41,7 +41,7 @@ _MIN_CASE_CHANGES = 4
 
 
 def redact_command(arguments: Sequence[str]) -> str:
-    """Return a command as a single line, with code replaced by ``...`` and possible secrets replaced by ``***``."""
+    """Return a command as a single line, with source code replaced by ``...`` and possible secrets by ``***``."""
     is_title = len(arguments) == 1  # a custom process title is a single argument
     redacted = _redact_arguments(" ".join(arguments).split() if is_title else arguments, is_title=is_title)
     text = printable(" ".join(" ".join(argument.split()) for argument in redacted))
@@ -49,7 +49,7 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 
 def short_name(arguments: Sequence[str]) -> str:
-    """Return the program with its script or module, for example ``python train.py``."""
+    """Return the names of a program and of its script or module, for example ``python train.py``."""
     parts = iter(arguments if len(arguments) > 1 else " ".join(arguments).split())
     program = _file_name(next(parts, ""))
     return printable(program + (_script(parts) if "python" in program else ""))[:_MAX_NAME_LENGTH]

@@ -27,8 +27,8 @@ class RelaxedCaptureMode:
     """Context manager that permits CUDA calls in this thread while a stream is being captured into a CUDA graph.
 
     In the default capture mode, potentially unsafe calls, including queries, fail and invalidate the capture. This also
-    applies to captures of streams other than the current stream, which PyTorch cannot detect. PyTorch's allocator
-    changes the mode in the same way. ``__enter__`` returns whether the mode was changed; if not, do not call CUDA.
+    applies if a stream other than the current stream is being captured, which PyTorch cannot detect. PyTorch's
+    allocator changes the mode in the same way. ``__enter__`` returns whether it was changed; if not, do not call CUDA.
     """
 
     # a class because a contextlib generator takes three times as long
@@ -67,8 +67,8 @@ def raw_allocation(nbytes: int) -> Iterator[bool]:
 def pool(index: int, kind: PoolKind) -> tuple[int, int, int] | None:
     """Return a tuple ``(reserved, used, peak_reserved)`` in bytes for a device's default or graph memory pool.
 
-    Requires a context on the device. Returns None if the query fails, for example with an old runtime or after a failed
-    kernel.
+    Requires a context on the device. Returns None if the query fails, for example with an old CUDA runtime or after
+    a failed kernel.
     """
     runtime = _runtime()
     if runtime is None:

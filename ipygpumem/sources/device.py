@@ -34,13 +34,13 @@ class Device:
         label: Product name.
         total: Total memory in bytes according to PyTorch.
         nvml: NVML library; None if NVML cannot query this device.
-        own_pid: Pid of this process in NVML's process list; None if unknown.
+        own_pid: ID of this process in NVML's process list; None if unknown.
         mode: How memory usage is attributed (see `DeviceReading`).
         reason: Reason for the mode.
         graphics: Whether graphics processes use the device.
         accounting: Whether the driver's accounting mode is enabled.
         segments: Number of segment allocations and frees at the last reading.
-        listed: Pid and memory usage of each other process at the last reading.
+        listed: Process ID and memory usage of each other process at the last reading.
         others: Total memory usage of the other processes in bytes.
     """
 
@@ -67,7 +67,7 @@ class Device:
 
     @classmethod
     def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
-        """Return a device with its NVML handle, without creating a CUDA context. ``reason`` is why ``nvml`` is None."""
+        """Return a device and its NVML handle without creating a CUDA context. ``reason`` says why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
         device = cls(index, str(properties.name), uuid, int(properties.total_memory), reason=reason)
@@ -87,7 +87,7 @@ class Device:
         return device
 
     def verify(self, torch: Any, reserved: int | None) -> None:
-        """Find this process in NVML's process list with test allocations of 34 or 38 MiB outside PyTorch.
+        """Identify this process in NVML's process list by making test allocations of 34 or 38 MiB outside PyTorch.
 
         Call this once per device, after its CUDA context is created, but not during graph capture. ``reserved`` is the
         memory reserved by PyTorch in bytes.
@@ -134,10 +134,10 @@ class Device:
             self._set_mode("device", _missing_entry_reason(entries, ambiguous=bool(candidates)))
 
     def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
-        """Allocate and free memory. Return None if this fails, otherwise a tuple ``(pids, device_changed)``.
+        """Allocate and free ``nbytes``. Return None if this fails, otherwise a tuple ``(pids, device_changed)``.
 
-        ``pids`` are the processes whose memory usage increased by ``nbytes`` while the memory was allocated, and
-        ``device_changed`` states whether the memory usage of the device did as well.
+        ``pids`` contains the processes whose memory usage increased by ``nbytes`` while the memory was allocated, and
+        ``device_changed`` is true if the memory usage of the whole device increased as well.
         """
         before, memory_before = nvml.processes(self.handle), _used(nvml, self.handle)
         with cuda.raw_allocation(nbytes) as allocated:
@@ -168,7 +168,7 @@ class Device:
         return self.nvml.processes(self.handle, graphics=self.graphics)
 
     def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DeviceReading:
-        """Read the driver's values and, if ``busy`` is true, whether the device has pending work."""
+        """Read the memory usage from the driver and, if ``busy`` is true, whether the device has pending work."""
         context = pytorch.has_context(torch, self.index)
         memory, process, others, highest, problem = None, None, None, None, ""
         listed: tuple[tuple[int, int | None], ...] = ()
@@ -212,7 +212,7 @@ class Device:
     def with_counters(
         self, driver: DeviceReading, counters: AllocatorStatistics | None, torch_why: str
     ) -> DeviceReading:
-        """Return the driver's values and, if ``counters`` is not None, the allocator's counters."""
+        """Add the allocator's counters (if not None) to a reading by `read_driver`, and determine the final mode."""
         mode, why, process = driver.mode, driver.why or self.reason, driver.process
         values: dict[str, Any] = {}
         if counters is not None:
@@ -234,7 +234,7 @@ class Device:
 
 
 def device_memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
-    """Return NVML's values for a whole device, or None if the query fails."""
+    """Return the memory usage of a whole device from NVML, or None if the query fails."""
     try:
         return nvml.memory(handle)
     except NvmlError:

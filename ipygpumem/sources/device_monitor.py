@@ -13,7 +13,7 @@ from ipygpumem.core.units import many
 from ipygpumem.sources import allocator, host, pytorch
 from ipygpumem.sources.device import Device
 from ipygpumem.sources.nvml import Nvml
-from ipygpumem.sources.process_names import ProcessCache, own_pid
+from ipygpumem.sources.process_names import ProcessInfoCache, own_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,13 +32,13 @@ class DeviceMonitor:
     Attributes:
         devices: Devices by index; empty until CUDA is initialized.
         selected: Names of the devices to read, such as ``cuda:0``; None for all devices.
-        process_cache: Cached details of other processes.
+        process_info_cache: Cached details of other processes.
     """
 
     def __init__(self, selected: Iterable[str] | None = None) -> None:
         self.selected = None if selected is None else tuple(selected)
         self.devices: dict[int, Device] = {}
-        self.process_cache = ProcessCache()
+        self.process_info_cache = ProcessInfoCache()
         self._recorded_lists: dict[str, object] = {}
         self._callbacks: list[Callable[[], None]] = []
 
@@ -86,8 +86,8 @@ class DeviceMonitor:
         return self.identify(self.devices[int(reading.name.removeprefix("cuda:"))], reading.listed)
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
-        """Return the processes in ``entries``, (pid, memory usage) pairs from NVML, in descending order of usage."""
-        return self.process_cache.lookup_all(entries, trusted=self.has_local_pids(device))
+        """Look up the processes in (pid, memory usage) pairs from NVML. Return them in descending order of usage."""
+        return self.process_info_cache.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:
         """Return whether NVML lists this process under its own pid, and thus uses pids of this PID namespace."""
@@ -95,11 +95,11 @@ class DeviceMonitor:
         return own_entries == {own_pid()}
 
     def record_processes(self, readings: Mapping[str, DeviceReading]) -> None:
-        """Look up new processes on the devices so that their names are known after they have ended."""
+        """Look up new processes on the devices, so that their names are known after they have ended."""
         for device in self.devices.values():
             reading = readings.get(device.name)
             if reading is not None and not self.has_recorded_processes(reading):
-                self.process_cache.record(reading.listed, trusted=self.has_local_pids(device))
+                self.process_info_cache.record(reading.listed, trusted=self.has_local_pids(device))
                 self._recorded_lists[device.name] = reading.listed
 
     def has_recorded_processes(self, reading: DeviceReading) -> bool:

@@ -42,7 +42,7 @@ def process_start(pid: int) -> str:
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
-    """Return the memory usage of this process, and the available memory if ``available`` is true (50 us slower)."""
+    """Return the usage of host memory and, if ``available`` is true (50 us slower), the available host memory."""
     import psutil
 
     rss, peak = _linux_memory() or _portable_memory()
@@ -61,7 +61,7 @@ def _linux_memory() -> tuple[int, int] | None:
 
 @lru_cache(maxsize=1)
 def _status(pid: int) -> int:  # noqa: ARG001 (cache key: a forked child must not use its parent's file)
-    """Return a cached descriptor of ``/proc/self/status``, because opening the file takes as long as reading it."""
+    """Return a cached file descriptor of ``/proc/self/status``, because opening it takes as long as reading it."""
     return os.open(_STATUS, os.O_RDONLY)
 
 

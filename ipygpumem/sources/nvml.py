@@ -27,14 +27,14 @@ _REASONS = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "the NVIDIA driver library (libnvidia-ml) is not installed",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "the driver is too old for the NVML query",
     "NVML_ERROR_GPU_IS_LOST": "the GPU has fallen off the bus (NVML: GPU is lost)",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the versions of the driver and NVML differ: restart the machine",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the driver and NVML versions differ: after an update, restart the machine",
 }
 
 
 class Nvml:
     """Initialized NVML library. Methods raise `NvmlError` on failure, unless documented otherwise.
 
-    The constructor raises `NvmlError` if the driver or nvidia-ml-py is missing, or if pynvml hides nvidia-ml-py.
+    The constructor raises `NvmlError` if the driver or nvidia-ml-py is missing, or if pynvml shadows nvidia-ml-py.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Nvml:
             except Exception as error:
                 raise NvmlError(f"nvidia-ml-py cannot be imported: {first_line(error)}") from error
         if not hasattr(self._pynvml, "nvmlMemory_v2") or (self._pynvml.__file__ or "").endswith("__init__.py"):
-            raise NvmlError("the deprecated package pynvml hides nvidia-ml-py: pip uninstall pynvml")
+            raise NvmlError("the deprecated pynvml package shadows nvidia-ml-py: pip uninstall pynvml")
         self._memory_v2 = True
         self._list_versions: tuple[str, ...] = ("v3", "v2")  # drivers before 510 support only v2
         self._call("nvmlInit")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 """Identifier of the initial PID namespace in the Linux kernel."""
 _FOREIGN_PID = "not looked up: NVML's pid may belong to another PID namespace"
-_ENDED = "the process has ended or the system hides it"
-_UNREADABLE = "the system provides no information about this process"
+_ENDED = "the process has ended or is hidden from this user"
+_UNREADABLE = "the operating system provides no information about this process"
 _MAX_PROCESSES = 4096
 _KERNEL_NAME_LENGTH = 15
 """Maximum length of a program name in the Linux kernel. Longer names of other users' processes are truncated."""
@@ -34,7 +34,7 @@ _START_TOLERANCE = 2.0
 """Tolerance in seconds when comparing start times, which depend on an adjustable clock."""
 
 
-class ProcessCache:
+class ProcessInfoCache:
     """Cache of the other processes found on the devices, including processes that have ended.
 
     The argument ``trusted`` of the methods states whether the pids reported by NVML belong to this PID namespace.
@@ -44,7 +44,7 @@ class ProcessCache:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}
 
     def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
-        """Look up the processes in ``entries``, (pid, memory usage) pairs from NVML, that are not in the cache."""
+        """Look up the processes in (pid, memory usage) pairs from NVML, unless they are in the cache."""
         keys = [(pid, trusted) for pid, _ in entries]
         if len(self._processes) > _MAX_PROCESSES:
             self._processes = {key: self._processes[key] for key in keys if key in self._processes}
@@ -60,7 +60,7 @@ class ProcessCache:
         return process if amount is None else replace(process, amount=amount)
 
     def lookup_all(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> tuple[OtherProcess, ...]:
-        """Return the processes in ``entries``, (pid, memory usage) pairs from NVML, in descending order of usage."""
+        """Look up the processes in (pid, memory usage) pairs from NVML. Return them in descending order of usage."""
         processes = [self.lookup(pid, nbytes, trusted=trusted) for pid, nbytes in entries]
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
@@ -89,7 +89,7 @@ def _may_be_nested() -> bool:
 
 
 def _is_running(process: OtherProcess) -> bool:
-    """Return whether a process is still running and not another process with the same pid that started later."""
+    """Return whether a process is still running and its PID has not been reused by a later process."""
     import psutil
 
     if process.began is None:
@@ -161,7 +161,7 @@ def _describe(process: Any, *, same_user: bool) -> OtherProcess:
 
 
 def _read(getter: Any, default: Any) -> Any:
-    """Call a psutil getter. Return ``default`` if access is denied, which also occurs for the user's own processes."""
+    """Call a psutil getter. Return ``default`` if access is denied (possible even for the user's own processes)."""
     import psutil
 
     try:
@@ -187,7 +187,7 @@ def _role(process: Any, program: str, environment: dict[str, str], *, child: boo
 
 
 def _multiprocessing_name(pid: int) -> str:
-    """Return a child's name in multiprocessing without calling ``active_children()``, which joins ended children."""
+    """Return the multiprocessing name of a child without calling ``active_children()``, which joins ended children."""
     module = sys.modules.get("multiprocessing.process")
     for child in tuple(getattr(module, "_children", ())):
         if getattr(getattr(child, "_popen", None), "pid", None) == pid:

@@ -85,7 +85,7 @@ class TorchInspector:
         return attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return a list with a storage's location, if any. Without ``address``, ``data_ptr()`` may copy data."""
+        """Return a list with a storage's location, if any. If ``address`` is None, ``data_ptr()`` may copy data."""
         try:
             device = storage.device
             if device.type == "meta":
@@ -134,11 +134,11 @@ class TorchInspector:
         return attempt(lambda: self._grad(tensor)) if has_gradient else None
 
     def base(self, tensor: Any) -> Any | None:
-        """Return the base tensor of a view, or None."""
+        """Return the base tensor of a view, or None if the tensor is not a view."""
         return attempt(lambda: self._view_base(tensor))
 
     def grad_fn(self, tensor: Any) -> Any | None:
-        """Return the autograd node that computed a tensor, or None for a leaf."""
+        """Return the autograd node that computed a tensor, or None for a leaf tensor."""
         return attempt(lambda: None if self._is_leaf(tensor) else self._grad_fn(tensor))
 
     def saved(self, node: Any) -> tuple[list[Any], bool]:

@@ -30,7 +30,7 @@ def _profiled(torch):
 def run():
     import torch
 
-    from ipygpumem.core.introspection import collector_paused
+    from ipygpumem.core.introspection import gc_paused
     from ipygpumem.features.profile.event_tree import read_flow
     from ipygpumem.features.profile.page import timeline_page
     from ipygpumem.features.profile.timeline import build_timelines
@@ -39,7 +39,7 @@ def run():
     own_seconds = torch_seconds = float("inf")
     for _ in range(RUNS):
         start = time.perf_counter()
-        with collector_paused():
+        with gc_paused():
             timelines = build_timelines(read_flow(capture.result))
         page = timeline_page(timelines, "bench.html")
         own_seconds = min(own_seconds, time.perf_counter() - start)

@@ -242,10 +242,10 @@ def test_options_and_result(heap):
 
 def test_process_names_are_escaped(heap, fake_gpu, monkeypatch):
     from ipygpumem.core.other_process import OtherProcess
-    from ipygpumem.sources.process_names import ProcessCache
+    from ipygpumem.sources.process_names import ProcessInfoCache
 
     hostile = OtherProcess(1, 5 * MIB, "</table><script>window.broken = 1</script>", "other", "x")
-    monkeypatch.setattr(ProcessCache, "lookup", lambda *_, **__: hostile)
+    monkeypatch.setattr(ProcessInfoCache, "lookup", lambda *_, **__: hostile)
     html = heap.run("%gpumem explain").displays[0]["text/html"]
     assert "<script" not in html
     assert "&lt;script&gt;" in html

@@ -68,7 +68,7 @@ def test_sorted_and_paged(session):
         ("--page ²", "%gpumem history: argument --page: must be a positive integer, got '²'"),
         ("a b", "%gpumem history: only one file can be displayed: use %gpumem compare to compare two files"),
         ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
-        ("-d xx", "%gpumem history: 'xx' is not a device: use cuda:0 or 0"),
+        ("-d xx", "%gpumem history: 'xx' is not a device: use, for example, cuda:0 or 0"),
         ("-d cuda:9", "%gpumem history: no measurements on cuda:9; measured devices: cuda:0"),
         ("-d 0,9,host", "%gpumem history: no measurements on cuda:9, host; measured devices: cuda:0"),
         ("--plot --by peak", "%gpumem history: --plot displays all cells in execution order: omit --by"),

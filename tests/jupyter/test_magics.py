@@ -366,7 +366,7 @@ INVALID_OPTIONS = {
     "--history no_such=1 --snapshot ok.pickle": r"%%gpumem: torch \S+ does not accept .* 'no_such'; .*",
     "--history enabled=None --snapshot ok.pickle": r"%%gpumem: torch \S+ does not accept .* 'enabled'; .*",
     "-d 7": "%%gpumem: there is no device cuda:7: this process sees 1 device",
-    "-d gpu0": "%%gpumem: 'gpu0' is not a device: use cuda:0 or 0",
+    "-d gpu0": "%%gpumem: 'gpu0' is not a device: use, for example, cuda:0 or 0",
     "-d -1": r"%%gpumem: .*",
     "-v 1x": "%%gpumem: '1x' is not a valid variable name",
     "-v for": "%%gpumem: 'for' is not a valid variable name",

@@ -117,7 +117,7 @@ def test_command(notebook, child):
     assert lines[3].startswith(f"pid {child.pid} child ")
     assert lines[3].endswith("sleep 60")
     assert lines[4].startswith("pid 4194303 unknown 1.0 GiB")
-    assert lines[4].endswith("the process has ended or the system hides it")
+    assert lines[4].endswith("the process has ended or is hidden from this user")
     assert lines[-1].startswith("used (nvidia-smi)")
     assert "pid 4194303" in result.displays[0]["text/html"]
     (device,) = notebook.run("%gpumem processes -o -q").value
@@ -165,7 +165,7 @@ def test_nvml_error_is_shown_with_its_device(notebook, fake_gpu):
 
 
 def test_lookup_error_keeps_the_report(notebook, monkeypatch):
-    monkeypatch.setattr(process_names.ProcessCache, "lookup", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(process_names.ProcessInfoCache, "lookup", lambda *_, **__: 1 / 0)
     result = notebook.run("others(p4194303=GIB)\nv = torch.ones(1 << 22, device='cuda')")
     assert "no names of other processes in this report: division by zero" in result.text
     assert notebook.last.devices["cuda:0"].others == GIB

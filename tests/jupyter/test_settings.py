@@ -118,7 +118,7 @@ def test_nonexistent_device(fake_gpu, make_notebook, monkeypatch):
         assert faults == []
         assert config.GPUMem.devices == "cuda:7"
         _, faults = without_invalid_values(Config(GPUMem={"devices": "gpu0"}), "GPUMem")
-        assert faults == ["c.GPUMem.devices = 'gpu0' is ignored: 'gpu0' is not a device: use cuda:0 or 0"]
+        assert faults == ["c.GPUMem.devices = 'gpu0' is ignored: 'gpu0' is not a device: use, for example, cuda:0 or 0"]
 
 
 def test_missing_section_is_not_created():

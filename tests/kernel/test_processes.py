@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from ipygpumem.sources import process_names as processes
-from ipygpumem.sources.process_names import ProcessCache
+from ipygpumem.sources.process_names import ProcessInfoCache
 
 pytest.importorskip("ipykernel")
 
@@ -32,7 +32,7 @@ def kernel(monkeypatch):
 
 def test_kernel_and_its_child(kernel):
     client, pid = kernel
-    process = ProcessCache().lookup(pid, trusted=True)
+    process = ProcessInfoCache().lookup(pid, trusted=True)
     assert (process.role, process.notebook, process.label) == (
         "kernel",
         "/home/me/train.ipynb",
@@ -45,7 +45,7 @@ def test_kernel_and_its_child(kernel):
         code, timeout=60, output_hook=lambda message: outputs.append(message["content"].get("text", ""))
     )
     child_pid = int("".join(outputs))
-    child = ProcessCache().lookup(child_pid, trusted=True)
+    child = ProcessInfoCache().lookup(child_pid, trusted=True)
     assert (child.role, child.name) == ("", "sleep"), "the child of a kernel is not a kernel"
     assert processes._is_descendant(psutil.Process(child_pid)), "a grandchild is a descendant"
     client.execute_interactive("child.kill()", timeout=60)

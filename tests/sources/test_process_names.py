@@ -15,7 +15,7 @@ import pytest
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.sources import process_names
 from ipygpumem.sources.device_monitor import DeviceMonitor
-from ipygpumem.sources.process_names import ProcessCache, own_pid
+from ipygpumem.sources.process_names import ProcessInfoCache, own_pid
 
 MIB = 1 << 20
 SLEEP = "import time; time.sleep(60)"
@@ -71,7 +71,7 @@ def test_own_pid():
 
 def test_child(start, outermost):
     child = start(sys.executable, "-c", SLEEP, "--hf-token", "hunter2", "--lr=3", "--password=hunter2")
-    process = ProcessCache().lookup(child.pid, 5, trusted=True)
+    process = ProcessInfoCache().lookup(child.pid, 5, trusted=True)
     assert (process.pid, process.amount, process.relation, process.role, process.notebook, process.why) == (
         child.pid,
         5,
@@ -93,7 +93,7 @@ def test_grandchild_is_a_child(start, outermost):
         if children:
             break
         time.sleep(0.01)
-    assert ProcessCache().lookup(children[0].pid, trusted=True).relation == "child"
+    assert ProcessInfoCache().lookup(children[0].pid, trusted=True).relation == "child"
     children[0].kill()
 
 
@@ -108,7 +108,7 @@ def test_hidden_parent(start, outermost, monkeypatch):
 
     monkeypatch.setattr(process_names, "own_pid", lambda: 1 << 22)
     monkeypatch.setattr(psutil, "Process", Process)
-    process = ProcessCache().lookup(child.pid, trusted=True)
+    process = ProcessInfoCache().lookup(child.pid, trusted=True)
     assert (process.name, process.relation, process.why) == ("sleep", "own", "")
 
 
@@ -121,14 +121,14 @@ def unrelated(monkeypatch):
 def test_kernel_is_named_by_its_notebook(start, outermost, unrelated):
     this_pid = str(os.getpid())
     kernel = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID=this_pid)
-    process = ProcessCache().lookup(kernel.pid, trusted=True)
+    process = ProcessInfoCache().lookup(kernel.pid, trusted=True)
     assert (process.relation, process.role, process.notebook) == ("own", "kernel", "/home/me/train.ipynb")
     assert process.label == "kernel of train.ipynb"
 
 
 def test_child_of_kernel_is_not_a_kernel(start, outermost, unrelated):
     script = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID="1", RANK="3", WORLD_SIZE="4")
-    process = ProcessCache().lookup(script.pid, trusted=True)
+    process = ProcessInfoCache().lookup(script.pid, trusted=True)
     assert (process.role, process.notebook) == ("rank 3", "/home/me/train.ipynb")
     assert process.label.endswith("-c, from train.ipynb")
 
@@ -136,19 +136,19 @@ def test_child_of_kernel_is_not_a_kernel(start, outermost, unrelated):
 def test_long_names_are_shortened(start, outermost, unrelated):
     this_pid = str(os.getpid())
     kernel = start(JPY_SESSION_NAME=f"/a/{'x' * 4000}\t1.ipynb", JPY_PARENT_PID=this_pid)
-    process = ProcessCache().lookup(kernel.pid, trusted=True)
+    process = ProcessInfoCache().lookup(kernel.pid, trusted=True)
     assert len(process.notebook) == 100
     assert process.notebook.endswith("xxx 1.ipynb")
     for rank in ("9" * 300, "\u0663"):
         script = start(JPY_PARENT_PID="1", RANK=rank, WORLD_SIZE="4")
-        assert ProcessCache().lookup(script.pid, trusted=True).role == ""
+        assert ProcessInfoCache().lookup(script.pid, trusted=True).role == ""
 
 
 def test_only_program_of_another_user_is_shown(start, outermost, other_user, monkeypatch):
     other_process = start("/bin/sleep", "60", JPY_SESSION_NAME="secret.ipynb")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: pytest.fail("another user's command line"))
     monkeypatch.setattr(psutil.Process, "environ", lambda self: pytest.fail("another user's environment"))
-    process = ProcessCache().lookup(other_process.pid, trusted=True)
+    process = ProcessInfoCache().lookup(other_process.pid, trusted=True)
     assert (process.name, process.relation, process.notebook, process.command) == ("sleep", "other", "", "")
     assert process.label == f"sleep, user {process.user}"
 
@@ -156,31 +156,31 @@ def test_only_program_of_another_user_is_shown(start, outermost, other_user, mon
 def test_long_program_name_of_another_user(start, outermost, other_user, monkeypatch):
     other_process = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "trainer-of-my-secret-model --token 5")
-    assert ProcessCache().lookup(other_process.pid, trusted=True).name == "trainer-of-my-s"
+    assert ProcessInfoCache().lookup(other_process.pid, trusted=True).name == "trainer-of-my-s"
 
 
 def test_control_characters_are_removed(start, outermost, monkeypatch):
     other_process = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "py\x1b[2Jthon\n")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["py\x1b[2J", "a\nb", "c\td"])
-    process = ProcessCache().lookup(other_process.pid, trusted=True)
+    process = ProcessInfoCache().lookup(other_process.pid, trusted=True)
     assert "\x1b" not in repr(process) and "\\x1b" not in repr(process)
     assert process.command == "py?[2J *** ***"
 
 
 def test_pid_that_may_belong_to_another_namespace(start, outermost):
     child = start()
-    process = ProcessCache().lookup(child.pid, 5, trusted=False)
+    process = ProcessInfoCache().lookup(child.pid, 5, trusted=False)
     assert (process.name, process.relation, process.command, process.amount) == ("", "unknown", "", 5)
     assert process.why == "not looked up: NVML's pid may belong to another PID namespace"
 
 
 def test_only_processes_that_use_the_driver_are_looked_up_in_containers(start, nested, monkeypatch, tmp_path):
     child = start()
-    assert ProcessCache().lookup(child.pid, trusted=True).relation == "unknown"
+    assert ProcessInfoCache().lookup(child.pid, trusted=True).relation == "unknown"
     monkeypatch.setattr(process_names, "_uses_driver", lambda pid: pid == child.pid)
-    assert ProcessCache().lookup(child.pid, trusted=True).relation == "child"
-    assert ProcessCache().lookup(child.pid, trusted=False).relation == "child"
+    assert ProcessInfoCache().lookup(child.pid, trusted=True).relation == "child"
+    assert ProcessInfoCache().lookup(child.pid, trusted=False).relation == "child"
 
 
 def test_process_uses_driver(start, tmp_path, monkeypatch):
@@ -196,7 +196,7 @@ def test_process_uses_driver(start, tmp_path, monkeypatch):
 
 def test_ended_process_keeps_its_name(start, outermost):
     child = start()
-    directory = ProcessCache()
+    directory = ProcessInfoCache()
     directory.record(((child.pid, MIB),), trusted=True)
     child.kill()
     child.wait()
@@ -204,11 +204,11 @@ def test_ended_process_keeps_its_name(start, outermost):
     assert (process.relation, running) == ("child", False)
     same_process, running = directory.lookup_ended(child.pid, trusted=True)
     assert (same_process.name, same_process.relation, running) == ("", "unknown", False)
-    assert same_process.why == "the process has ended or the system hides it"
+    assert same_process.why == "the process has ended or is hidden from this user"
 
 
 def test_reused_pid_is_another_process(start, outermost):
-    directory = ProcessCache()
+    directory = ProcessInfoCache()
     first = start("/bin/sleep", "60")
     directory.record(((first.pid, MIB),), trusted=True)
     process = directory._processes[first.pid, True]
@@ -218,14 +218,14 @@ def test_reused_pid_is_another_process(start, outermost):
 
 
 def test_untrusted_process_is_looked_up_again(start, outermost):
-    child, directory = start(), ProcessCache()
+    child, directory = start(), ProcessInfoCache()
     directory.record(((child.pid, MIB),), trusted=False)
     assert directory.lookup(child.pid, trusted=False).relation == "unknown"
     assert directory.lookup(child.pid, trusted=True).relation == "child"
 
 
 def test_number_of_known_processes_is_limited(start, outermost):
-    child, directory = start(), ProcessCache()
+    child, directory = start(), ProcessInfoCache()
     directory.record([(pid, 1) for pid in range(1 << 22, (1 << 22) + 5000)], trusted=False)
     directory.record([(child.pid, 1)], trusted=True)
     assert list(directory._processes) == [(child.pid, True)]
@@ -234,10 +234,10 @@ def test_number_of_known_processes_is_limited(start, outermost):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (psutil.AccessDenied(), "the system provides no information about this process"),
-        (OSError("no"), "the system provides no information about this process"),
-        (psutil.NoSuchProcess(5), "the process has ended or the system hides it"),
-        (psutil.ZombieProcess(5), "the process has ended or the system hides it"),
+        (psutil.AccessDenied(), "the operating system provides no information about this process"),
+        (OSError("no"), "the operating system provides no information about this process"),
+        (psutil.NoSuchProcess(5), "the process has ended or is hidden from this user"),
+        (psutil.ZombieProcess(5), "the process has ended or is hidden from this user"),
     ],
 )
 def test_unreadable_process(start, outermost, monkeypatch, error, reason):
@@ -247,7 +247,7 @@ def test_unreadable_process(start, outermost, monkeypatch, error, reason):
         raise error
 
     monkeypatch.setattr(psutil.Process, "create_time", refuse)
-    assert ProcessCache().lookup(child.pid, trusted=True).why == reason
+    assert ProcessInfoCache().lookup(child.pid, trusted=True).why == reason
 
 
 def test_process_with_hidden_environment(start, outermost, monkeypatch):
@@ -257,7 +257,7 @@ def test_process_with_hidden_environment(start, outermost, monkeypatch):
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil.Process, "environ", refuse)
-    process = ProcessCache().lookup(child.pid, trusted=True)
+    process = ProcessInfoCache().lookup(child.pid, trusted=True)
     assert (process.name, process.relation, process.notebook) == ("sleep", "child", "")
 
 
@@ -265,9 +265,9 @@ def test_workers_of_multiprocessing_and_dataloader(start, outermost, monkeypatch
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), name="Feeder-7")
     process.start()
     try:
-        assert ProcessCache().lookup(process.pid, trusted=True).role == "Feeder-7"
+        assert ProcessInfoCache().lookup(process.pid, trusted=True).role == "Feeder-7"
         monkeypatch.setattr(psutil.Process, "name", lambda self: "pt_data_worker")
-        assert ProcessCache().lookup(process.pid, trusted=True).role == "DataLoader worker"
+        assert ProcessInfoCache().lookup(process.pid, trusted=True).role == "DataLoader worker"
     finally:
         process.kill()
         process.join()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.introspection import collector_paused, running_frames
+from ipygpumem.core.introspection import gc_paused, running_frames
 from ipygpumem.features.holders.model import PLACES, Storage
 from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.referrers import ReferrerGraph, SearchLimit, TrackedObjects
@@ -83,7 +83,7 @@ def search_holders(
 
     The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads.
     """
-    with collector_paused():
+    with gc_paused():
         search = _HolderSearch(torch, limit)
         try:
             with search.types.without_overrides():

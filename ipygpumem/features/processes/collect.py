@@ -92,7 +92,7 @@ def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceRea
 
 
 def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Iterator[DeviceProcesses]:
-    """Yield the processes on all devices of the machine, for a process that has not initialized CUDA."""
+    """Yield the processes on the devices of the machine. This is used before CUDA is initialized in this process."""
     nvml = Nvml()
     handles = nvml.handles()
     for name in names or ():
@@ -111,20 +111,20 @@ def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Itera
         yield replace(
             info,
             own=0,
-            neighbours=monitor.process_cache.lookup_all(entries.items(), trusted=False),
+            neighbours=monitor.process_info_cache.lookup_all(entries.items(), trusted=False),
             used=memory.used - (memory.reserved or 0),
             why="CUDA is not initialized in this process, so PyTorch may number the devices differently",
         )
 
 
 def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess, ...]]:
-    """Return the other processes in a reading by device."""
+    """Return the other processes in a reading, by device."""
     monitor = current().monitor
     return {name: monitor.other_processes(device) for name, device in reading.devices.items() if device.listed}
 
 
 class ProcessesCollector(Collector):
-    """Collector of memory changes in other processes, including processes without a change if ``unchanged`` is true."""
+    """Collector of the memory changes of other processes. If ``unchanged`` is true, changes of zero are included."""
 
     section = "names of other processes"
     needs_devices = True
@@ -149,7 +149,7 @@ class ProcessesCollector(Collector):
 
 
 def _changes(report: Report, monitor: DeviceMonitor, *, unchanged: bool) -> tuple[OtherProcessChange, ...]:
-    cache = monitor.process_cache
+    cache = monitor.process_info_cache
     changes: list[OtherProcessChange] = []
     for device in [device for device in monitor.devices.values() if device.name in report.devices]:
         local = monitor.has_local_pids(device)

@@ -20,9 +20,9 @@ class DeviceProcesses(PlainData):
     """Processes on one device. Sizes are in bytes.
 
     Attributes:
-        device: Device name in PyTorch, or the index in nvidia-smi if this process has not initialized CUDA.
+        device: Device name in PyTorch; the index in nvidia-smi (``GPU 0``) if this process has not initialized CUDA.
         own: Memory usage of this process; None if unknown.
-        pid: Pid of this process in NVML's process list; None if unknown.
+        pid: ID of this process in NVML's process list; None if unknown.
         neighbours: Other processes, in descending order of memory usage.
         used: Memory in use, excluding memory reserved by the driver, as nvidia-smi shows it.
         unattributed: Part of ``used`` that is not attributed to any process; None if unknown.
@@ -47,8 +47,8 @@ def other_process_changes(
 ) -> tuple[OtherProcessChange, ...]:
     """Return the memory changes of other processes in descending order of size.
 
-    The changes add up to the change in `DeviceReport.others`. ``identify`` looks up a process by pid and replaces the
-    event ``came`` with ``began`` if the process started during the measurement, or ``left`` with ``ended``.
+    The changes add up to `DeviceReport.others`. ``identify`` looks up a process by pid. If the process
+    started or ended during the measurement, it replaces the event ``came`` with ``began``, or ``left`` with ``ended``.
     """
     if not device.process_wide or device.before.others is None or device.after.others is None:
         return ()

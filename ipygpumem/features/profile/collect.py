@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
-from ipygpumem.core.introspection import collector_paused
+from ipygpumem.core.introspection import gc_paused
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
 from ipygpumem.features.profile.profiler_session import ProfilerSession
@@ -116,7 +116,7 @@ class ProfileCollector(Collector):
         return {"trace_size": self._session.write(path), "trace": str(path)}
 
     def _write_timeline(self, path: Path) -> dict[str, Any]:
-        with collector_paused():
+        with gc_paused():
             timelines, unknown_reason = self._read_timelines()
         if not timelines:
             problem = "nothing was allocated or freed by the profiled thread"

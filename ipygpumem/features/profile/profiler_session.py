@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
-from ipygpumem.core.introspection import collector_paused
+from ipygpumem.core.introspection import gc_paused
 from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
@@ -127,7 +127,7 @@ class ProfilerSession:
             return
         began = time.perf_counter()
         try:
-            with collector_paused():
+            with gc_paused():
                 if pytorch.started() is None:
                     self._profile.profiler.use_device = None  # waiting for a device would initialize CUDA
                 self._profile.stop()

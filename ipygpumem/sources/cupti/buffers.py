@@ -1,7 +1,7 @@
 """Activity buffers for CUPTI, with native callbacks that acquire neither the GIL nor a lock.
 
 CUPTI invokes the callbacks within the program's CUDA calls. A Python callback would wait for the GIL while PyTorch's
-allocator is locked, which causes a deadlock if the thread that holds the GIL waits for the allocator. The callbacks are
+allocator is locked, which deadlocks if the thread that holds the GIL waits for the allocator. The callbacks are
 therefore compiled with llvmlite. One pipe contains the addresses of free buffers, and another pipe those of completed
 buffers. If completed buffers are not read in time, CUPTI drops records instead of blocking.
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _SIZE = 128 << 10
 _COUNT = 256
-"""Number of buffers; each allocating thread uses one. The messages of all buffers fit into a pipe of one page, the
-capacity of a pipe if the user has many open pipes."""
+"""Number of buffers; each thread that allocates memory uses one. The messages of all buffers fit into a pipe of one
+page, the capacity of a pipe if the user has many open pipes."""
 _MESSAGE = struct.Struct("=QQ")
 _ADDRESS = struct.Struct("=Q")
 

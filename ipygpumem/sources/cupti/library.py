@@ -54,7 +54,7 @@ _REASONS = {
     27: "CUPTI does not support this device",
     33: "CUPTI does not support this virtual GPU",
     35: "no permission: profiling is restricted to administrators (NVreg_RestrictProfilingToAdminUsers)",
-    39: "another profiler is using CUPTI (nsys, ncu, compute-sanitizer or a debugger)",
+    39: "another profiler or debugger is using CUPTI (such as nsys, ncu, compute-sanitizer or cuda-gdb)",
     40: "no permission to profile this virtual GPU",
     41: "CUPTI does not support confidential computing",
     43: "CUPTI does not support this MIG instance",

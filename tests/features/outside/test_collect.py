@@ -157,7 +157,7 @@ def test_note_about_another_profiler(gpu, cupti):
     memory = outside_memory(m)
     assert (memory.grade.trust, memory.libraries, memory.peak, memory.rest) == ("unknown", (), None, 10 * MIB)
     (note,) = m.report.notes
-    assert note.startswith("memory outside PyTorch by library: another profiler is using CUPTI")
+    assert note.startswith("memory outside PyTorch by library: another profiler or debugger is using CUPTI")
 
 
 def test_without_cupti(gpu, no_cupti):

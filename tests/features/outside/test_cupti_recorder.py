@@ -210,7 +210,7 @@ def test_cupti_cannot_start_after_profiler(records, cupti):
 def test_another_profiler_uses_cupti(records, cupti):
     for name in ("cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiActivityEnableAllocationSource"):
         cupti.refuses = {name: 39}
-        with pytest.raises(CuptiError, match="another profiler is using CUPTI"):
+        with pytest.raises(CuptiError, match="another profiler or debugger is using CUPTI"):
             records.acquire()
         assert not cupti.enabled
     assert threads() == []

@@ -53,7 +53,7 @@ def test_inexact_values_are_marked_and_explained():
         free                   -720.0 MiB                     138.2 GiB
         ~ may include other processes: NVML lists no process
         unknown: memory usage by process is unknown: NVML lists no process
-        at most: the counters were not reset (peaks = untouched), and an earlier peak was higher
+        at most: the counters were not reset (peaks = untouched) and an earlier peak was higher
         """)
 
 

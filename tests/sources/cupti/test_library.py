@@ -110,7 +110,7 @@ def test_cupti_without_a_function_is_too_old(library, monkeypatch, name):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (39, "another profiler is using CUPTI"),
+        (39, "another profiler or debugger is using CUPTI"),
         (35, "NVreg_RestrictProfilingToAdminUsers"),
         (15, "not initialized"),
         (27, "does not support this device"),

@@ -272,7 +272,7 @@ def test_invalid_arguments(shell, line, message):
         ("--trace {rank}.json --outside", "both use CUPTI"),
         ("--limit xx", "'xx' is not a size"),
         ("--limit-host=-1", "a limit cannot be negative"),
-        ("-d xx", "'xx' is not a device: use cuda:0 or 0"),
+        ("-d xx", "'xx' is not a device: use, for example, cuda:0 or 0"),
         ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot create the directory"),
     ],
 )
