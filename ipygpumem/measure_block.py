@@ -12,7 +12,7 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.core.report import MeasurementLabel
 from ipygpumem.features.collectors import make_plan
-from ipygpumem.features.history.reports import SessionHistory
+from ipygpumem.features.history.reports import HistoryCollector
 from ipygpumem.features.holders.roots import name_providers
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source_code import (
@@ -141,7 +141,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             path=path,
             outside=bool(outside),
             profile=profile_collector(trace, timeline, outside=bool(outside), snapshot=path),
-            extra=(SessionHistory(lambda: 0),),
+            extra=(HistoryCollector(lambda: 0),),
         )
         self._lists_lines = lines is not False
         self._block: SourceRegion | None = None

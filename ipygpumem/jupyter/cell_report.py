@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import first_line
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.model import output_metadata
-from ipygpumem.features.history.reports import SessionHistory
+from ipygpumem.features.history.reports import HistoryCollector
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import ProfileCollector
@@ -87,7 +87,7 @@ class ReportPresenter:
         """
         record = self._magics.record
         recording = [] if record.recorder is None else [record]
-        history = SessionHistory(lambda: self._magics.min_change, always=requested)
+        history = HistoryCollector(lambda: self._magics.min_change, always=requested)
         return (*recording, self._modes, history)
 
     @guarded

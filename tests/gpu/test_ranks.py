@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipygpumem import read_ranks
-from ipygpumem.features.ranks.skew import device_usage
+from ipygpumem.features.ranks.comparison import device_usage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -115,7 +115,7 @@ def cluster(run_python, engines, devices):
         )
         ok, plain = run("%%px --no-stream\\n" + body)
         from ipygpumem.parallel import active
-        from ipygpumem.features.ranks.skew import device_usage
+        from ipygpumem.features.ranks.comparison import device_usage
         members = active().last.members
         usages = device_usage(members)
         held = [member.report.devices["cuda:0"].held for member in members]

@@ -1,4 +1,4 @@
-"""Compare two runs of a notebook cell by cell, and a cell with its previous run."""
+"""Compare two runs of a notebook, cell by cell, and compare a cell with its previous run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 class RowPair:
     """The rows of the same code on the same device: ``before`` from the first run, ``after`` from the second.
 
-    If one of the runs does not contain the code, its row is None. ``row`` is ``after`` or, if that is None, ``before``.
+    If a run does not contain the code, its row is None. ``row`` is ``after`` or, if ``after`` is None, ``before``.
     """
 
     row: ReportRow
@@ -42,11 +42,11 @@ def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[
 
     Cells are matched by the front end's cell ID if the runs have IDs in common, otherwise by the number in
     ``In [n]``, because a recreated or converted notebook has different IDs. Code outside cells is matched by its
-    position in the run. If a cell ran more than once, only its last run is compared.
+    position in the run. If a run executed a cell more than once, only the last execution is compared.
 
     Returns:
         ``(pairs, (skipped_before, skipped_after))``: the pairs in the order of the second run, followed by those that
-        only the first run contains; and the numbers of skipped cell runs in ``before`` and ``after``.
+        only the first run contains; and the numbers of skipped cell executions in ``before`` and ``after``.
     """
     by_id = not {row.cell_id for row in before if row.cell_id}.isdisjoint(row.cell_id for row in after)
     first, skipped_before = _last_runs(before, by_id=by_id)
@@ -57,7 +57,7 @@ def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[
 
 
 def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int]:
-    """Return the rows of each cell's last run by cell, device and position, and the number of skipped runs."""
+    """Return the rows of each cell's last execution by cell, device and position, and the number of skipped ones."""
     runs, kernel, next_number = [], 0, math.inf
     for row in reversed(rows):  # reports of code inside a cell precede the report of the cell
         if row.cell is not None:
@@ -78,7 +78,7 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
 
 
 def previous_run_note(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
-    """Return a note about the previous run, or None if all values differ by less than ``threshold`` bytes.
+    """Return a note about a cell's previous run, or None if all values differ by less than ``threshold`` bytes.
 
     If ``always`` is true, a note is returned even without a difference.
     """

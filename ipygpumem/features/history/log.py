@@ -40,7 +40,7 @@ class ReportLog:
             raise OptionError(f"{path} is not a log: reports can be appended only to a new file or an existing log")
 
     def write(self, report: Report) -> None:
-        """Append a report. If that is not possible, print a warning and append the report with the next one."""
+        """Append a report. If that is not possible, print a warning and append it together with the next report."""
         if len(self._unwritten) == _MAX_UNWRITTEN:
             self._dropped += 1
         self._unwritten.append(f"{report.to_json()}\n".encode())

@@ -1,4 +1,4 @@
-"""Reports as flat rows, one per device, for histories, comparisons, plots and exports.
+"""Reports as flat rows, one per device, for tables, comparisons, plots and exports.
 
 The metadata of a report's notebook output contains a summary of the rows. core/FORMAT.md describes its format.
 """
@@ -43,7 +43,7 @@ class ReportRow:
 
     Attributes:
         cell: Number in ``In [n]``; None for code that does not run in a numbered cell.
-        cell_id: Cell ID assigned by the front end, which stays the same in every run.
+        cell_id: Cell ID assigned by the front end. Unlike ``cell``, it is the same in every run of the cell.
         time: Start of the measurement in seconds since the Unix epoch.
         device: Device name such as ``cuda:0``, or ``host`` for the resident memory of the process.
         peak_trust: ``exact``, ``bound`` (upper bound) or ``unknown``.

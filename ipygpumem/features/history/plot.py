@@ -1,4 +1,4 @@
-"""Static plot of a session: the usage of each device after every measurement, its peaks and its capacity."""
+"""Static plot of a session: for each device, the usage after every measurement, the peaks and the capacity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _USAGE = {
     "allocated": ("#3b82f6", "tensors"),
     "cache": ("#93c5fd", "PyTorch's cache"),
 }
-"""Color and label of each field, from bottom to top. With the cache on top, the peak shows how much memory was left."""
+"""Color and label of each field, from bottom to top. What is above the peak, the cache included, was free."""
 _HOST_USAGE = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
@@ -57,7 +57,7 @@ class _DevicePanel:
 def history_plot(rows: Sequence[ReportRow], title: str) -> PngImage:
     """Draw a plot for each device with a bar for each measurement; raise `OptionError` if matplotlib is not installed.
 
-    If there are more measurements than pixels, each pixel column shows its measurement with the highest usage.
+    If there are more measurements than pixel columns, each column shows its measurement with the highest usage.
     """
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]

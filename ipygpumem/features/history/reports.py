@@ -43,7 +43,7 @@ _PANDAS_TYPES = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "
 class Reports(Sequence["Report"]):
     """A list of reports with lookup by cell: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
 
-    A session keeps its newest 10,000 reports, but their lines and modules only for the newest 100.
+    A session keeps its newest 10,000 reports, but the lines and modules of only the newest 100.
 
     Attributes:
         dropped: Number of older reports that have been discarded.
@@ -85,7 +85,7 @@ class Reports(Sequence["Report"]):
             self._reports[index] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
-        """Return ``(current, previous)``: the reports of the cell run that includes a report, and of the run before."""
+        """Return ``(current, previous)``: the reports of the cell run with ``report``, and those of the run before."""
         current, previous = self._runs.get(report.cell_id or "", ([], []))
         return ([], current) if current and current[-1].cell != report.cell else (current, previous)
 
@@ -94,7 +94,7 @@ class Reports(Sequence["Report"]):
             reports[:] = [stored for stored in reports if stored is not report]
 
     def earlier(self, report: Report) -> Report | None:
-        """Return the report of the same measurement in the previous run of its cell, or None if there is none.
+        """Return the report of the same measurement in the cell's previous run, or None if there is no such report.
 
         Call this before `append`, because a report is matched by the number of reports appended for its run so far.
         """
@@ -138,7 +138,7 @@ class Reports(Sequence["Report"]):
         return [row for report in self for row in report_rows(report)]
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with one row per report and device. Sizes are Int64; unknown values are NA.
+        """Return a pandas DataFrame with one row per report and device. Sizes have dtype Int64; unknown values are NA.
 
         Raises:
             OptionError: pandas is not installed.
@@ -221,7 +221,7 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
     return reports
 
 
-class SessionHistory(Collector):
+class HistoryCollector(Collector):
     """Collector that adds each report to the session and compares it with the report of the cell's previous run.
 
     Args:
@@ -237,7 +237,7 @@ class SessionHistory(Collector):
         self._always = always
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add a report to the session, including a note by `previous_run_note` if there is one, and return it."""
+        """Add the note from `previous_run_note`, if any, to a report; add the report to the session, and return it."""
         previous = self._reports.earlier(report)
         if previous is not None:
             note = previous_run_note(report, previous, self._threshold(), always=self._always)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.history.model import ReportRow
 
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
-"""Columns by which a history can be sorted, with the `ReportRow` field of each column."""
+"""Columns by which tables can be sorted, with the `ReportRow` field of each column."""
 PAGE = 30
 HOST_NOTE = "on the host, held and peak refer to the resident memory of the process"
 _CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
@@ -30,7 +30,7 @@ class TablePage:
     """Order and range of the rows on one page of a table.
 
     Attributes:
-        by: Column to sort by in descending order. If it is ``in``, rows are in execution order, the newest on page 1.
+        by: Column to sort by in descending order, or ``in`` for execution order, with the newest rows on page 1.
         number: Page number, starting at 1.
         size: Number of rows per page.
     """
@@ -56,7 +56,7 @@ def descending(value: float | None) -> float:
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Filter rows by device name if any names are given; raise `OptionError` if a device has no rows."""
+    """Filter rows by device name if any names are given; raise `OptionError` if one of these has no rows."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing = [name for name in names if name not in available]
     if missing and available:
@@ -67,7 +67,7 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
 def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """Return a table with one row per measurement and device; it omits unchanged rows unless sorted by time."""
+    """Return a table with a row per measurement and device. Unchanged rows are omitted unless it is sorted by time."""
     listed = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
     bar_field = page.by if page.by in {"held", "outside"} else "peak"
@@ -122,7 +122,7 @@ def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: in
 
 
 def row_cells(row: ReportRow) -> tuple[str, ...]:
-    """Return held and peak memory, memory outside PyTorch and the duration as text."""
+    """Return held memory, peak, memory outside PyTorch and duration as text."""
     outside = "" if row.device == HOST else change_text(row.outside)
     if row.outside_trust == "device":
         outside = f"~{outside}"
@@ -144,7 +144,7 @@ def comparison_tables(
     """Return a table of the second run with the changes from the first run.
 
     Rows are sorted by the size of the change in the column ``by``, largest first; ``in`` keeps their order. ``skipped``
-    contains the number of cell runs in each input that were skipped because the same cell ran again later.
+    contains the number of cell executions skipped in each run because the same cell was executed again later.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))

@@ -12,10 +12,10 @@ from ipygpumem.core.errors import ReportError
 from ipygpumem.core.serialization import plain, printable
 from ipygpumem.core.tables import TableRepr
 from ipygpumem.features.history.load import open_file, read_json
+from ipygpumem.features.ranks.comparison import RankComparison, compare_ranks
 from ipygpumem.features.ranks.model import RankResult, rank_result_from
 from ipygpumem.features.ranks.newest_run import is_older_snapshot, missing_ranks, newest_run
 from ipygpumem.features.ranks.rank_files import REPORT, SNAPSHOT
-from ipygpumem.features.ranks.skew import RankComparison, compare_ranks
 from ipygpumem.features.ranks.table import ranks_tables
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class Ranks(TableRepr):
         return compare_ranks(self.members)
 
     def pair(self) -> tuple[str, str] | None:
-        """Return the snapshot paths of a typical process and the one that deviates most; None if a path is missing."""
+        """Return the snapshot paths of a typical process and the one that deviates most, or None if one is missing."""
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.outlier not in paths:
             return None
         return paths[difference.typical], paths[difference.outlier]
 
     def beside(self, limit: int) -> tuple[str, ...]:
-        """Return at most ``limit`` snapshot paths, first those of `pair`, or an empty tuple if `pair` returns None."""
+        """Return at most ``limit`` snapshot paths, starting with those of `pair`; none if `pair` returns None."""
         pair = self.pair()
         if pair is None:
             return ()
@@ -74,7 +74,7 @@ class Ranks(TableRepr):
         return tuple(dict.fromkeys((*pair, *in_order)))[:limit]
 
     def clock(self, files: Collection[str]) -> str:
-        """Describe what times are relative to when these snapshots are displayed side by side."""
+        """Return a note that explains the zero of the time axis if these snapshots are displayed side by side."""
         peaks = [result.highest for result in self.members if self.snapshots.get(result.name) in files]
         if all(peak is not None and peak.start_us for peak in peaks):
             return "times are relative to the start of each measurement, so the hosts' clocks do not have to agree"
@@ -86,7 +86,7 @@ class Ranks(TableRepr):
         return {"what": self.what, "members": members, "difference": plain(self.difference), "faults": [*self.faults]}
 
     def tables(self) -> list[Table]:
-        """Return tables of all processes, of imbalances, of devices, and of the process that deviates most."""
+        """Return tables of all processes, of spreads, of devices, and of the process that deviates most."""
         return ranks_tables(self.members, self.what, code=self.code)
 
 
@@ -145,7 +145,7 @@ def _rank_name(stem: str) -> str:
 
 
 def _snapshot_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return the rank by file stem. If the stems differ only in a number, that is the rank: ``0`` for ``run_0``."""
+    """Return the rank for each file stem. If the stems differ only in a number, it is the rank: 0 for ``run_0``."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}

@@ -1,4 +1,4 @@
-"""Merge reports from several processes, such as Dask or Ray workers, a process pool, or ranks."""
+"""Merge the reports of several processes, such as Dask or Ray workers, the workers of a process pool, or ranks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ipygpumem.core.report import Report
 from ipygpumem.core.tables import TableRepr
 from ipygpumem.features.history.model import ReportRow, changed_rows
 from ipygpumem.features.history.reports import data_frame
+from ipygpumem.features.ranks.comparison import Spread, spread_of
 from ipygpumem.features.ranks.model import RankResult
-from ipygpumem.features.ranks.skew import Spread, spread_of
 from ipygpumem.features.ranks.table import ranks_tables
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class MergedReports(TableRepr):
 
     @property
     def rows(self) -> list[tuple[str, ReportRow]]:
-        """Pairs (source, row) for each device that changed. A source without any change has a single pair."""
+        """Pairs (source, row) for each device whose usage changed; a single pair for a source without any change."""
         reported = ((name, report) for name, report in self.reports.items() if report is not None)
         return [(name, row) for name, report in reported for row in changed_rows([report])]
 

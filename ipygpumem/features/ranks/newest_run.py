@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CLOCK_TOLERANCE = 1.0
 """Tolerance in seconds for the comparison of timestamps, because file timestamps are coarse."""
 _SAME_LAUNCH = {"process", "parent", "job", "elastic"}
-"""Kinds of IDs that are equal only within one launch. ``master`` is not included, because its port has a default."""
+"""Kinds of IDs that are equal only within one launch. ``master`` is omitted: launches can share the default port."""
 _MAX_MISSING = 100_000
 
 
@@ -51,7 +51,7 @@ def _start(result: RankResult) -> float:
 
 
 def _earlier_reason(result: RankResult, newest_result: RankResult) -> str:
-    """Return why a result is not from the same run as the newest result, or an empty string if it may be."""
+    """Return why a result is not from the same run as the newest result, or "" if it may be."""
     origin, newest = result.origin, newest_result.origin
     if origin is None or newest is None:
         return ""
@@ -73,7 +73,7 @@ def _earlier_reason(result: RankResult, newest_result: RankResult) -> str:
 
 
 def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
-    """Return whether a snapshot was written before the run that wrote the report."""
+    """Return whether a snapshot is from an earlier run than the report."""
     began = 0.0 if result.origin is None else result.origin.began
     start_us = max((peak.start_us for peak in peaks if peak.start_us is not None), default=math.inf)
     return start_us / 1e6 < began - _CLOCK_TOLERANCE

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many, size
-from ipygpumem.features.ranks.skew import compare_ranks
+from ipygpumem.features.ranks.comparison import compare_ranks
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, render, time_ticks
 

@@ -26,7 +26,7 @@ _VARIABLES = (
 
 
 class FallbackRank:
-    """Rank that is used if no launcher has set one; on an engine, the engine ID. Part of the runtime's state."""
+    """Rank to use if no launcher has set one: on an engine, the engine ID. Stored in the `Runtime`."""
 
     rank: int | None = None
 

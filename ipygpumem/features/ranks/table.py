@@ -1,4 +1,4 @@
-"""Tables of several processes: memory usage, imbalances, devices, the process that deviates most, and notes."""
+"""Tables of several processes: memory usage, spreads, devices, the process that deviates most, and notes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, duration, many, pair, size, usage_text
 from ipygpumem.features.history.table import COLUMNS, HOST_NOTE, descending, row_cells, row_outcome
 from ipygpumem.features.outside.table import outside_sentence
-from ipygpumem.features.ranks.skew import METRICS, compare_ranks, device_usage, rank_rows, slow_ranks, spreads
+from ipygpumem.features.ranks.comparison import METRICS, compare_ranks, device_usage, rank_rows, slow_ranks, spreads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ipygpumem.core.report import Report
     from ipygpumem.features.history.model import ReportRow
+    from ipygpumem.features.ranks.comparison import DeviceUsage, RankComparison, RankRow, Spread
     from ipygpumem.features.ranks.model import RankInfo, RankResult
-    from ipygpumem.features.ranks.skew import DeviceUsage, RankComparison, RankRow, Spread
 
 DEFAULT_ROWS = 32
 """Default maximum number of rows per table."""
@@ -31,7 +31,7 @@ _SAME_TIME = 1.0
 _HEADER = ("device", "held", "peak", "allocated", "cached", "outside", "time")
 _HOST_HEADER = ("device", "held", "peak", "resident", "time")
 _STATES = {
-    "running": "started, but wrote no report: killed or still running",
+    "running": "started, but wrote no report (killed or still running)",
     "late": "still running",
     "died": "died",
     "missing": "no report",
@@ -130,7 +130,7 @@ def _spread_table(listed: Sequence[Spread], role: str) -> Table:
         ratio = "1.0" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
         rows.append(TableRow(label, cells, 1, note="" if ratio == "1.0" else f"highest: {ratio} times the median"))
     notes = (f"similar for all {role}s: {', '.join(similar)}",) if similar else ()
-    return Table("imbalance", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), notes)
+    return Table("spread", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), notes)
 
 
 def _is_similar(spread: Spread) -> bool:
@@ -191,7 +191,7 @@ def join_names(names: Sequence[str], role: str = "") -> str:
 
 
 def names_by_text(pairs: Iterable[tuple[str, str]], role: str = "") -> dict[str, str]:
-    """Group pairs (text, name) by text, and return the names of each text as `join_names` joins them."""
+    """Group pairs (text, name) by text, and join the names in each group with `join_names`."""
     names = defaultdict(list)
     for text, name in pairs:
         names[text].append(name)

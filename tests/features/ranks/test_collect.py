@@ -22,8 +22,8 @@ import ipygpumem
 from fakes import workers
 from ipygpumem import OptionError, ReportError, measure, read_ranks
 from ipygpumem.features.ranks import peak_summary, rank_files
+from ipygpumem.features.ranks.comparison import rank_rows, spreads
 from ipygpumem.features.ranks.rank_info import launch_ids, rank_and_world
-from ipygpumem.features.ranks.skew import rank_rows, spreads
 
 DATA = Path(__file__).parents[2] / "data"
 MIB = 1 << 20
@@ -86,7 +86,7 @@ def test_killed_rank_has_a_start_report(tmp_path):
     assert completed.returncode == -signal.SIGKILL
     ranks = read_ranks(tmp_path)
     assert ranks.lost == ("1",) and ranks.members[1].state == "running"
-    assert "started, but wrote no report: killed or still running" in str(ranks)
+    assert "started, but wrote no report (killed or still running)" in str(ranks)
     assert ranks.members[0].report is not None
 
 

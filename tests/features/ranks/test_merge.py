@@ -69,7 +69,7 @@ def test_tables_do_not_add_up():
         f"  dead{' ' * 83}no report",
         "no report from source dead",
         "",
-        "imbalance",
+        "spread",
         "          lowest     source      median     highest     source",
         "  held  +5.0 MiB  b, cuda:1   +50.0 MiB  +100.0 MiB  a, cuda:0  highest: 2.0 times the median",
         "  peak  +5.0 MiB  b, cuda:1  +300.0 MiB  +900.0 MiB  b, cuda:0  highest: 3.0 times the median",

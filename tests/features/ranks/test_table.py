@@ -44,7 +44,7 @@ def test_shared_device_dead_engine_and_slow_engine():
         "no report from engine 3",
         "much slower than the median of 2.31 s: engine 1 (9.00 s)",
         "",
-        "imbalance",
+        "spread",
         "            lowest  engine      median     highest  engine",
         "  peak  +300.0 MiB       0  +310.0 MiB  +900.0 MiB       2  highest: 2.9 times the median",
         "  time      2.31 s       0      2.31 s      9.00 s       1  highest: 3.9 times the median",
@@ -65,7 +65,7 @@ def test_shared_device_dead_engine_and_slow_engine():
 
 def test_short_times_are_not_compared():
     table = text([member(0, cell(1, seconds=0.02, peak=398)), member(1, cell(1, seconds=0.09, peak=400))])
-    assert table[table.index("imbalance") + 1 :] == [
+    assert table[table.index("spread") + 1 :] == [
         "            lowest  rank      median     highest  rank",
         "  peak  +398.0 MiB     0  +399.0 MiB  +400.0 MiB     1",
         "similar for all ranks: held, outside PyTorch, host peak, time",

@@ -33,7 +33,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
     """Return the monitored engines; raise `OptionError` if there are none or if they do not support an option."""
     engines = active()
     if engines is None:
-        raise OptionError("no engines are monitored: use %gpumem engines CLIENT first")
+        raise OptionError("no engines are monitored: use %gpumem engines CLIENT to monitor them")
     if not engines.numbers:
         raise OptionError(engines.gone)
     if options.lines or options.function or options.modules is not None:
@@ -42,11 +42,14 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
             "%%px with %%gpumem --lines below it; to find the engine that deviates, use --snapshot run_{rank}.pickle"
         )
     if options.view:
-        raise OptionError("--view displays one snapshot: use --collect DIRECTORY, then %gpumem ranks DIRECTORY --view")
+        raise OptionError(
+            "--view displays only one snapshot: to view those of several engines, use --collect DIRECTORY and then "
+            "%gpumem ranks DIRECTORY --view"
+        )
     paths = {name: getattr(options, name) for name in _EXAMPLES if getattr(options, name) is not None}
     for name, path in paths.items():
         if not re.search(r"\{rank\b", path):
-            raise OptionError(f"each engine needs a separate {name}: use a file name such as {_EXAMPLES[name]}")
+            raise OptionError(f"each engine needs a separate {name} file: use a file name such as {_EXAMPLES[name]}")
     check_profile_paths(options.trace, options.timeline, options.snapshot, outside=options.outside)
     Limits.parse(options.limit, options.limit_held, options.limit_outside, options.limit_host)
     device_names(options.device or ())

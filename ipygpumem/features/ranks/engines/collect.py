@@ -81,7 +81,7 @@ class Engines:
             OptionError: The client has no engines.
         """
         if not self.numbers:
-            raise OptionError("this client has no engines: start a cluster and wait for its engines")
+            raise OptionError("this client has no engines: start a cluster, and wait until its engines are running")
         self._join(self.numbers, timeout)
         self._attached = True
         self.client.send_execute_request = self._send_execute_request

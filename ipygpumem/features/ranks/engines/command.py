@@ -27,7 +27,7 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     elif clients:
         message = str(enable(notebook.evaluate(clients[0])))
     elif engines is None:
-        message = "no engines are monitored: use %gpumem engines CLIENT"
+        message = "no engines are monitored: use %gpumem engines CLIENT to monitor them"
     else:
         message = "\n".join([str(engines), *engines.waiting])
         for ranks in engines.collect(include_partial=True):

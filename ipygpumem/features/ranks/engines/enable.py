@@ -32,8 +32,8 @@ def enable(target: Any, *, timeout: float = 60) -> Engines:
     identify their engines.
 
     Args:
-        target: An ``ipyparallel.Client``, or a direct view of some of its engines. With a client, engines that start
-            later are also monitored.
+        target: An ``ipyparallel.Client``, or a direct view of some of its engines. If it is a client, engines
+            that start later are also monitored.
         timeout: Seconds to wait for busy engines.
 
     Returns:
@@ -60,7 +60,7 @@ def disable() -> None:
 
 
 def _client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
-    """Return ``(client, engine_ids)`` for a client or view. IDs of None mean all engines, even future ones."""
+    """Return ``(client, engine_ids)``. The IDs are None for all engines, including those that start later."""
     try:
         parallel = import_module("ipyparallel")
     except ImportError:
@@ -68,7 +68,9 @@ def _client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
     if isinstance(target, parallel.Client):
         return target, None
     if isinstance(target, parallel.Cluster):
-        raise OptionError("expected an ipyparallel.Client, not a Cluster: use rc = cluster.connect_client_sync()")
+        raise OptionError(
+            "expected an ipyparallel.Client, not a Cluster: create a client with rc = cluster.connect_client_sync()"
+        )
     if not isinstance(target, parallel.DirectView):
         raise OptionError(f"expected an ipyparallel.Client or a DirectView, not {type(target).__name__}")
     targets = target.targets

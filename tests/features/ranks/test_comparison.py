@@ -10,8 +10,8 @@ import pytest
 from fakes.sessions import cell
 from ipygpumem.core.errors import ReportError
 from ipygpumem.features.lines.model import AllocationSite
+from ipygpumem.features.ranks.comparison import compare_ranks, device_usage, rank_rows, slow_ranks, spreads
 from ipygpumem.features.ranks.model import DeviceInfo, RankInfo, RankPeak, RankResult, rank_result_from
-from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, slow_ranks, spreads
 
 MIB = 1 << 20
 

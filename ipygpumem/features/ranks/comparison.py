@@ -1,4 +1,4 @@
-"""Compare several processes: the spread of their values, the process that deviates most, and shared devices."""
+"""Compare several processes: the spread of each value, the process that deviates most, and the use of devices."""
 
 from __future__ import annotations
 
