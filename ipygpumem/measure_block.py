@@ -25,7 +25,7 @@ from ipygpumem.features.lines.source_code import (
 from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.rank_files import RankFiles
-from ipygpumem.measurement.allocation_history import HistoryOptions
+from ipygpumem.measurement.allocation_history import RecordingOptions
 from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions
 from ipygpumem.measurement.runtime import current
@@ -49,7 +49,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         max_entries: Maximum number of events per device.
         history: Additional arguments for ``torch.cuda.memory._record_memory_history``.
         devices: Names (``"cuda:0"``) or indices of the devices to report on; None selects all devices.
-        peaks: ``exact`` resets PyTorch's peak counters; ``untouched`` does not, and peaks may be upper bounds.
+        peaks: ``exact`` resets PyTorch's peak counters; ``untouched`` does not, so peaks may be upper bounds.
         host_peak: With ``bound``, the host peak may be an upper bound. ``reset`` avoids this but lowers ``ru_maxrss``.
         synchronize: Whether to wait for the current stream of each device before and after the block.
         lines: If True, report memory by source line for the block and the notebook functions that it calls. Instead of
@@ -137,7 +137,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             all_functions=lines is True,
             limits=Limits.parse(limit, limit_held, limit_outside, limit_host),
             modules=None if modules is None else ModuleTracker(modules, reset=peaks == "exact"),
-            history=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
+            history=RecordingOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
             path=path,
             outside=bool(outside),
             profile=profile_collector(trace, timeline, outside=bool(outside), snapshot=path),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.outside.collect import OutsideCollector
 from ipygpumem.features.processes.collect import ProcessesCollector
-from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
+from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.plan import Collector, Plan
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.sources import pytorch
@@ -35,7 +35,7 @@ def make_plan(
     profile: ProfileCollector | None = None,
     limits: Limits | None = None,
     path: Path | None = None,
-    history: HistoryOptions | None = None,
+    history: RecordingOptions | None = None,
     devices: tuple[str, ...] | None = None,
     extra: Sequence[Collector] = (),
 ) -> Plan:

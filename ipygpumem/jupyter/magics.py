@@ -30,7 +30,7 @@ from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
-from ipygpumem.features.recordings.command import history_options
+from ipygpumem.features.recordings.command import recording_options
 from ipygpumem.features.recordings.multi_cell_recording import MultiCellRecording
 from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter.cell_report import CellOptions
@@ -219,7 +219,7 @@ class GPUMem(Magics, Settings, DisplayMixin):
             outside=arguments.outside or self.outside == "library",
             limits=Limits.parse(self.limit if arguments.limit is None else arguments.limit, *limits),
             path=path,
-            history=history_options(arguments),
+            history=recording_options(arguments),
             profile=profile_collector(
                 None if trace is None else self.expand(trace),
                 None if timeline is None else self.expand(timeline),

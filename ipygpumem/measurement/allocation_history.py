@@ -26,7 +26,7 @@ _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryOptions:
+class RecordingOptions:
     """Options for recording allocation history. Invalid values raise `OptionError`.
 
     Attributes:
@@ -75,7 +75,7 @@ def recording_problem() -> str | None:
 
 
 class ActiveRecording:
-    """The recording of allocation history that this package has started, if any. Each runtime has one instance."""
+    """The recording of allocation history that this package has started, if any. Each `Runtime` has one instance."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -132,7 +132,7 @@ class AllocationHistory:
         lost: Reason why events are missing; empty if no events are known to be missing.
     """
 
-    def __init__(self, active: ActiveRecording, options: HistoryOptions) -> None:
+    def __init__(self, active: ActiveRecording, options: RecordingOptions) -> None:
         problem = recording_problem()
         if problem:
             raise RecordingError(problem)
@@ -167,7 +167,7 @@ class AllocationHistory:
         return snapshot
 
     def dropped(self, snapshot: Mapping[str, Any]) -> list[int | None]:
-        """Return, for each device, the number of allocations that the ring buffer dropped; None if unknown."""
+        """Return, for each device, how many allocations the ring buffer dropped, or None if this is unknown."""
         counts = self._count_allocations()
         unknown = bool(self.lost or self.options.extra.get("skip_actions"))
         result: list[int | None] = []
@@ -180,7 +180,7 @@ class AllocationHistory:
         return result
 
     def stop(self) -> None:
-        """Stop the recording if this package started it for this history."""
+        """Stop the recording if this object started it."""
         if self.own:
             self._active.stop(self)
 

@@ -16,8 +16,8 @@ from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.pytorch import CallObservers
 
 
-class BackwardObservers(CallObservers):
-    """Observers of backward passes. ``current().state(BackwardObservers)`` returns the instance of this process.
+class BackwardPassObservers(CallObservers):
+    """Observers of backward passes. ``current().state(BackwardPassObservers)`` returns the instance of this process.
 
     Exceptions raised by observers are ignored so that they do not affect the user's backward pass.
     """
@@ -29,7 +29,7 @@ class BackwardObservers(CallObservers):
 
 @dataclass(frozen=True, slots=True)
 class BackwardPass:
-    """A backward pass with its caller and its place in the sequence of allocation events.
+    """The caller of a backward pass, and its place in the sequence of allocation events.
 
     Attributes:
         begin: Position before the backward pass.
@@ -42,8 +42,8 @@ class BackwardPass:
     stack: tuple[tuple[str, int], ...]
 
 
-class BackwardPassObserver:
-    """Observer that collects the backward passes of a measurement."""
+class MeasuredBackwardPasses:
+    """The backward passes that run between `start` and `stop`."""
 
     cost = 0.0
 
@@ -53,11 +53,11 @@ class BackwardPassObserver:
 
     def start(self) -> None:
         """Start observing backward passes."""
-        current().state(BackwardObservers).add(self._begin_pass, self._end_pass)
+        current().state(BackwardPassObservers).add(self._begin_pass, self._end_pass)
 
     def stop(self) -> None:
         """Stop observing backward passes."""
-        current().state(BackwardObservers).remove(self._begin_pass)
+        current().state(BackwardPassObservers).remove(self._begin_pass)
 
     def _begin_pass(self) -> None:
         stack = tuple((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe()))

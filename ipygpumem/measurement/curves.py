@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.samples import memory_of_others
-from ipygpumem.measurement.reserved_bound import ReservedHistory
+from ipygpumem.measurement.reserved_bound import ReservedCurve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def add_reserved_usage(
         has_times = "time_us" in trace[0] if trace else complete
         if not sampled or not has_times:
             continue
-        history = ReservedHistory(trace, reserved.get(index, 0), since=started_us / 1e6, complete=complete)
+        history = ReservedCurve(trace, reserved.get(index, 0), since=started_us / 1e6, complete=complete)
         for window in sampled:
             window.tracks[index].reserved = history
 

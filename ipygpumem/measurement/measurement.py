@@ -222,7 +222,7 @@ class Measurement:
         return notes
 
     def cell_info(self, label: MeasurementLabel, *, success: bool | None) -> CellInfo:
-        """Return information about this measurement as a cell of a recording."""
+        """Return a `CellInfo` for the measured code."""
         return CellInfo(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
 
     def abandon(self) -> None:

@@ -63,7 +63,7 @@ class PeakScope:
 
 
 class PeakTracker:
-    """Tracker of the open scopes and of the peaks saved for the user. Each runtime has one instance."""
+    """Tracker of the open scopes and of the peaks saved for the user. Each `Runtime` has one instance."""
 
     def __init__(self) -> None:
         self._scopes: list[PeakScope] = []
@@ -114,7 +114,7 @@ class PeakTracker:
             self._functions.unwrap(name)
 
     def scope(self) -> PeakScope:
-        """Open a scope. The caller must `enter` each device that has a CUDA context; other devices start at zero."""
+        """Open a scope. The caller must then call `enter` for each device that has a CUDA context."""
         scope = PeakScope()
         with self._lock:
             self._scopes.append(scope)

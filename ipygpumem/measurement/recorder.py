@@ -18,7 +18,7 @@ from ipygpumem.core.files import replacing
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
-from ipygpumem.measurement.allocation_history import AllocationHistory, HistoryOptions
+from ipygpumem.measurement.allocation_history import AllocationHistory, RecordingOptions
 from ipygpumem.measurement.curves import add_reserved_usage, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
 
@@ -60,9 +60,9 @@ class Recorder:
         windows: Samples of device memory usage since the start.
     """
 
-    def __init__(self, runtime: Runtime, options: HistoryOptions | None = None) -> None:
+    def __init__(self, runtime: Runtime, options: RecordingOptions | None = None) -> None:
         self._runtime = runtime
-        self.history = AllocationHistory(runtime.active_recording, options or HistoryOptions())
+        self.history = AllocationHistory(runtime.active_recording, options or RecordingOptions())
         self.cells: list[CellInfo] = []
         self.keep_snapshot = False
         self.snapshot: dict[str, Any] | None = None

@@ -47,7 +47,7 @@ class CounterReading:
         return self.reserved - self.allocated + self.freed
 
 
-class ReservedHistory:
+class ReservedCurve:
     """Reserved memory over time, computed backwards from the end of a recording.
 
     PyTorch records the allocation of a segment after cudaMalloc has returned, and the free of a segment before calling
@@ -88,11 +88,11 @@ class ReservedHistory:
             self._times[0] = self._times[1] if changes else float("inf")
 
     def upper_bound(self, begin: float, end: float) -> int | None:
-        """Return the highest reserved memory that is possible between two times; None if unknown."""
+        """Return an upper bound on reserved memory between two times, or None if no bound is known."""
         return max(self._possible_values(begin, end), default=None)
 
     def at(self, begin: float, end: float) -> int | None:
-        """Return the reserved memory between two times; None if it is unknown or may have changed."""
+        """Return the reserved memory between two times, or None if it is unknown or may have changed."""
         sizes = set(self._possible_values(begin, end))
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -111,9 +111,11 @@ class ReservedHistory:
 
 
 def reserved_bound(
-    peak: int | None, readings: Sequence[CounterReading] = (), usage: ReservedHistory | None = None, epoch: float = 0.0
+    peak: int | None, readings: Sequence[CounterReading] = (), usage: ReservedCurve | None = None, epoch: float = 0.0
 ) -> Callable[[float, float], int | None]:
-    """Return a function of two times that returns an upper bound on reserved memory between them; None if unknown.
+    """Return a function that takes two times and returns an upper bound on reserved memory between them.
+
+    The function returns None if no bound is known.
 
     Args:
         peak: Peak reserved memory of the measurement in bytes; None if unknown.

@@ -50,7 +50,7 @@ class Runtime:
         self._states: dict[Callable[[], Any], Any] = {}
 
     def state(self, factory: Callable[[], _State]) -> _State:
-        """Return the object created by the first call of ``factory``, such as the process-wide state of a feature.
+        """Return the only object that ``factory`` creates in this process, such as the state of a feature.
 
         `Runtime.close` calls the ``close`` method of the object if it has one.
         """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ipygpumem.core.reading import Counters, Reading
-    from ipygpumem.measurement.reserved_bound import CounterReading, ReservedHistory
+    from ipygpumem.measurement.reserved_bound import CounterReading, ReservedCurve
     from ipygpumem.sources.device import Device
 
 _FIRST = 0.05
@@ -57,7 +57,7 @@ class DeviceSamples:
     problem: str = ""
     stopped: bool = False
     counters: list[CounterReading] = field(default_factory=list)
-    reserved: ReservedHistory | None = None
+    reserved: ReservedCurve | None = None
     _stored: list[Sample] = field(default_factory=list)
     _last: Sample | None = None
     _spacing: float = _MIN_SPACING
@@ -130,7 +130,7 @@ class SampleWindow:
             track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
 
     def outside_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Counters]) -> dict[str, OutsidePeak]:
-        """Return lower bounds on peaks of memory outside PyTorch that exceed both readings, by device name."""
+        """Return, by device name, each lower bound on the peak of memory outside PyTorch that exceeds both readings."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in self.tracks.items():
             name = f"cuda:{index}"
@@ -145,7 +145,7 @@ class SampleWindow:
         return bounds
 
     def problems(self) -> dict[str, str]:
-        """Return, by device name, the reason why samples are missing; an empty string if no sample failed."""
+        """Return, by device name, the reason why samples are missing, or an empty string if no sample failed."""
         return {f"cuda:{index}": track.problem for index, track in self.tracks.items()}
 
 

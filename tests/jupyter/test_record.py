@@ -127,7 +127,7 @@ def test_invalid_commands(gpu_notebook, tmp_path, monkeypatch, line, message):
 def test_second_start(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == "%gpumem record start: a recording is already running: stop it with %gpumem record stop"
+    assert line == "%gpumem record start: a recording is already running; to stop it, run %gpumem record stop"
     assert recording()
 
 
@@ -135,7 +135,7 @@ def test_user_recording_is_left_unchanged(gpu_notebook, fake_gpu):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == ("%gpumem record start: the program is running a recording of its own: save or stop that recording")
+    assert line == ("%gpumem record start: the program is already recording allocation history itself")
     assert fake_gpu.history == before
     assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record stop: no recording is running"
 

@@ -17,7 +17,7 @@ import torch
 
 import ipygpumem
 from ipygpumem import OptionError, measure
-from ipygpumem.measurement.allocation_history import HistoryOptions
+from ipygpumem.measurement.allocation_history import RecordingOptions
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.measurement.runtime import current
 
@@ -111,7 +111,7 @@ def test_options_reach_torch(fake_gpu, tmp_path, options, arguments):
 
 def test_unsupported_option(fake_gpu):
     with pytest.raises(OptionError, match=r"does not accept the recording option 'color'; it accepts .*skip_actions"):
-        Recorder(current(), HistoryOptions(extra={"color": "red"}))
+        Recorder(current(), RecordingOptions(extra={"color": "red"}))
 
 
 def test_dropped_allocations_are_counted(fake_gpu, tmp_path):

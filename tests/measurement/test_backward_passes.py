@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from ipygpumem.measurement.backward_passes import BackwardObservers, BackwardPassObserver
+from ipygpumem.measurement.backward_passes import BackwardPassObservers, MeasuredBackwardPasses
 from ipygpumem.measurement.event_position import event_position
 from ipygpumem.measurement.runtime import current
 
@@ -26,7 +26,7 @@ def original():
 
 def test_pass_has_positions_and_the_stack_of_the_caller(fake_gpu, original):
     fake_gpu.alloc(MIB)
-    passes = BackwardPassObserver()
+    passes = MeasuredBackwardPasses()
     passes.start()
     run_backward()
     fake_gpu.free(fake_gpu.alloc(MIB))
@@ -42,7 +42,7 @@ def test_pass_has_positions_and_the_stack_of_the_caller(fake_gpu, original):
 
 
 def test_several_observers_share_one_wrapper(original):
-    first, second = BackwardPassObserver(), BackwardPassObserver()
+    first, second = MeasuredBackwardPasses(), MeasuredBackwardPasses()
     first.start()
     wrapper = torch.autograd._engine_run_backward
     second.start()
@@ -57,7 +57,7 @@ def test_several_observers_share_one_wrapper(original):
 
 
 def test_wrapper_of_another_library_on_top(original):
-    passes = BackwardPassObserver()
+    passes = MeasuredBackwardPasses()
     passes.start()
     own_wrapper = torch.autograd._engine_run_backward
 
@@ -70,7 +70,7 @@ def test_wrapper_of_another_library_on_top(original):
     run_backward()
     assert passes.passes == []
     torch.autograd._engine_run_backward = own_wrapper
-    new_observer = BackwardPassObserver()
+    new_observer = MeasuredBackwardPasses()
     new_observer.start()
     run_backward()
     assert len(new_observer.passes) == 1
@@ -82,8 +82,8 @@ def test_failing_observer_and_failing_pass(original):
     def fail():
         raise ZeroDivisionError
 
-    passes = BackwardPassObserver()
-    observers = current().state(BackwardObservers)
+    passes = MeasuredBackwardPasses()
+    observers = current().state(BackwardPassObservers)
     observers.add(fail, fail)
     passes.start()
     run_backward()
@@ -107,7 +107,7 @@ def test_nested_passes_and_passes_in_threads(original):
                 run_backward()
             return grad
 
-    passes = BackwardPassObserver()
+    passes = MeasuredBackwardPasses()
     passes.start()
     Nested.apply(torch.ones(3, requires_grad=True)).sum().backward()
     thread = threading.Thread(target=run_backward)

@@ -19,7 +19,7 @@ from ipygpumem.features.recording_analysis import (
     allocator_bytes,
     outermost_files,
 )
-from ipygpumem.measurement.backward_passes import BackwardPassObserver
+from ipygpumem.measurement.backward_passes import MeasuredBackwardPasses
 from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.unique_values import IndexByValue
@@ -48,7 +48,7 @@ class LinesCollector(RecordingAnalysisCollector):
     def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
         self._functions = tuple(functions)
         self._all_functions = all_functions
-        self.observer = self._backward = BackwardPassObserver()
+        self.observer = self._backward = MeasuredBackwardPasses()
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
         """Return the listings of one device; raise `RecordingError` if counters do not match the events."""

@@ -19,7 +19,7 @@ from ipygpumem.core.introspection import is_instance
 from ipygpumem.features.modules.hooks import GlobalHooks, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, StorageAddress
-from ipygpumem.measurement.backward_passes import BackwardObservers
+from ipygpumem.measurement.backward_passes import BackwardPassObservers
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
@@ -109,7 +109,7 @@ class ModuleTracker:
                 self._undo.callback(unwrap)
                 self._wrapped.add(index)
         self.phases.begin()
-        backward = current().state(BackwardObservers)
+        backward = current().state(BackwardPassObservers)
         backward.add(self._begin_backward, self._end_backward)
         self._undo.callback(backward.remove, self._begin_backward)
 

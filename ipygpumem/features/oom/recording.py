@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
-from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
+from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.cell_sources import notebook_sources
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.sources import allocator, pytorch
@@ -75,7 +75,7 @@ class OomRecording:
         is_configured = self.template is not None and pytorch.started() is not None
         if is_active or not is_configured or allocator.is_recording() or recording_problem():
             return
-        recorder = Recorder(self._runtime, HistoryOptions(max_entries=_MAX_EVENTS))
+        recorder = Recorder(self._runtime, RecordingOptions(max_entries=_MAX_EVENTS))
         recorder.start()
         self._recorder = recorder
 

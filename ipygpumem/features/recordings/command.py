@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.features.commands.command import HELP, Command, Option, positive
-from ipygpumem.measurement.allocation_history import HistoryOptions
+from ipygpumem.measurement.allocation_history import RecordingOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -44,9 +44,9 @@ RECORDING = (
 )
 
 
-def history_options(arguments: argparse.Namespace) -> HistoryOptions:
+def recording_options(arguments: argparse.Namespace) -> RecordingOptions:
     """Return the recording options from parsed arguments."""
-    return HistoryOptions(
+    return RecordingOptions(
         stacks=arguments.stacks or "python",
         max_entries=arguments.max_entries or 1_000_000,
         extra=dict(arguments.history),
@@ -55,7 +55,7 @@ def history_options(arguments: argparse.Namespace) -> HistoryOptions:
 
 def _start(notebook: GPUMem, arguments: argparse.Namespace) -> None:
     notebook.cells.ooms.recording.pause()
-    notebook.print(f"ipygpumem: {notebook.record.start(history_options(arguments))}")
+    notebook.print(f"ipygpumem: {notebook.record.start(recording_options(arguments))}")
 
 
 def _save(notebook: GPUMem, arguments: argparse.Namespace) -> None:

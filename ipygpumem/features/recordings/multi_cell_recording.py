@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipygpumem.core.report import RecordingInfo, Report
-    from ipygpumem.measurement.allocation_history import HistoryOptions
+    from ipygpumem.measurement.allocation_history import RecordingOptions
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
@@ -38,14 +38,14 @@ class MultiCellRecording(Collector):
         self._sources: dict[str, str] = {}
         self.recorder: Recorder | None = None
 
-    def start(self, options: HistoryOptions) -> str:
+    def start(self, options: RecordingOptions) -> str:
         """Start recording and return the message to print. Raises `RecordingError` if recording is impossible."""
         if self.recorder is not None:
-            raise RecordingError("a recording is already running: stop it with %gpumem record stop")
+            raise RecordingError("a recording is already running; to stop it, run %gpumem record stop")
         recorder = Recorder(self._runtime, options)
         recorder.start()
         if not recorder.history.own:
-            raise RecordingError("the program is running a recording of its own: save or stop that recording")
+            raise RecordingError("the program is already recording allocation history itself")
         self.recorder = recorder
         count = f"{options.max_entries:,}"
         return f"recording allocation history, at most {count} events per device, until %gpumem record stop"
@@ -66,11 +66,10 @@ class MultiCellRecording(Collector):
             return report
         problem = self.recorder.history.lost
         if problem:
-            return with_notes(
-                report, f"the recording across cells has ended because {problem}: run %gpumem record stop"
-            )
+            hint = "before starting another one, run %gpumem record stop"
+            return with_notes(report, f"the recording across cells has ended because {problem}; {hint}")
         count = many(len(self.recorder.cells), "cell")
-        hint = "%gpumem record save PATH saves the recording, %gpumem record stop ends it"
+        hint = "%gpumem record save PATH saves the recording; %gpumem record stop ends it"
         return with_notes(report, f"recording allocation history ({count} so far): {hint}")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:

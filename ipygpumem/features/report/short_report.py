@@ -224,7 +224,8 @@ def report_notes(report: Report) -> list[str]:
             sentences += _context(report, device)
         if device.after.busy:
             sentences.append(
-                f"{device.name} was still running kernels at the end: memory freed after they finish is still counted"
+                f"{device.name} was still running kernels at the end: "
+                "memory that is released only when they finish is included"
             )
     if report.recording is not None:
         sentences.append(report.recording.sentence())

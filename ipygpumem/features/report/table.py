@@ -127,7 +127,7 @@ def _host_table(host: HostReport) -> Table:
 
 
 def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
-    """Return a table for each device of the memory allocated at its peak, by line of code."""
+    """Return, for each device, a table of the memory allocated at its peak by line of code."""
     tables = []
     for peak in devices:
         lines = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]

@@ -60,7 +60,7 @@ def test_failed_cell_with_notes():
     assert lines[1:] == [
         (
             "a note; cuda:0 ran out of memory; cuda:0 was full: PyTorch released its cache and retried 3 times;"
-            " cuda:0 was still running kernels at the end: memory freed after they finish is still counted"
+            " cuda:0 was still running kernels at the end: memory that is released only when they finish is included"
         )
     ]
 
