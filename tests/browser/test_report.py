@@ -91,7 +91,7 @@ def test_report_in_an_untrusted_notebook(lab, notebook, page, tmp_path):
     held_figure = line.get_by_text("+1.9 GiB held")
     assert "allocator counter" in held_figure.get_attribute("title")
     assert held_figure.evaluate("element => getComputedStyle(element).borderBottomStyle") == "solid"
-    bar = line.locator("span[title^='of the device']")
+    bar = line.locator("span[title^='shares of de']")
     assert bar.bounding_box()["width"] > 90
     parts = bar.locator("span").evaluate_all("parts => parts.map(part => part.getBoundingClientRect().width)")
     assert len(parts) == 4
