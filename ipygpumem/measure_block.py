@@ -110,7 +110,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         rank: int | None = None,
     ) -> None:
         if peaks not in {"exact", "untouched"}:
-            raise OptionError(f"peaks must be exact or untouched, not {peaks!r}")
+            raise OptionError(f"peaks must be 'exact' or 'untouched', not {peaks!r}")
         if host_peak not in {"bound", "reset"}:
             raise OptionError(f"host_peak must be bound or reset, not {host_peak!r}")
         self._runtime = runtime = current()

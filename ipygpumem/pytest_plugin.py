@@ -46,8 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{_MARK}(peak=None, *, held=None, outside=None, host=None): fail the test if its peak on any GPU, the GPU "
-        "memory that it leaves allocated, its memory outside PyTorch or its peak of host memory exceeds the "
-        "limit, such as '2 GiB' or a number of bytes",
+        "memory that it leaves allocated, its memory outside PyTorch or its peak host memory exceeds the "
+        "given limit, such as '2 GiB' or a number of bytes",
     )
 
 

@@ -14,9 +14,9 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 
 def split_devices(devices: Any, option: str) -> list[str]:
-    """Return the devices in ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, as strings.
+    """Split the value of a device option into strings: ``"0,1"``, ``1``, ``torch.device("cuda:1")`` or an iterable.
 
-    Raises `OptionError` if there are no devices. The message contains ``option``, the name of the option.
+    Raises `OptionError` if the value names no device. The message contains ``option``, the name of the option.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]

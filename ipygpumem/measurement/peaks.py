@@ -1,10 +1,10 @@
 """Exact peaks of nested measurements. The peaks that PyTorch reports to the user do not change.
 
 PyTorch has a single peak per counter, which any code can reset (pytorch#16266). Each measurement therefore opens a
-scope. Before the counters are reset, their peaks are added to every open scope and saved for the user. The four C
-functions that read and reset PyTorch's counters are wrapped: the user never reads a peak below the saved one, and when
-the user resets the counters, their peaks are first added to the open scopes. The only known limitation is that memory
-allocated by another thread between reading and resetting the counters is missing from the peak.
+scope. Before the counters are reset, the peak of every open scope is raised to theirs if it is lower, and their peaks
+are saved for the user. The four C functions that read and reset PyTorch's counters are wrapped: the user never reads a
+peak below the saved one, and the open scopes are updated before the user resets the counters. The only known limitation
+is that memory allocated by another thread between reading and resetting the counters is missing from the peak.
 """
 
 from __future__ import annotations

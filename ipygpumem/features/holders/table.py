@@ -18,7 +18,7 @@ _OTHER_NAMES = 2
 
 
 def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list[Table]:
-    """Create a table of the ``limit`` largest holders on each device and of the ``parts`` largest tensors of each."""
+    """Create a table for each device: the ``limit`` largest holders, each with its ``parts`` largest tensors."""
     tables = [_table(holders, total, limit, parts) for total in holders.totals]
     if not tables:
         tables = [Table("who holds the memory", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]
