@@ -66,7 +66,7 @@ class RankFiles:
         self._write(RankResult("", "running", self._info))
 
     def _clock_difference(self) -> float | None:
-        """Return the offset in seconds of the file system's clock, which is the same for all hosts, from this host's."""
+        """Return the offset in seconds of the file system's clock, which all hosts share, from this host's clock."""
         probe = self._directory / f".clock.{os.getpid()}.tmp"
         try:
             before = time.time()
