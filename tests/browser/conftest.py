@@ -124,6 +124,10 @@ class Lab:
     def url(self, path):
         return f"http://127.0.0.1:{self.port}/{path}?token={self.token}"
 
+    def notebook_url(self, name):
+        """Return the URL of a notebook in its own workspace, in which no tabs of other tests are restored."""
+        return self.url(f"lab/workspaces/{Path(name).stem}/tree/{name}")
+
     def wait(self):
         end = time.monotonic() + 90
         while time.monotonic() < end:

@@ -35,9 +35,8 @@ def notebook(lab):
 def test_bars_of_the_waterfall_are_adjacent(lab, notebook, page):
     errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(lab.url(f"lab/tree/{notebook}"))
-    # JupyterLab may restore the tabs of earlier tests, whose outputs also contain tables
-    output = page.locator(".jp-OutputArea-output").filter(has_text=waterfall().steps[1].label)
+    page.goto(lab.notebook_url(notebook))
+    output = page.locator(".jp-OutputArea-output")
     table = output.locator("table")
     table.wait_for(timeout=60_000)
     page.locator("dialog").get_by_role("button", name="No Kernel").click()

@@ -79,7 +79,7 @@ COLORS = """element => {
 def test_report_in_an_untrusted_notebook(lab, notebook, page, tmp_path):
     errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(lab.url(f"lab/tree/{notebook}"))
+    page.goto(lab.notebook_url(notebook))
     line = page.locator(".jp-OutputArea-output", has_text="In [7], 2.31 s").first
     line.wait_for(timeout=60_000)
     text = line.inner_text()

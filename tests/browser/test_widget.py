@@ -34,7 +34,7 @@ class Notebook:
         page.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname))
         cells = [nbformat.v4.new_code_cell(source) for source in sources]
         nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), self.path)
-        page.goto(lab.url(f"lab/workspaces/{self.path.stem}/tree/{name}"))
+        page.goto(lab.notebook_url(name))
         page.get_by_text("| Idle").wait_for(timeout=60_000)
 
     @property
@@ -222,7 +222,7 @@ def test_picture_in_an_untrusted_notebook(lab, browser, snapshot):
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), lab.folder / "strange.ipynb")
     context = browser.new_context(viewport={"width": 1100, "height": 800})
     page = context.new_page()
-    page.goto(lab.url("lab/workspaces/strange/tree/strange.ipynb"))
+    page.goto(lab.notebook_url("strange.ipynb"))
     image = page.locator(".jp-OutputArea-output img[src^='data:image/png;base64,']")
     image.wait_for(timeout=60_000)
     box = image.bounding_box()

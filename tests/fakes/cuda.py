@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import time
 import types
 import weakref
 
@@ -122,6 +123,14 @@ class FakeGpu:
         """Allocate memory (or free it, if the size is negative) as another library of this process."""
         self._context(device, "another library")
         self.devices[device].nvml_device.own += -(-size // _GRANULE) * _GRANULE
+
+    def wait_for_samples(self):
+        """Wait until the sampler has read every device at least once."""
+        last = self.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] + 2 * len(self.devices)  # one may be in progress
+        end = time.monotonic() + 10
+        while self.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] < last:
+            assert time.monotonic() < end, "the sampler does not run"
+            time.sleep(0.002)
 
     def break_device(self, device=0, error="CUDA error: an illegal memory access was encountered"):
         """Simulate a failed kernel: all later CUDA calls of this process raise."""

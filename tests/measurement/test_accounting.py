@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pynvml
 import pytest
 
@@ -48,9 +46,9 @@ def test_peak_between_samples_from_accounting(gpu):
 
 def test_accounting_is_preferred_to_samples(gpu):
     with ipygpumem.measure() as block:
-        time.sleep(0.08)
+        gpu.wait_for_samples()
         gpu.outside(1200 * MIB)
-        time.sleep(0.05)
+        gpu.wait_for_samples()
         gpu.outside(-1200 * MIB)
     device = block.report.devices["cuda:0"]
     assert device.sampled.change == device.accounted

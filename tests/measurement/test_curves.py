@@ -25,15 +25,15 @@ def curve(path, name):
 
 
 def work(gpu, device=0):
-    time.sleep(0.08)
+    gpu.wait_for_samples()
     block = gpu.alloc(400 * MIB, device)
-    time.sleep(0.04)
+    gpu.wait_for_samples()
     gpu.outside(300 * MIB, device)
-    time.sleep(0.04)
+    gpu.wait_for_samples()
     gpu.outside(-300 * MIB, device)
     gpu.free(block)
     gpu[device].allocator.empty_cache()
-    time.sleep(0.04)
+    gpu.wait_for_samples()
 
 
 def test_device_used_and_outside(gpu, tmp_path):
@@ -60,9 +60,9 @@ def test_recorded_segments_make_the_bound_exact(gpu, tmp_path):
     small = gpu.alloc(512)
 
     def work():
-        time.sleep(0.06)
+        gpu.wait_for_samples()
         gpu.outside(300 * MIB)
-        time.sleep(0.04)
+        gpu.wait_for_samples()
         gpu.outside(-300 * MIB)
         gpu.free(gpu.alloc(512))  # an event: the next cudaMalloc began after it
         block = gpu.alloc(400 * MIB)

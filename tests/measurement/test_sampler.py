@@ -15,6 +15,7 @@ import ipygpumem
 from fakes.cuda import MIB
 from ipygpumem.core.report import Report
 from ipygpumem.core.samples import Sample
+from ipygpumem.measurement import sampler
 from ipygpumem.measurement.runtime import current
 from ipygpumem.measurement.sampler import DeviceSamples
 from ipygpumem.measurement.worker_thread import WorkerThread
@@ -33,11 +34,12 @@ def threads():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("ipygpumem")]
 
 
-def short_allocation(gpu, size, *, before=0.1, seconds=0.06, device=0):
-    """Allocate memory outside PyTorch and free it shortly after."""
-    time.sleep(before)
+def short_allocation(gpu, size, *, device=0, wait=None):
+    """Allocate memory outside PyTorch and free it as soon as it has been sampled."""
+    wait = wait or gpu.wait_for_samples
+    wait()
     gpu.outside(size, device)
-    time.sleep(seconds)
+    wait()
     gpu.outside(-size, device)
 
 
@@ -64,9 +66,8 @@ def test_peak_between_the_readings(gpu):
     sampled = device.sampled
     assert device.outside == 0
     assert sampled.change == device.outside_peak == 1200 * MIB
-    assert 0.09 < sampled.seconds < 0.3
-    assert 0.05 <= sampled.since < 0.1
-    assert 0 < sampled.gap < 0.1
+    assert 0.05 <= sampled.since < sampled.seconds
+    assert sampled.gap > 0
     assert sampled.count > 3
     assert device.grades["outside_peak"].trust == "sampled"
     assert threads() == ["ipygpumem-sampler"]
@@ -86,28 +87,26 @@ def test_short_measurement_is_not_sampled(gpu):
 
 def test_sampling_stops_at_the_end_and_uses_no_other_query(gpu):
     with ipygpumem.measure():
-        time.sleep(0.06)
+        gpu.wait_for_samples()
         gpu.nvml.calls.clear()
         gpu.calls.clear()
-        time.sleep(0.06)
-        assert gpu.nvml.calls[MEMORY_QUERY] >= 3
+        gpu.wait_for_samples()
         assert [gpu.nvml.calls[query] for query in LIST_QUERIES] == [0, 0]
         assert not gpu.calls, "no counters of PyTorch, no calls of CUDA"
     gpu.nvml.calls.clear()
     time.sleep(0.05)
-    assert gpu.nvml.calls[MEMORY_QUERY] == 0
+    assert gpu.nvml.calls[MEMORY_QUERY] <= 1, "one sample may have been due"
 
 
 def test_paused_thread_does_not_wake(gpu, monkeypatch):
-    """10 ms after the end at the latest, as one sample may have been in progress."""
     times = []
     sample = current().sampler._thread._work
     monkeypatch.setattr(current().sampler._thread, "_work", lambda: (times.append(time.monotonic()), sample()))
     with ipygpumem.measure():
         wait_until(lambda: len(times) >= 5)
-    end = time.monotonic()
+    count = len(times)
     time.sleep(0.08)
-    assert all(sampled < end + 0.01 for sampled in times)
+    assert len(times) <= count + 1, "one sample may have been due"
 
 
 def test_without_a_gpu_there_is_no_thread():
@@ -116,15 +115,15 @@ def test_without_a_gpu_there_is_no_thread():
     assert threads() == []
 
 
-def test_measurements_nest_and_overlap(gpu):
+def test_measurements_nest_and_overlap(gpu, monkeypatch):
     outer, inner = ipygpumem.measure(), ipygpumem.measure()
     with outer:
         short_allocation(gpu, 300 * MIB)
+        monkeypatch.setattr(sampler, "_FIRST", 60.0)
         with inner:
             short_allocation(gpu, 100 * MIB)
     assert outer.report.devices["cuda:0"].outside_peak == 300 * MIB
     assert inner.report.devices["cuda:0"].outside_peak == 100 * MIB
-    assert inner.report.devices["cuda:0"].sampled.since < 0.05, "the thread was sampling already"
     assert current().sampler.windows == ()
 
 
@@ -141,9 +140,9 @@ def test_two_devices(two_gpus):
 
 def test_memory_of_pytorch_is_not_outside(gpu):
     with ipygpumem.measure() as block:
-        time.sleep(0.06)
+        gpu.wait_for_samples()
         tensor = gpu.alloc(900 * MIB)
-        time.sleep(0.06)
+        gpu.wait_for_samples()
         gpu.free(tensor)
     assert block.report.devices["cuda:0"].sampled is None
 
@@ -154,7 +153,7 @@ def test_nvml_fails(gpu):
         gpu.nvml.fail(MEMORY_QUERY, pynvml.NVML_ERROR_GPU_IS_LOST)
         wait_for_last_sample()
         gpu.nvml.heal()
-        short_allocation(gpu, 640 * MIB, before=0.01)
+        short_allocation(gpu, 640 * MIB, wait=lambda: time.sleep(0.02))
     assert block.report.devices["cuda:0"].outside_peak == 64 * MIB
     with ipygpumem.measure() as block:
         short_allocation(gpu, 64 * MIB)
@@ -163,30 +162,30 @@ def test_nvml_fails(gpu):
 
 def test_failed_kernel(gpu):
     with ipygpumem.measure() as block:
-        time.sleep(0.06)
+        gpu.wait_for_samples()
         gpu.break_device()
         gpu.nvml_device.own += 640 * MIB
-        time.sleep(0.06)
+        gpu.wait_for_samples()
         gpu.nvml_device.own -= 640 * MIB
     assert block.report.devices["cuda:0"].outside_peak == 640 * MIB
 
 
 def test_forked_child(gpu):
     with ipygpumem.measure() as block:
-        time.sleep(0.06)
+        gpu.wait_for_samples()
         child = os.fork()
         if child == 0:
             current().sampler.end(current().sampler.windows[0])
             current().sampler.close()
             os._exit(0 if current().sampler.begin(()) is None else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        short_allocation(gpu, 64 * MIB, before=0.02)
+        short_allocation(gpu, 64 * MIB)
     assert block.report.devices["cuda:0"].outside_peak == 64 * MIB
 
 
 def test_error_in_the_block(gpu):
     with pytest.raises(ZeroDivisionError), ipygpumem.measure():
-        time.sleep(0.06)
+        gpu.wait_for_samples()
         1 / 0  # noqa: B018 (an error)
     assert current().sampler.windows == ()
 
@@ -245,7 +244,7 @@ def test_thread_cannot_start(gpu, monkeypatch):
     files = files_open()
     for _ in range(3):
         with ipygpumem.measure() as block:
-            short_allocation(gpu, 300 * MIB)
+            short_allocation(gpu, 300 * MIB, wait=lambda: time.sleep(0.05))
     device = block.report.devices["cuda:0"]
     assert device.sampled is None
     assert device.grades["outside_peak"].reason.endswith("; no samples: can't start new thread")
@@ -259,7 +258,7 @@ def test_thread_cannot_start(gpu, monkeypatch):
 
 def test_single_error_is_reported(gpu):
     with ipygpumem.measure() as block:
-        time.sleep(0.07)
+        gpu.wait_for_samples()
         gpu.nvml.fail(MEMORY_QUERY, pynvml.NVML_ERROR_UNKNOWN, times=1)
         short_allocation(gpu, 900 * MIB)
     device = block.report.devices["cuda:0"]
@@ -271,7 +270,7 @@ def test_single_error_is_reported(gpu):
 
 def test_device_that_keeps_failing_is_not_sampled_any_more(gpu):
     with ipygpumem.measure() as block:
-        time.sleep(0.08)
+        gpu.wait_for_samples()
         gpu.nvml.fail(MEMORY_QUERY, pynvml.NVML_ERROR_UNKNOWN)
         wait_for_last_sample()
         gpu.nvml.calls.clear()
@@ -289,9 +288,9 @@ def test_process_that_starts_and_ends_between_samples(gpu):
     from ipygpumem.features.report.table import report_tables
 
     with ipygpumem.measure() as block:
-        time.sleep(0.08)
+        gpu.wait_for_samples()
         gpu.nvml_device.others[77] = 30_000 * MIB
-        time.sleep(0.06)
+        gpu.wait_for_samples()
         del gpu.nvml_device.others[77]
     assert block.report.devices["cuda:0"].outside_peak == 30_000 * MIB
     assert "; this process or one that has ended)" in ShortReport(block.report).text()

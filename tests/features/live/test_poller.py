@@ -109,15 +109,14 @@ def test_host_without_a_gpu():
 
 def test_polling_improves_the_sampled_peak(gpu, poller):
     """600 MiB that PyTorch reserves at the end hide an earlier peak of 300 MiB unless usage is polled."""
-    import time
 
     def outside_peak(*, poll):
         with ipygpumem.measure() as block:
-            time.sleep(0.06)
+            gpu.wait_for_samples()
             if poll:
                 poller.read()
             gpu.outside(300 * MIB)
-            time.sleep(0.03)
+            gpu.wait_for_samples()
             gpu.outside(-300 * MIB)
             if poll:
                 poller.read()
