@@ -26,7 +26,7 @@ def can_build():
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "THIRD_PARTY_LICENSES"):
         shutil.copy(ROOT / name, source)
     for name in ("ipygpumem", "tests"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
@@ -65,7 +65,13 @@ def test_nothing_else_is_included(names):
         if not name.startswith(("ipygpumem/", "ipygpumem-")) or "__pycache__" in name or "tests" in name.lower()
     ]
     assert unexpected == []
-    assert any(name.endswith(("licenses/LICENSE", "dist-info/LICENSE")) for name in names)
+
+
+def test_licenses_are_included(wheel, names):
+    (license_file,) = [name for name in names if name.endswith("dist-info/licenses/LICENSE")]
+    notices = wheel.read(license_file.replace("LICENSE", "THIRD_PARTY_LICENSES")).decode()
+    assert "d3-scale" in notices
+    assert "Permission to use, copy, modify, and/or distribute this software" in notices
 
 
 def test_command_and_pytest_plugin_are_entry_points(wheel, names):

@@ -1,5 +1,6 @@
-// Bundles js/ into static/. `node build.mjs --out FOLDER` writes to another folder, so that a test can compare the bundles.
-import { mkdirSync, writeFileSync } from "node:fs";
+// Bundles js/ into static/, with the license notices of the bundled packages, which THIRD_PARTY_LICENSES contains as well.
+// `node build.mjs --out FOLDER` writes to another folder, so that a test can compare the files.
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -9,6 +10,7 @@ import { zlibSync } from "fflate";
 const here = dirname(fileURLToPath(import.meta.url));
 const option = process.argv.indexOf("--out");
 const out = option > 0 ? process.argv[option + 1] : join(here, "static");
+const notices = join(option > 0 ? out : join(here, "..", ".."), "THIRD_PARTY_LICENSES");
 
 const common = {
   absWorkingDir: here,
@@ -23,6 +25,7 @@ const common = {
   charset: "ascii",
   legalComments: "none",
   logLevel: "warning",
+  metafile: true,
   minify: true,
   target: "es2022",
   write: false,
@@ -30,9 +33,25 @@ const common = {
 
 /** @param {import("esbuild").BuildOptions} options */
 async function bundle(options) {
-  const result = await build({ ...common, ...options });
+  const { metafile, outputFiles } = /** @type {any} */ (await build({ ...common, ...options }));
   // The text "</script" would end the script element of a page
-  return /** @type {any} */ (result).outputFiles[0].text.replaceAll("</script", "<\\/script");
+  const code = outputFiles[0].text.replaceAll("</script", "<\\/script");
+  return { code, inputs: Object.keys(metafile.inputs) };
+}
+
+/** Returns the license texts of the packages in `inputs`, each preceded by the packages to which it applies.
+ * @param {string[]} inputs */
+function licenses(inputs) {
+  /** @type {Map<string, string[]>} */
+  const names = new Map();
+  const folders = inputs.map((path) => path.match(/^.*node_modules\/(@[^/]+\/)?[^/]+/)?.[0] ?? "");
+  for (const folder of [...new Set(folders)].filter(Boolean).sort()) {
+    const file = /** @type {string} */ (readdirSync(join(here, folder)).find((name) => /^licen[cs]e/i.test(name)));
+    const text = readFileSync(join(here, folder, file), "utf8").trim();
+    const { name, version } = JSON.parse(readFileSync(join(here, folder, "package.json"), "utf8"));
+    names.set(text, [...(names.get(text) ?? []), `${name} ${version}`]);
+  }
+  return [...names].map(([text, packages]) => `${packages.join(", ")}:\n\n${text}\n`).join("\n");
 }
 
 // The engine is embedded in the bundle as a compressed string, so that it can run as a worker, or as a module, where no
@@ -42,7 +61,7 @@ const worker = await bundle({
   format: "iife",
   globalName: "ipygpumem",
 });
-const compressed = Buffer.from(zlibSync(Buffer.from(worker), { level: 9 })).toString("base64");
+const compressed = Buffer.from(zlibSync(Buffer.from(worker.code), { level: 9 })).toString("base64");
 const texts = {
   name: "texts",
   /** @param {import("esbuild").PluginBuild} builder */
@@ -65,5 +84,12 @@ const bundles = [
   ["monitor.js", "js/monitor/widget.js", "esm"],
 ];
 mkdirSync(out, { recursive: true });
-for (const [name, entry, format] of bundles)
-  writeFileSync(join(out, name), await bundle({ entryPoints: [entry], format, plugins: [texts] }));
+const all = [...worker.inputs];
+for (const [name, entry, format] of bundles) {
+  const { code, inputs } = await bundle({ entryPoints: [entry], format, plugins: [texts] });
+  if (inputs.includes("worker-text:worker-text")) inputs.push(...worker.inputs);
+  const notice = licenses(inputs);
+  writeFileSync(join(out, name), notice ? `/*!\n${notice}*/\n${code}` : code);
+  all.push(...inputs);
+}
+writeFileSync(notices, `The files in ipygpumem/viewer/static contain code from these packages.\n\n${licenses(all)}`);

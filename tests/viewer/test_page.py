@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,12 @@ def test_names_are_escaped(data):
 def test_bundle_ends_no_script():
     assert "</script" not in script("page.js")
     assert "<!--" not in script("page.js")
+
+
+def test_page_contains_the_licenses_of_its_packages(data):
+    licenses = (Path(__file__).parents[2] / "THIRD_PARTY_LICENSES").read_text(encoding="utf-8")
+    assert "Mike Bostock" in licenses
+    assert licenses.partition("\n\n")[2] in page([data])
 
 
 def test_page_with_two_snapshots(data):
