@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status. By default, the arguments are those of the command line."""
     parsed = parser().parse_args(arguments)
     if sys.stdout is None:
-        print_error(OptionError("stdout is closed"))
+        print_error(OptionError("the output cannot be written because stdout is closed"))
         return BAD_FILE
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names in files can contain surrogates

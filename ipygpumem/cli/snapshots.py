@@ -31,7 +31,7 @@ _Answer = dict[str, Any] | list[str]
 
 
 def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
-    """Show the snapshot in each file, print an error for each unreadable file, and return the exit status."""
+    """Call ``show`` for the snapshot in each file, print errors, and return the exit status."""
     status = 0
     for name in arguments.files:
         try:
@@ -167,7 +167,7 @@ def _events(arguments: argparse.Namespace) -> int:
 
 def _integer(value: str) -> int:
     if not _INTEGER.fullmatch(value):
-        raise OptionError(f"must be an integer, got {value!r}")
+        raise OptionError(f"the value must be an integer, got {value!r}")
     return int(value)
 
 
@@ -200,7 +200,7 @@ COMMANDS = (
             Option(
                 ("--last",),
                 "EVENT",
-                "include only allocations live after this event (default: the last)",
+                "include only allocations that are live after this event (default: the last)",
                 type=_integer,
             ),
         ),
@@ -215,7 +215,7 @@ COMMANDS = (
             Option(
                 ("--at",),
                 "EVENT|oom",
-                "show the state after this event (default: the last) or, for oom, explain each out-of-memory error",
+                "show the state after this event (default: the last), or explain each out-of-memory error ('oom')",
                 type=_event_or_oom,
             ),
             Option(("--need",), "SIZE", "show where an allocation of this size would fit", type=byte_count),

@@ -124,7 +124,7 @@ class RunningCell:
             self.measurement = None
 
 
-class RunningCellStacks:
+class RunningCells:
     """The running cells of one shell, in one stack for each thread.
 
     Attributes:

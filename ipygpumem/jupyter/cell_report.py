@@ -12,7 +12,7 @@ from ipygpumem.features.history.reports import HistoryCollector
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import ProfileCollector
-from ipygpumem.features.report.collect import ReadingModeCollector
+from ipygpumem.features.report.collect import AccuracyNotesCollector
 from ipygpumem.features.report.table import full_bundle, requested_bundle
 from ipygpumem.jupyter.cell_events import guarded
 from ipygpumem.jupyter.display import uses_color
@@ -52,7 +52,7 @@ class CellOptions:
 
 
 class ReportPresenter:
-    """Presenter of the reports of one shell.
+    """Display of the reports of one shell.
 
     Attributes:
         send: Function that sends a report from an ipyparallel engine to the client, which displays it. None if this
@@ -63,7 +63,7 @@ class ReportPresenter:
         self._magics = magics
         self._ooms = ooms
         self._baselines = baselines
-        self._modes = ReadingModeCollector(magics.session)
+        self._modes = AccuracyNotesCollector(magics.session)
         self._default_plan: tuple[tuple[Any, ...], Plan] | None = None
         self.send: Callable[[Report], None] | None = None
 
@@ -83,7 +83,7 @@ class ReportPresenter:
         """Return the collectors that every plan of this shell includes.
 
         Args:
-            requested: Whether the user requested the report. If so, it always mentions the previous run of the cell.
+            requested: Whether the user requested the report, which then always mentions the previous run of the cell.
         """
         record = self._magics.record
         recording = [] if record.recorder is None else [record]

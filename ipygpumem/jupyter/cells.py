@@ -15,7 +15,7 @@ from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.jupyter.cell_events import (
     ExecutionCounts,
     RunningCell,
-    RunningCellStacks,
+    RunningCells,
     before_tracebacks,
     calling_cell,
     guarded,
@@ -46,7 +46,7 @@ class CellMeasurements:
         self._shell = shell
         self._runtime = runtime
         self._magics = magics
-        self._open = RunningCellStacks(shell, self._drop)
+        self._open = RunningCells(shell, self._drop)
         self.clearing = ClearOutputTracker(shell)
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
         self.numbers = ExecutionCounts(shell)

@@ -73,7 +73,7 @@ class ClearOutputTracker:
         self._restore = replace_method(self._publisher, "clear_output", clear_output)
 
     def remove(self) -> None:
-        """Restore the publisher's method, unless other code has replaced it since `install`."""
+        """Restore the ``clear_output`` method, unless other code has replaced it since `install`."""
         self._set(waiting=False)
         self._restore()
 

@@ -40,7 +40,7 @@ class _EngineState:
             try:
                 result = replace(result, peaks=summarize_peaks(path))
             except SnapshotError as error:
-                result = replace(result, note=f"the memory at the peak by line of code is unknown: {first_line(error)}")
+                result = replace(result, note=f"the lines of code at the peak are unknown: {first_line(error)}")
         self._reports += 1
         self.send(f"{KEY}{self._reports}", result)
 

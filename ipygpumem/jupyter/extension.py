@@ -145,7 +145,7 @@ class _Extension:
         session.sampler.close()
         session.peaks.remove()
         if active() is not None:
-            print("ipygpumem: engines are no longer monitored: use %gpumem engines CLIENT to monitor them again")  # noqa: T201 (also on reload)
+            print("ipygpumem: engines are no longer monitored; to monitor them again, run %gpumem engines CLIENT")  # noqa: T201 (also on reload)
             disable()
 
     def remove(self) -> None:

@@ -120,7 +120,8 @@ class GPUMem(Magics, Settings, DisplayMixin):
                 raise UsageError(f"%gpumem: {error}")
             return self._statement(arguments, statement, local_ns)
         if arguments.snapshot is not None or arguments.history or arguments.trace or arguments.timeline:
-            raise UsageError("%gpumem: these options require a statement; to measure a cell, use %%gpumem")
+            options = "--snapshot, --history, --trace and --timeline"
+            raise UsageError(f"%gpumem: {options} require a statement; to measure a cell, use %%gpumem")
         if arguments.outside:
             raise UsageError("%gpumem --outside requires a statement; to measure a cell, use %%gpumem --outside")
         return self._breakdown(arguments)

@@ -40,7 +40,7 @@ class OomPanel:
         self.observer.listen(self.recording.save)
 
     def show(self, result: Any) -> None:
-        """Show the panel below the cell with this result, or only the cell's report if no failure was recorded."""
+        """Show the panel below the cell with this result, or only the cell's report if no allocation failed."""
         count = self.observer.count
         failures = self.observer.take()
         # a cell that failed did not catch the error, even if it raised a different one

@@ -53,7 +53,7 @@ def test_invalid_arguments_exit_with_status_two(arguments, capsys):
 def test_error_of_full_or_closed_output():
     command = f"'{sys.executable}' -m ipygpumem summary '{OOM}'"
     assert shell(f"{command} > /dev/full") == (1, "", "ipygpumem: the output: No space left on device\n")
-    assert shell(f"{command} >&-") == (1, "", "ipygpumem: stdout is closed\n")
+    assert shell(f"{command} >&-") == (1, "", "ipygpumem: the output cannot be written because stdout is closed\n")
     assert shell(f"{command} 2>&-")[0] == 0
 
 

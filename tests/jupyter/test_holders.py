@@ -58,7 +58,7 @@ def test_html_escapes_names(gpu_notebook):
     ("line", "message"),
     [
         ("who missing", "no holder is named missing"),
-        ("who -n 0", "argument -n: must be a positive integer, got '0'"),
+        ("who -n 0", "argument -n: the value must be a positive integer, got '0'"),
         ("who -d cuda:7", "there is no device cuda:7"),
         ("who --oops", "unrecognized arguments: --oops"),
         ("who -v In", "'In' is reserved by IPython"),

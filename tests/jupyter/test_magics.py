@@ -357,12 +357,12 @@ INVALID_OPTIONS = {
     "--snapshot '{no_such_name}.pickle'": r"%%gpumem: '\{no_such_name\}\.pickle' cannot be expanded \(NameError: .*\)",
     "--snapshot '{x'": r"%%gpumem: '\{x' cannot be expanded \(.*\)",
     "--snapshot 'x": '%%gpumem: No closing quotation in "--snapshot \'x"',
-    "--max-entries 0": "%%gpumem: argument --max-entries: must be a positive integer, got '0'",
+    "--max-entries 0": "%%gpumem: argument --max-entries: the value must be a positive integer, got '0'",
     "--max-entries -1": r"%%gpumem: .*max-entries.*",
-    "--max-entries abc": "%%gpumem: argument --max-entries: must be a positive integer, got 'abc'",
-    "--max-entries 1.5": "%%gpumem: argument --max-entries: must be a positive integer, got '1.5'",
+    "--max-entries abc": "%%gpumem: argument --max-entries: the value must be a positive integer, got 'abc'",
+    "--max-entries 1.5": "%%gpumem: argument --max-entries: the value must be a positive integer, got '1.5'",
     "--stacks cpp": r"%%gpumem: argument --stacks: invalid choice: 'cpp' \(choose from .*\)",
-    "--history x": "%%gpumem: argument --history: must be KEY=VALUE, got 'x'",
+    "--history x": "%%gpumem: argument --history: the value must have the form KEY=VALUE, got 'x'",
     "--history no_such=1 --snapshot ok.pickle": r"%%gpumem: torch \S+ does not accept .* 'no_such'; .*",
     "--history enabled=None --snapshot ok.pickle": r"%%gpumem: torch \S+ does not accept .* 'enabled'; .*",
     "-d 7": "%%gpumem: there is no device cuda:7: this process sees 1 device",
@@ -406,7 +406,10 @@ def test_invalid_options_of_statement(gpu_notebook, words):
 
 def test_snapshot_without_a_statement_is_an_error(gpu_notebook, tmp_path):
     line = usage(gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle"))
-    assert line == "%gpumem: these options require a statement; to measure a cell, use %%gpumem"
+    assert (
+        line
+        == "%gpumem: --snapshot, --history, --trace and --timeline require a statement; to measure a cell, use %%gpumem"
+    )
 
 
 def test_snapshot(gpu_notebook, tmp_path):

@@ -85,7 +85,7 @@ def test_memory_freed_in_same_cell(notebook):
 def test_problem_with_setting_is_reported_once(gpu_notebook, fake_gpu, no_cupti):
     result = gpu_notebook.run("%config GPUMem.outside = 'library'")
     assert result.stdout == (
-        "ipygpumem: memory outside PyTorch is not reported by library: the CUPTI library is not loaded; "
+        "ipygpumem: memory outside PyTorch cannot be broken down by library: the CUPTI library is not loaded; "
         "PyTorch's CUDA builds load it\n"
     )
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu

@@ -111,7 +111,7 @@ def test_repeated_saves(gpu_notebook, tmp_path):
         ("record save no/such/x.pickle", "%gpumem record save: the directory {here}/no/such does not exist"),
         (
             "record start --max-entries 0",
-            "%gpumem record start: argument --max-entries: must be a positive integer, got '0'",
+            "%gpumem record start: argument --max-entries: the value must be a positive integer, got '0'",
         ),
         ("record start now", "%gpumem record start: unrecognized arguments: now"),
         ("record start --snapshot x", "%gpumem record start: unrecognized arguments: --snapshot x"),
@@ -135,7 +135,9 @@ def test_user_recording_is_left_unchanged(gpu_notebook, fake_gpu):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == ("%gpumem record start: the program is already recording allocation history itself")
+    assert line == (
+        "%gpumem record start: your code is already recording allocation history: stop that recording first"
+    )
     assert fake_gpu.history == before
     assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record stop: no recording is running"
 

@@ -16,6 +16,6 @@ def test_notebook_runs_without_gpu(tmp_path):
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert not [output for output in outputs if output.output_type == "error"]
     text = "".join(output.get("text", "") for output in outputs)
-    assert "ipygpumem: memory outside PyTorch is not reported by library: " in text
+    assert "ipygpumem: memory outside PyTorch cannot be broken down by library: " in text
     assert "outside PyTorch, by library" in text
     assert list(tmp_path.iterdir()) == []

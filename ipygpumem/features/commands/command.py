@@ -33,7 +33,7 @@ class Option:
         choices: Allowed values; empty if there is no restriction.
         default: Value of the option if it is not specified.
         many: Whether the option can be repeated or the argument accepts several values.
-        path: Whether the value is a path, which can then be completed.
+        path: Whether the value is a path. If so, tab completion lists files and directories.
         type: Function that converts the value from text and raises `OptionError` if the text is invalid. For an option
             that can be repeated, it returns a list, and the value of the option is the concatenation of these lists.
         values: Number of values after the flag.
@@ -64,8 +64,8 @@ class Command:
     """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
-        magic: Function that runs the command in a notebook and returns the value of the magic; None if it has no magic.
-        shell: Function that runs the command in a shell and returns the exit status; None if it has no shell command.
+        magic: Function that runs the command in a notebook and returns the value of the magic; None if there is none.
+        shell: Function that runs the command in a shell and returns the exit status; None if there is none.
         subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
     """
 
@@ -103,7 +103,7 @@ def result_options(noun: str) -> tuple[Option, ...]:
 
 
 def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
-    """Store, show and return a result as its `result_options` specify, and suppress the report of the cell."""
+    """Store, show and return a result as the parsed `result_options` specify, and suppress the report of the cell."""
     notebook.cells.claim()
     if arguments.var is not None:
         notebook.shell.user_ns[arguments.var] = value
@@ -233,7 +233,7 @@ def split_line(line: str) -> list[str]:
 def positive(text: str) -> int:
     """Convert text to a positive integer."""
     if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
-        raise OptionError(f"must be a positive integer, got {text!r}")
+        raise OptionError(f"the value must be a positive integer, got {text!r}")
     return int(text[:9])
 
 
@@ -241,5 +241,5 @@ def byte_count(text: str) -> int:
     """Convert a size such as ``64MiB`` to a number of bytes, which must be at least 1."""
     nbytes = parse_size(text)
     if nbytes < 1:
-        raise OptionError(f"must be at least 1 byte, got {text!r}")
+        raise OptionError(f"the size must be at least 1 byte, got {text!r}")
     return nbytes

@@ -57,7 +57,7 @@ class Environment(PlainData):
 
 
 def environment(runtime: Runtime | None = None) -> Environment:
-    """Return software versions, devices and the accuracy of values. Initializes CUDA if ``runtime`` is None."""
+    """Return software versions, devices and the accuracy of values. If ``runtime`` is None, initialize CUDA."""
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, devices = _nvml()
     device = None if torch is not None else _device(runtime)

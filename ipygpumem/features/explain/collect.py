@@ -115,7 +115,7 @@ def _without_cuda(runtime: Runtime) -> Explanation:
 
 
 def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
-    """Return when CUPTI started to record (None if it did not), the bytes that each owner has allocated, and a note."""
+    """Return the start time of CUPTI's recording (None if inactive), the live bytes of each owner, and a note."""
     try:
         records = cupti_recorder().live_by_owner()
     except CuptiError as error:
@@ -127,7 +127,7 @@ def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
 
 
 def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], str]:
-    """Return a reading, the cached memory of each device, and the reason if the cached memory cannot be read."""
+    """Return a reading, the cached memory of each device, and a message if the cached memory cannot be read."""
     reading = runtime.reading()
     if allocator.is_recording() and not runtime.active_recording.running:
         return reading, {}, "the cache was not examined because reading it would add an event to your recording"

@@ -82,7 +82,7 @@ class Waterfall(PlainData):
 
     @property
     def summary(self) -> str:
-        """Summary of the waterfall in two sentences."""
+        """Summary of the waterfall in one or two sentences."""
         end = self.steps[-1]
         start = next((step for step in self.steps if step.label == NVIDIA_SMI), self.steps[0])
         for step in (start, end):

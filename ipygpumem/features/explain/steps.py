@@ -168,7 +168,7 @@ def _outside_steps(
         todo = "%gpumem processes lists all processes"
         return [*steps, WaterfallStep("this or other processes", "outside", remainder, accuracy, todo)]
     if remainder < 0:
-        accuracy = grade("unknown", "some memory is counted in several parts or was freed during the reading")
+        accuracy = grade("unknown", "some memory is counted in more than one row or was freed during the reading")
         return [*steps, WaterfallStep("counted twice", "outside", remainder, accuracy)]
     names = ["kernel code, stacks, CUDA graphs"]
     if not recorded:

@@ -83,7 +83,7 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
 
 
 def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables, outputs with their values, and the last exception if it refers to them. Return descriptions."""
+    """Delete variables, and the outputs and last exception that refer to their values. Return descriptions of them."""
     # first, so that nothing is deleted if this fails
     references = [(name, *_find_references(shell, shell.user_ns[name])) for name in names]
     removed = []

@@ -76,7 +76,7 @@ def _still_held(names: list[str], holders_before: Holders, freed: int) -> list[s
 
 FREE = Command(
     "free",
-    "free the memory held by the last traceback and by unreachable cycles",
+    "free the memory held by the last traceback and by unreachable reference cycles",
     (
         Option(
             ("names",),

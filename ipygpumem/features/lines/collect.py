@@ -41,7 +41,7 @@ _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
 class LinesCollector(RecordingAnalysisCollector):
-    """Collector of memory usage by line of the measured code and of additional functions."""
+    """Collector of the memory usage of each line in the measured code and in additional functions."""
 
     section = "lines"
 
@@ -51,7 +51,7 @@ class LinesCollector(RecordingAnalysisCollector):
         self.observer = self._backward = MeasuredBackwardPasses()
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
-        """Return the listings of one device; raise `RecordingError` if counters do not match the events."""
+        """Return the listings of a device; raise `RecordingError` if its counters do not match its events."""
         code, timeline = recording.code, recording.timeline
         source = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
@@ -162,15 +162,15 @@ class _LineEvents:
                 self._event_set[during[before == number]] = extended
 
     def lines(self) -> list[Line]:
-        """Return all lines that the line sets of the events contain."""
+        """Return the lines in the given files that occur in the stacks of the events."""
         sets, lines = list(self._sets), list(self._line_numbers)
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return a tuple ``(uses, elsewhere)``: the usage of each line, and that of all stacks without a listed line.
+        """Return the memory usage of each line, and the total memory usage of stacks that contain none of ``listed``.
 
-        ``elsewhere`` is None if no event has such a stack.
+        The total is None if no event has such a stack.
         """
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations

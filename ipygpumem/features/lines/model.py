@@ -12,7 +12,7 @@ class LineUsage:
     """Memory usage of all executions of one line, including the functions that it called, in requested bytes.
 
     Attributes:
-        after: Memory in use on the device after the last execution; None if it neither allocated nor freed memory.
+        after: Memory in use on the device after the line last ran; None if the line neither allocated nor freed memory.
         peak: Peak of the device's memory usage while the line ran; None if the line did not allocate memory.
         kept: The part of ``allocated`` that was still in use at the end of the measurement.
     """
@@ -48,9 +48,9 @@ class DeviceLines(PlainData):
     """Source listings with the memory usage of one device. Sizes are in bytes.
 
     Attributes:
-        before: Requested memory at the start.
+        before: Requested bytes in use at the start.
         elsewhere: Memory usage of code that is not listed and of other threads; None if they used no memory.
-        end_requested: Requested memory at the end, including freed blocks that are waiting for a stream.
+        end_requested: Requested bytes in use at the end, including freed blocks that are waiting for a stream.
         end_rounding: Memory added by rounding sizes up.
         end_pending: Size of freed blocks that are waiting for a stream, as a negative number.
         end_allocated: The allocator's counter of allocated memory, which is the total of the other values at the end.

@@ -25,7 +25,7 @@ _CONTEXT_LINES = 3
 
 
 def line_table(device: DeviceLines) -> Table:
-    """Return a table whose bars show the usage after each line (dark) and the peak (light)."""
+    """Return a table with bars that show the usage after each line ran (dark) and the peak while it ran (light)."""
     scale = max(device.peak_requested, 1)
     rows: list[TableRow] = []
     for listing in device.listings:

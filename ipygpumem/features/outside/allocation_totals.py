@@ -149,7 +149,7 @@ class RecordingInterval:
 
 
 class LiveAllocations:
-    """Live allocations and their owners by address. ``owner_numbers`` maps each owner to its number in records."""
+    """Live allocations and their owners by address. ``owner_numbers`` assigns an integer to each owner."""
 
     def __init__(self) -> None:
         self.owner_numbers = IndexByValue()

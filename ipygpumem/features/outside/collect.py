@@ -152,7 +152,7 @@ class OutsideCollector(Collector):
                 yield PoolMemory(name, reserved, used, now, peak, grade("exact", after.source))
 
     def _missing(self, device: DeviceReport, index: int) -> int:
-        """Return the change in reserved memory according to CUPTI minus that of PyTorch's counter; 0 if unknown."""
+        """Return by how much CUPTI's records exceed the change in PyTorch's reserved memory; 0 if unknown."""
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0
@@ -200,7 +200,7 @@ class OutsideSetting:
                 self._acquired = True
             except CuptiError as error:
                 recorder.reported_problems.add(str(error))
-                print(f"ipygpumem: memory outside PyTorch is not reported by library: {error}")  # noqa: T201
+                print(f"ipygpumem: memory outside PyTorch cannot be broken down by library: {error}")  # noqa: T201
         elif self._acquired and not enabled:
             self._acquired = False
             recorder.release()

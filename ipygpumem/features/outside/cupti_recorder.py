@@ -2,7 +2,7 @@
 
 A background thread reads CUPTI's completed buffers several times per second and updates the live allocations and the
 totals of each open measurement. Each thread of the program fills its own buffers. Therefore, records are sorted by
-time, and the newest records are kept until older records from other threads have arrived.
+time, and each record is processed with a delay, because older records from other threads may still arrive.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceRea
         entries.pop(pid, None)
         # use the list from the reading, so that all values add up
         neighbours = monitor.identify(device, reading.listed or entries.items())
-        foreign = f"pids are from another PID namespace, in which this process has pid {pid}"
+        foreign = f"the PIDs are those of another PID namespace, in which this process has PID {pid}"
         why = "" if monitor.has_local_pids(device) else foreign
         return replace(info, pid=pid, neighbours=neighbours, unattributed=reading.unattributed, why=why)
     why = "this process does not use this device"
@@ -124,7 +124,7 @@ def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess,
 
 
 class ProcessesCollector(Collector):
-    """Collector of the memory changes of other processes. If ``unchanged`` is true, changes of zero are included."""
+    """Collector of the memory changes of other processes, or of all other processes if ``unchanged`` is true."""
 
     section = "names of other processes"
     needs_devices = True

@@ -39,7 +39,7 @@ def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -
 
 
 def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
-    """Add a row for each other process to the tables of a report, below the row with their total."""
+    """Add a row for each of the other processes to the tables of a report, below the row with their total."""
     processes: dict[str, list[_Process]] = {}
     for change in report.neighbours:
         process = (change.neighbour.title, (change.change, change.after), _EVENTS.get(change.event, ""))
@@ -48,7 +48,7 @@ def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
 
 
 def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[OtherProcess, ...]]) -> list[Table]:
-    """Add a row for each other process to the tables of a reading, below the row with their total."""
+    """Add a row for each of the other processes to the tables of a reading, below the row with their total."""
     rows = {
         device: [(process.title, (process.amount,), "") for process in of_device]
         for device, of_device in processes.items()
@@ -88,7 +88,7 @@ def processes_table(device: DeviceProcesses) -> Table:
     if unattributed >= VISIBLE:
         rows.append(_row("not attributed to any process", "", unattributed, total, "page tables, managed memory"))
     elif -unattributed >= VISIBLE:
-        rows.append(_row("listed twice", "", unattributed, 0, "NVML's entries add up to more than the memory in use"))
+        rows.append(_row("listed twice", "", unattributed, 0, "the sizes in NVML's process list add up to more"))
     if device.used is not None:
         rows.append(TableRow(f"used ({device.source or 'nvidia-smi'})", ("", size(device.used)), 0))
     note = device.why or ("" if device.neighbours else "no other process uses this device")

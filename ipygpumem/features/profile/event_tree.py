@@ -110,7 +110,7 @@ class _EventTreeReader:
         return list(operators.values())
 
     def _index_of(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
-        """Return the index of a tensor, which may be new, or None if the profiler did not identify its storage."""
+        """Return the index of a tensor, which is added if it is new. Return None if its storage was not identified."""
         if identity is None or allocation is None or address is None:
             return None
         key = identity, allocation, device
@@ -236,7 +236,7 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=4096)
 def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """Return whether a matching overload of the operator writes to each argument, or None if no overload matches.
+    """For each argument, return whether a matching overload of the operator writes to it; None if no overload matches.
 
     ``signature`` contains the kind of each argument: `_TENSOR`, `_OTHER`, a value of `_SCALARS` or, for a list, the set
     of the kinds of its elements.

@@ -18,9 +18,7 @@ def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
     tables = []
     for peak in peaks:
         rows = [
-            TableRow(
-                category, (precise_size(nbytes), f"{100 * nbytes / peak.bytes:.1f} %" if peak.bytes > 0 else ""), 1
-            )
+            TableRow(category, (precise_size(nbytes), f"{nbytes / peak.bytes:.1%}" if peak.bytes > 0 else ""), 1)
             for category, nbytes in sorted(peak.categories, key=lambda entry: -entry[1])
             if nbytes
         ]

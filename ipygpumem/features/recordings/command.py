@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _key_value(text: str) -> list[tuple[str, Any]]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise OptionError(f"must be KEY=VALUE, got {text!r}")
+        raise OptionError(f"the value must have the form KEY=VALUE, got {text!r}")
     try:
         return [(key, ast.literal_eval(value))]
     except (ValueError, SyntaxError):

@@ -45,7 +45,7 @@ class MultiCellRecording(Collector):
         recorder = Recorder(self._runtime, options)
         recorder.start()
         if not recorder.history.own:
-            raise RecordingError("the program is already recording allocation history itself")
+            raise RecordingError("your code is already recording allocation history: stop that recording first")
         self.recorder = recorder
         count = f"{options.max_entries:,}"
         return f"recording allocation history, at most {count} events per device, until %gpumem record stop"

@@ -18,7 +18,7 @@ _PROBLEMS = {
 """Notes by `DeviceReading.mode`, for devices whose previous readings contained more information."""
 
 
-class ReadingModeCollector(Collector):
+class AccuracyNotesCollector(Collector):
     """Collector that adds a note if the readings of a device contain less information than before.
 
     This happens if NVML fails or no longer lists this process.

@@ -241,8 +241,8 @@ def _context(report: Report, device: DeviceReport) -> list[str]:
         return []
     if (device.high is not None and device.high.allocated > 0) or device.held:
         return [f"{device.name}: its first tensor created a CUDA context, which exists until the process ends"]
-    cause = "by a copy between devices, by NCCL, or by a CUDA call on that device"
-    return [f"{device.name}: a CUDA context was created without a tensor ({cause}) and exists until the process ends"]
+    cause = "a copy between devices, NCCL, or another CUDA call"
+    return [f"{device.name}: {cause} created a CUDA context, which exists until the process ends"]
 
 
 def _times(count: int) -> str:

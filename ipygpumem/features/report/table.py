@@ -127,7 +127,7 @@ def _host_table(host: HostReport) -> Table:
 
 
 def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
-    """Return, for each device, a table of the memory allocated at its peak by line of code."""
+    """Return, for each device, a table of the lines of code that allocated the memory in use at its peak."""
     tables = []
     for peak in devices:
         lines = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]

@@ -39,7 +39,7 @@ def test_host_pids_in_container(make_gpu):
     pid = os.getpid() + 3_000_000
     assert (device.pid, device.why) == (
         pid,
-        f"pids are from another PID namespace, in which this process has pid {pid}",
+        f"the PIDs are those of another PID namespace, in which this process has PID {pid}",
     )
     (process,) = device.neighbours
     assert (process.relation, process.name, process.amount) == ("unknown", "", 300 * MIB)

@@ -185,8 +185,8 @@ def test_context_on_another_device():
     empty = report(idle, before("cuda:1", allocated=0, active=0, reserved=0, process=600 * MIB), peak=0)
     combined = dataclasses.replace(first, devices={**first.devices, **empty.devices})
     assert ShortReport(combined).text().splitlines()[-1] == (
-        "cuda:1: a CUDA context was created without a tensor (by a copy between devices, by NCCL, or by a "
-        "CUDA call on that device) and exists until the process ends"
+        "cuda:1: a copy between devices, NCCL, or another CUDA call created a CUDA context, "
+        "which exists until the process ends"
     )
     used = report(idle, after("cuda:1", process=1200 * MIB), peak=500 * MIB)
     combined = dataclasses.replace(first, devices={**first.devices, **used.devices})
