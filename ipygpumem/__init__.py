@@ -95,7 +95,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the public object with this name, and import its module if necessary."""
+    """Return the public object with this name. Its module is imported on first use."""
     if name in {"last", "reports"}:
         from ipygpumem.features.history.reports import session_reports
 
@@ -112,7 +112,7 @@ def __dir__() -> list[str]:
 
 
 def reading() -> Reading:
-    """Return the current memory usage of this process and its devices, such as ``reading().devices["cuda:0"].free``."""
+    """Return the current memory usage of the host and of the devices, such as ``reading().devices["cuda:0"].free``."""
     from ipygpumem.measurement.runtime import current
 
     return current().reading()
@@ -122,7 +122,7 @@ def preload_pytorch() -> Baseline:
     """Initialize CUDA on PyTorch's current device, run the first kernels there and take the baseline.
 
     Later measurements then exclude the memory that every CUDA program uses. Without a GPU, the baseline contains only
-    host memory, and its ``note`` contains the reason.
+    host memory, and its ``note`` states the reason.
     """
     from ipygpumem.measurement.runtime import current
 

@@ -45,25 +45,25 @@ class measure:  # noqa: N801 (a context manager is used like a function)
 
     Args:
         snapshot: File in which to save the block's allocation history, even if the block fails; None saves nothing.
-        stacks: Stacks to record: ``python``, ``all`` (Python and C++, slow to save) or ``none``.
+        stacks: Stacks to record: ``"python"``, ``"all"`` (Python and C++, slow to save) or ``"none"``.
         max_entries: Maximum number of events per device.
         history: Additional arguments for ``torch.cuda.memory._record_memory_history``.
         devices: Names (``"cuda:0"``) or indices of the devices to report on; None selects all devices.
-        peaks: ``exact`` resets PyTorch's peak counters; ``untouched`` does not, so peaks may be upper bounds.
-        host_peak: With ``bound``, the host peak may be an upper bound. ``reset`` avoids this but lowers ``ru_maxrss``.
+        peaks: ``"exact"`` resets PyTorch's peak counters; ``"untouched"`` does not, so peaks may be upper bounds.
+        host_peak: ``"reset"`` makes the host peak exact but lowers ``ru_maxrss``; ``"bound"`` permits an upper bound.
         synchronize: Whether to wait for the current stream of each device before and after the block.
         lines: If True, report memory by source line for the block and the notebook functions that it calls. Instead of
-            True, pass functions or methods to list only these and the block. This records allocation history.
+            True, pass functions or methods to list only these and the block. Allocation history is recorded.
         modules: A ``torch.nn.Module`` whose memory is reported by module and by phase. The block should run one or more
-            steps of training or inference. This records allocation history.
+            steps of training or inference. Allocation history is recorded.
         trace: File for torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and
             chrome://tracing), which is also written if the block fails.
         timeline: File for an HTML page that shows memory by category over time.
         outside: Whether to report memory outside PyTorch by library (requires ``ipygpumem[outside]``).
         limit: Highest peak allowed on any GPU, such as ``"2 GiB"`` or a number of bytes.
         limit_held: Largest amount of memory that may be held on any GPU at the end.
-        limit_outside: Highest growth of memory outside PyTorch allowed on any GPU.
-        limit_host: Highest peak allowed for this process's resident memory (implies ``host_peak="reset"``).
+        limit_outside: Largest growth of memory outside PyTorch allowed on any GPU.
+        limit_host: Highest peak resident memory allowed for this process (implies ``host_peak="reset"``).
         rank_reports: Directory for a report and a snapshot of this process, which is one of several that run the same
             block (torchrun, accelerate, torch.multiprocessing). Existing files of this rank are replaced.
             ``ipygpumem ranks DIRECTORY`` shows all ranks side by side. ``snapshot=False`` omits the snapshot.
@@ -112,7 +112,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if peaks not in {"exact", "untouched"}:
             raise OptionError(f"peaks must be 'exact' or 'untouched', not {peaks!r}")
         if host_peak not in {"bound", "reset"}:
-            raise OptionError(f"host_peak must be bound or reset, not {host_peak!r}")
+            raise OptionError(f"host_peak must be 'bound' or 'reset', not {host_peak!r}")
         self._runtime = runtime = current()
         self._options = MeasurementOptions(
             reset_peaks=peaks == "exact",
@@ -123,13 +123,13 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         self._ranks = None
         if rank_reports is not None:
             if path is not None:
-                raise OptionError("rank_reports sets the path of the snapshot: omit snapshot, or set it to False")
+                raise OptionError("rank_reports sets the path of the snapshot: omit snapshot=, or set it to False")
             self._ranks = RankFiles(rank_reports, rank, record=snapshot is None)
             path = self._ranks.snapshot
         elif rank is not None:
-            raise OptionError("rank requires rank_reports=DIRECTORY")
+            raise OptionError("rank= requires rank_reports=DIRECTORY")
         elif path is None and history and lines is False and modules is None:
-            raise OptionError("history requires a recording: add snapshot=PATH")
+            raise OptionError("history= requires a recording: add snapshot=PATH")
         self._plan = make_plan(
             runtime,
             devices=None if devices is None else runtime.monitor.parse_devices(split_devices(devices, "devices")),
@@ -150,7 +150,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
 
     def __enter__(self) -> Self:
         if self._measurement is not None:
-            raise OptionError("this measure() is already open: create another one for a nested block")
+            raise OptionError("this measure() is already in use: create another measure() for the nested block")
         caller = sys._getframe(1)
         code = caller.f_code
         function = "<module>" if code.co_name.startswith("<cell line") else code.co_name  # the name in IPython 7.34

@@ -1,7 +1,7 @@
 """Reports from the engines of an ipyparallel cluster.
 
-``enable(client)`` shows a merged report below each ``%%px`` cell, as ``%gpumem engines CLIENT`` does. It requires
-ipyparallel (``pip install ipygpumem[parallel]``). The engines require only ipygpumem.
+``enable(client)`` shows a merged report below each ``%%px`` cell, as ``%gpumem engines CLIENT`` does. The client
+requires ipyparallel (``pip install ipygpumem[parallel]``); the engines require only ipygpumem.
 """
 
 from ipygpumem.features.ranks.engines.collect import Engines

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MARK = "gpumem_limit"
 _MAX_ROWS = 30
 _PROPERTIES = ("gpumem_peak", "gpumem_held", "gpumem_outside", "gpumem_host_peak")
-"""Names of the user properties of a test. JUnit reports and pytest-xdist include them. Their values are in bytes."""
+"""Names of the ``user_properties`` of a measured test, which JUnit reports include. The values are in bytes."""
 _HEADER = ("GPU peak", "GPU held", "outside PyTorch", "host peak")
 
 
@@ -42,12 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker ``gpumem_limit``."""
     config.addinivalue_line(
         "markers",
-        f"{_MARK}(peak=None, *, held=None, outside=None, host=None): fail the test if its peak on any GPU, the GPU "
-        "memory that it leaves allocated, its memory outside PyTorch or its peak host memory exceeds the "
-        "given limit, such as '2 GiB' or a number of bytes",
+        f"{_MARK}(peak=None, *, held=None, outside=None, host=None): fail the test if it exceeds a limit on its peak "
+        "on any GPU, the GPU memory that it leaves allocated, its growth of memory outside PyTorch, or its peak host "
+        "memory; a limit is a size such as '2 GiB' or a number of bytes",
     )
 
 
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         try:
             _limits(item)
         except (TypeError, ValueError) as error:
-            raise pytest.UsageError(f"{item.nodeid}: invalid mark: {error}") from error
+            raise pytest.UsageError(f"{item.nodeid}: invalid mark {_MARK}: {error}") from error
 
 
 def _limits(item: pytest.Item) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _limits(item: pytest.Item) -> dict[str, Any]:
 
 
 def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, host: Any = None) -> dict[str, Any]:
-    """Convert the limits in a mark to arguments for `ipygpumem.measure`. Invalid limits raise `ValueError`."""
+    """Convert the limits in a mark to arguments for `ipygpumem.measure`. Raises `ValueError` if a limit is invalid."""
     from ipygpumem.features.limits.model import Limits
 
     sizes = (peak, held, outside, host)
@@ -112,7 +112,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def _user_properties(report: Report) -> list[tuple[str, object]]:
-    """Return the name and value of each property. Each value is the maximum over all devices, in bytes."""
+    """Return the ``user_properties`` of a measured test. GPU values are maximums over all devices, in bytes."""
     devices = report.devices.values()
     peaks = [device.peak for device in devices if device.high is None or device.high.exact]
     outside = [device.outside for device in devices if device.process_wide]
@@ -135,7 +135,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
                 tests[report.nodeid] = [properties.get(name) for name in _PROPERTIES]
     terminalreporter.section("memory usage of the tests (ipygpumem)")
     if not tests:
-        terminalreporter.write_line("no test was measured")
+        terminalreporter.write_line("no tests were measured")
         return
     widths = [max(len(name), 10) for name in _HEADER]
     terminalreporter.write_line("  ".join([*map(str.rjust, _HEADER, widths), "test"]))

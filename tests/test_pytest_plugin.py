@@ -205,7 +205,7 @@ def test_invalid_marks_are_reported_before_any_test(pytester, run, mark, reason)
     result = run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.stderr.lines if line.startswith("ERROR: ")]
-    assert "::test_bad: invalid mark: " in line
+    assert "::test_bad: invalid mark gpumem_limit: " in line
     assert reason in line
     assert not (pytester.path / "ran").exists()
 

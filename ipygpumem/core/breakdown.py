@@ -34,7 +34,7 @@ class Baseline(PlainData):
         reading: Counters of all devices and of the host.
         device: Name of the preloaded device; None if CUDA was not initialized.
         label: Product name of the preloaded device.
-        context: Size of the CUDA context in bytes; None if it had already been created.
+        context: Size of the CUDA context in bytes; None if the context already existed.
         kernels: Memory outside PyTorch used by the first kernels and their libraries, in bytes; None if unknown.
         workspace: Size of the cuBLAS workspace in PyTorch's allocator, in bytes; None if unknown.
         note: Reason why the preload is incomplete; empty if it is complete.
@@ -74,7 +74,7 @@ def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[
     process_grade = grade("exact", reading.why)
     outside_grade = process_grade
     if reading.process is None:
-        outside_grade = grade("device", f"may include other processes: {reading.why}")
+        outside_grade = grade("device", f"may include the memory of other processes: {reading.why}")
     torch_problem = reading.torch_why or reading.why
     lines = [
         ("device total", reading.total, 0, device_grade, reading.why),

@@ -14,27 +14,28 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 
 def split_devices(devices: Any, option: str) -> list[str]:
-    """Split the value of a device option into strings: ``"0,1"``, ``1``, ``torch.device("cuda:1")`` or an iterable.
+    """Split the value of a device option into one string per device.
 
-    Raises `OptionError` if the value names no device. The message contains ``option``, the name of the option.
+    Examples of values are ``"0,1"``, ``1`` and ``[torch.device("cuda:1")]``. Raises `OptionError`, with the name of the
+    option in the message, if the value is an empty list or another empty iterable.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
     if not texts:
-        raise OptionError(f"{option} is empty: use None for all devices")
+        raise OptionError(f"{option} is empty: use None to select all devices")
     return texts
 
 
 def device_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Convert ``0``, ``cuda:0``, ``cuda`` and ``host`` to device names without checking that the devices exist.
+    """Convert strings such as ``0``, ``cuda`` and ``host`` to device names. The devices need not exist.
 
-    Raises `DeviceError` for any other string.
+    Raises `DeviceError` for an invalid string.
     """
     return tuple(dict.fromkeys(HOST if text.strip() == HOST else cuda_device(text) for text in texts))
 
 
 def cuda_device(text: str) -> str:
-    """Convert ``0``, ``cuda:0`` or ``cuda`` to the name of a CUDA device. Raises `DeviceError` for any other string."""
+    """Convert a string such as ``0`` or ``cuda`` to a device name. Raises `DeviceError` if the string is invalid."""
     match = _DEVICE.fullmatch(text.strip())
     if match is None or not match[0]:
         raise DeviceError(f"{text.strip()!r} is not a device: use, for example, cuda:0 or 0")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.core.samples import OutsidePeak
 
-_DIFFERENT_SOURCES = "the values before and after come from different sources, or one of them is missing"
+_DIFFERENT_SOURCES = "the values at the start and at the end come from different sources, or one of them is missing"
 _UNATTRIBUTED = (
     "not attributed to any process: page tables, managed memory, processes that are not visible here (for example in "
     "other containers)"
@@ -29,7 +29,7 @@ class PeakCounters(Counters):
 
     Attributes:
         exact: Whether the peak of ``allocated`` is exact. If not, it is an upper bound, because the counters were not
-            reset and an earlier peak was higher. Without a reset, the other peaks may be upper bounds regardless.
+            reset and an earlier peak was higher. Without a reset, the other peaks may be upper bounds in any case.
     """
 
     exact: bool = True
@@ -43,8 +43,8 @@ class DeviceReport(PlainData):
         before: The reading at the start.
         after: The reading at the end.
         high: Peaks of the allocator counters; None if they could not be read.
-        sampled: Lower bound on the peak of memory outside PyTorch; None if no sample exceeds both readings.
-        unsampled: Reason why samples are missing; empty if no samples are missing.
+        sampled: Lower bound on peak memory outside PyTorch; None if no sample exceeds both readings.
+        unsampled: Reason why samples are missing; empty if none are missing.
     """
 
     before: DeviceReading
@@ -70,14 +70,14 @@ class DeviceReport(PlainData):
 
     @property
     def peak(self) -> int | None:
-        """Peak of allocated memory relative to the start."""
+        """Peak allocated memory, relative to the allocated memory at the start."""
         if self.high is None or self.before.allocated is None:
             return None
         return self.high.allocated - self.before.allocated
 
     @property
     def pending(self) -> int | None:
-        """Change in the total size of freed blocks that are waiting for a stream."""
+        """Change in the total size of freed blocks that another stream may still use."""
         return difference(self.before.pending, self.after.pending)
 
     @property
@@ -87,12 +87,12 @@ class DeviceReport(PlainData):
 
     @property
     def process_wide(self) -> bool:
-        """Whether both readings contain NVML's entry for this process, so that values exclude other processes."""
+        """Whether NVML lists this process in both readings, so that the values exclude other processes."""
         return self.before.process is not None and self.after.process is not None
 
     @property
     def outside(self) -> int | None:
-        """Change in memory outside PyTorch, of this process or, with grade ``device``, of all processes."""
+        """Change in memory outside PyTorch, used by this process or, with grade ``device``, by all processes."""
         if self.process_wide:
             return difference(self.before.outside, self.after.outside)
         if not self._comparable:
@@ -101,19 +101,19 @@ class DeviceReport(PlainData):
 
     @property
     def outside_peak(self) -> int | None:
-        """Lower bound on the peak of memory outside PyTorch; None if no bound is known.
+        """Lower bound on peak memory outside PyTorch, relative to the start; None if no bound is known.
 
-        It may include memory of a process that started and ended during the measurement. See `ipygpumem.core.samples`.
+        The value may include a process that started and ended during the measurement. See `ipygpumem.core.samples`.
         """
         proven = [self.accounted, None if self.sampled is None else self.sampled.change]
         return max((peak for peak in proven if peak), default=None)
 
     @property
     def accounted(self) -> int | None:
-        """Lower bound on `outside_peak` from NVML's accounting mode; None if it is off or recorded no new peak.
+        """Lower bound on `outside_peak` from NVML's accounting mode; None if the mode is off or recorded no new peak.
 
-        If the recorded peak of this process rises during a measurement, the process reached it during the measurement,
-        and PyTorch's part of it was at most PyTorch's peak of reserved memory.
+        If the recorded peak of this process rises during a measurement, the new peak was reached during the
+        measurement, and PyTorch's share of the new peak was at most PyTorch's peak reserved memory.
         """
         before, after, at_start = self.before.highest, self.after.highest, self.before.outside
         if before is None or after is None or after <= before or at_start is None or self.high is None:
@@ -123,7 +123,7 @@ class DeviceReport(PlainData):
 
     @property
     def others(self) -> int | None:
-        """Change in the memory of other processes in NVML's process list."""
+        """Change in the memory usage of the other processes in NVML's process list."""
         return difference(self.before.others, self.after.others) if self.process_wide else None
 
     @property
@@ -189,7 +189,7 @@ class DeviceReport(PlainData):
         """Accuracy of each value, by name."""
         torch_problem = self.after.torch_why or self.before.torch_why or "PyTorch's counters are not available"
         torch_grade = exact_if_known(self.held, self.after.torch_why or "allocator counter", torch_problem)
-        problem = _DIFFERENT_SOURCES if self.process_wide else f"memory usage by process is unknown: {self.after.why}"
+        problem = _DIFFERENT_SOURCES if self.process_wide else f"per-process memory usage is unknown: {self.after.why}"
         return {
             **dict.fromkeys(("held", "pending", "cached"), torch_grade),
             "peak": self._peak_grade(torch_grade),
@@ -206,19 +206,19 @@ class DeviceReport(PlainData):
             return torch_grade if self.held is None else grade("unknown", "the counters could not be read at the end")
         if self.high.exact:
             return torch_grade
-        return grade("bound", "the counters were not reset (peaks = untouched) and an earlier peak was higher")
+        return grade("bound", "the peak counters were not reset (peaks='untouched'), and an earlier peak was higher")
 
     def _outside_grade(self) -> Grade:
         if self.outside is None:
             return grade("unknown", self.after.torch_why if self.after.reserved is None else self.after.why)
         if self.process_wide:
             return grade("exact", f"NVML's entry for this process minus PyTorch's reserved memory; {self.after.why}")
-        return grade("device", f"may include other processes: {self.after.why}")
+        return grade("device", f"may include the memory of other processes: {self.after.why}")
 
     def _outside_peak_grade(self) -> Grade:
         sampled, accounted = self.sampled, self.accounted
         if accounted is not None and accounted == self.outside_peak:
-            return Grade("sampled", "peak recorded by NVML for this process, minus PyTorch's peak of reserved memory")
+            return Grade("sampled", "peak recorded by NVML for this process, minus PyTorch's peak reserved memory")
         missing = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:
             return grade("unknown", f"no sample exceeds the readings before and after{missing}")

@@ -1,4 +1,4 @@
-"""Exceptions raised by this package. Each message is a single line, which notebooks show as a ``UsageError``."""
+"""Exceptions raised by this package. Notebooks show the message, a single line, as a ``UsageError``."""
 
 from typing import Any
 
@@ -48,11 +48,11 @@ class RecordingError(IpyGpuMemError):
 
 
 class ReportError(IpyGpuMemError):
-    """Raised if a file does not contain valid reports. The message contains the line number."""
+    """Raised if a file or dict does not contain valid reports. For a file, the message contains the line number."""
 
 
 class SnapshotError(IpyGpuMemError):
-    """Raised if a file cannot be read as a snapshot. The message contains the reason and the position."""
+    """Raised if a file cannot be read as a snapshot. The message contains the reason and the position in the file."""
 
 
 class SnapshotFormatError(SnapshotError):

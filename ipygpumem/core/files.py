@@ -1,4 +1,4 @@
-"""Check output paths early, import optional libraries, and write files atomically."""
+"""Check output paths in advance, import optional libraries, and write files atomically."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     """Check that a file can be written and return its absolute path.
 
     The check creates a temporary file in the same directory. Raises `OptionError` if the path is empty, refers to a
-    directory or device, or is not writable. The message contains ``kind`` (the kind of file) and ``example`` (a file
-    name).
+    directory or device, or is not writable. The kind of file and an example of a file name are used in the message.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
@@ -55,7 +54,7 @@ def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None
     """Raise `OptionError` if a file name does not end in one of ``endings``."""
     name = Path(os.fsdecode(path)).name
     if not name.lower().endswith(endings):
-        raise OptionError(f"the file name of the {kind} must end in {' or '.join(endings[:2])}, not {name!r}")
+        raise OptionError(f"{name!r} is not a valid name for the {kind}: it must end in {' or '.join(endings[:2])}")
 
 
 def import_library(module: str, purpose: str) -> Any:
@@ -72,7 +71,7 @@ def _temporary(path: Path) -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file in the same directory. On exit, the file replaces ``path``.
+    """Yield the path of a temporary file, which replaces the file at ``path`` on exit.
 
     If an exception is raised, the existing file is unchanged and the temporary file is deleted.
     """

@@ -25,7 +25,7 @@ class Grade:
 
     @property
     def qualifier(self) -> str:
-        """Prefix of a value that is a bound: ``"at most "`` or ``"at least "``; otherwise empty."""
+        """Text to write before the value: ``"at most "`` or ``"at least "`` for a bound; otherwise empty."""
         return {"bound": "at most ", "sampled": "at least "}.get(self.trust, "")
 
     def __str__(self) -> str:

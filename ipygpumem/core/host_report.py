@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import HostReading
 
 _EARLIER_PEAK = "the process reached its peak resident memory before this measurement"
-_PROFILED = "includes the records of torch.profiler"
+_PROFILED = "includes the memory of torch.profiler's records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class HostReport(PlainData):
     Attributes:
         before: The reading at the start.
         after: The reading at the end.
-        profiled: Whether torch.profiler was running. Its records use resident memory, so values are upper bounds.
+        profiled: Whether torch.profiler was running. If so, the values are upper bounds, as its records use memory.
     """
 
     before: HostReading
@@ -39,7 +39,7 @@ class HostReport(PlainData):
 
     @property
     def peak(self) -> int | None:
-        """Peak of resident memory relative to the start: exact, or an upper bound (see `grades`)."""
+        """Peak resident memory, relative to resident memory at the start: exact, or an upper bound (see `grades`)."""
         if self.after.peak is None or self.before.rss is None:
             return None
         # Linux updates the recorded peak from per-CPU counters with a delay, so it can be below the current usage
@@ -52,7 +52,7 @@ class HostReport(PlainData):
 
     @property
     def exact(self) -> bool:
-        """Whether the peak is exact: the recorded peak rose, or was at most the resident memory at the start."""
+        """Whether `peak` is exact: the recorded peak rose, or it was at most the resident memory at the start."""
         if self.profiled or self.before.peak is None or self.after.peak is None or self.before.rss is None:
             return False
         return self.after.peak > self.before.peak or self.before.peak <= self.before.rss

@@ -1,6 +1,6 @@
 """Inspect objects and frames without side effects, pause the garbage collector, and recognize IPython's variables.
 
-The functions do not run code defined by a class (``__getattr__``, properties, ``__instancecheck__``) and leave no
+The functions do not run code of the inspected classes (``__getattr__``, properties, ``__instancecheck__``) and leave no
 references to values behind.
 """
 
@@ -55,7 +55,7 @@ def is_exactly(obj: Any, classes: tuple[type, ...]) -> bool:
 
 
 def instance_dict(obj: Any) -> dict[Any, Any] | None:
-    """Return an object's ``__dict__``; None if it does not have one or its class overrides it."""
+    """Return an object's ``__dict__``; None if the object has no ``__dict__`` or its class overrides the attribute."""
     if is_instance(obj, types.ModuleType):
         namespace: dict[Any, Any] = _module_dict(obj)
         return namespace
@@ -73,7 +73,7 @@ def instance_dict(obj: Any) -> dict[Any, Any] | None:
 
 
 def slot_values(obj: Any, cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield a (name, value) pair for each slot that ``cls`` defines and that is set in the object."""
+    """Yield a (name, value) pair for each slot of an object that ``cls`` defines and that has a value."""
     for name, slot in list(type_dict(cls).items()):
         if type(slot) is types.MemberDescriptorType and type(name) is str:
             try:
@@ -90,7 +90,7 @@ _thread_dict = vars(threading.Thread)["__dict__"].__get__
 
 
 def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
-    """Return the names and values of a function's local variables; an empty list for the frame of a module.
+    """Return the names and values of the local variables in a frame; an empty list for the frame of a module.
 
     Variables of enclosing functions are included, except on Python 3.12.
     """
@@ -105,7 +105,7 @@ def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _is_cleared(frame: FrameType) -> bool:
-    """Return whether a frame is that of a finished generator. Reading its locals crashes Python 3.13 (gh-125723)."""
+    """Return whether a frame belongs to a finished generator. Reading its locals crashes Python 3.13 (gh-125723)."""
     referents = gc.get_referents(frame) if frame.f_code.co_flags & _LAZY else ()
     return bool(referents) and all(type(referent) in {types.FunctionType, types.CodeType} for referent in referents)
 
@@ -113,7 +113,7 @@ def _is_cleared(frame: FrameType) -> bool:
 def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:
     """Return the local variables on Python 3.12, excluding variables of enclosing functions.
 
-    Reading the latter would access freed memory if the frame has been cleared.
+    If the frame has been cleared, reading those variables would access freed memory.
     """
     import ctypes
 
@@ -187,7 +187,7 @@ def running_frames() -> list[tuple[str, FrameType]]:
 
 
 def thread_name(thread: threading.Thread) -> str:
-    """Return a thread's name, even if a subclass overrides the property; empty if the name is not a string."""
+    """Return a thread's name, even if a subclass overrides the property; an empty string if it is not a string."""
     name = _thread_dict(thread).get("_name")
     return name if type(name) is str else ""
 
@@ -241,11 +241,11 @@ _IPYTHON_NAME = re.compile(
 
 
 def output_number(name: str) -> int | None:
-    """Return the execution count of the output that a name such as ``_3`` refers to; None for other names."""
+    """Return the execution count in the name of an output variable, such as 3 for ``_3``; None for other names."""
     match = _OUTPUT.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def is_ipython_name(name: str) -> bool:
-    """Return whether IPython assigns a variable of this name."""
+    """Return whether IPython assigns a variable with this name."""
     return _IPYTHON_NAME.fullmatch(name) is not None

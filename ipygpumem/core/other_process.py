@@ -14,11 +14,11 @@ Event = Literal["", "began", "came", "left", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """Process on a device, other than this process. Field names match the report format.
+    """Another process that uses a device. Field names match the report format.
 
     Attributes:
         pid: Process ID in NVML's list.
-        amount: Memory usage on the device in bytes; None if NVML does not report it, and in `OtherProcessChange`.
+        amount: Memory usage on the device in bytes; None if NVML does not report it or in `OtherProcessChange`.
         name: Program and script (``python train.py``); for processes of other users, only the program.
         relation: Relation to this process (see `Relation`).
         user: Name of the process's owner.
@@ -61,7 +61,7 @@ class OtherProcess:
 
     @property
     def title(self) -> str:
-        """Process ID and label: ``pid 4711 (kernel of train.ipynb)``."""
+        """Process ID and label, such as ``pid 4711 (kernel of train.ipynb)``."""
         return f"pid {self.pid} ({self.label})" if self.label else f"pid {self.pid}"
 
 
@@ -83,5 +83,5 @@ class OtherProcessChange:
 
     @property
     def change(self) -> int:
-        """Change in bytes."""
+        """Change in memory usage in bytes."""
         return self.after - self.before

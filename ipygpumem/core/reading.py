@@ -1,4 +1,4 @@
-"""Counters of all monitored devices at one instant. Sizes are in bytes; unknown values are None, never 0."""
+"""Readings of the memory counters of devices and of the host. Sizes are in bytes; unknown values are None, never 0."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Counters:
     """Counters of PyTorch's allocator (`torch.cuda.memory_stats`), in bytes.
 
     Attributes:
-        allocated: Total size of live blocks, rounded by the allocator.
+        allocated: Total size of live blocks, including rounding by the allocator.
         reserved: Total size of segments allocated from CUDA.
-        active: Total size of live blocks and of freed blocks that are waiting for a stream, rounded by the allocator.
-        requested: Total size of live blocks, as requested by the program.
+        active: As ``allocated``, but including freed blocks that another stream may still use.
+        requested: Total size of live blocks as requested by the program, without rounding.
     """
 
     allocated: int
@@ -98,7 +98,7 @@ class DeviceReading(PlainData):
 
     @property
     def pending(self) -> int | None:
-        """Total size of freed blocks that are waiting for a stream."""
+        """Total size of freed blocks that another stream may still use."""
         return difference(self.allocated, self.active)
 
     @property
@@ -108,7 +108,7 @@ class DeviceReading(PlainData):
 
     @property
     def outside(self) -> int | None:
-        """Memory outside PyTorch, of this process or, in mode ``device``, of all processes on the device."""
+        """Memory outside PyTorch, used by this process or, in mode ``device``, by all processes on the device."""
         if self.process is None and self.mode == "device":
             return self.device_outside
         return difference(self.reserved, self.process)
@@ -130,7 +130,7 @@ class DeviceReading(PlainData):
 
     @property
     def in_use(self) -> int | None:
-        """Memory in use, excluding memory reserved by the driver, as nvidia-smi shows it."""
+        """Memory in use, excluding memory reserved by the driver, as shown by nvidia-smi."""
         return difference(self.driver_reserved or 0, self.used)
 
     @property

@@ -45,12 +45,12 @@ _FEATURES = ("limits", "lines", "modules", "outside", "profile")
 CODE_WIDTH = 80
 """Maximum length of a code label in characters."""
 _SEARCHED = 2_000
-"""Number of characters in which to search for the first line of the code, because cells may contain long literals."""
+"""Number of characters searched for the first line of code, limited because cells may contain long literals."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementLabel:
-    """Identity of the measured code: a notebook cell, a statement or a block.
+    """Label of the measured code, which is a notebook cell, a statement or a block.
 
     Attributes:
         cell: Execution count of the cell, as in ``In [7]``.
@@ -72,9 +72,9 @@ class RecordingInfo:
         path: Path of the file; None if it could not be written.
         size: Size of the file in bytes.
         events: Number of events on all devices.
-        dropped: Number of allocations that the ring buffer dropped; None if unknown.
-        own: Whether this package started the recording. If not, it was already running, and only a part was saved.
-        error: Reason why the file could not be written.
+        dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
+        own: Whether this package started the recording. If not, the program did, and only a part was saved.
+        error: Reason why the file could not be written or events are missing.
         peak_lines: Source lines that allocated the memory in use at the peak of each device, if requested.
     """
 
@@ -87,7 +87,7 @@ class RecordingInfo:
     peak_lines: tuple[PeakLines, ...] = ()
 
     def sentence(self) -> str:
-        """Return a sentence with the path, size and dropped allocations, or the reason why nothing was saved."""
+        """Return a sentence with the path, size and dropped events, or the reason why nothing was saved."""
         if self.path is None:
             return self.error
         from humanize import naturalsize
@@ -97,7 +97,7 @@ class RecordingInfo:
             text += "; it is unknown whether the ring buffer dropped events"
         elif self.dropped:
             remedy = "raise --max-entries" if self.own else "raise max_entries of your own recording"
-            text += f"; the ring buffer dropped {many(self.dropped, 'allocation')}: {remedy} to keep them"
+            text += f"; the ring buffer dropped the events of {many(self.dropped, 'allocation')}: {remedy}"
         if not self.own:
             text += "; taken from the recording that was already running"
         return f"{text}; {self.error}" if self.error else text
@@ -105,7 +105,7 @@ class RecordingInfo:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(PlainData):
-    """Report of one measurement. It contains no values, errors or tracebacks of the measured code.
+    """Report of one measurement. It contains no variable values, error messages or tracebacks of the measured code.
 
     Attributes:
         devices: Changes on each device, by device name.
@@ -147,7 +147,7 @@ class Report(PlainData):
     def from_dict(cls, data: Any) -> Report:
         """Build a report from the output of `to_dict`. Derived values are recomputed from the readings.
 
-        In data of a later schema, unknown values and invalid optional values are ignored.
+        If the data has a later schema version, unknown keys and invalid optional values are ignored.
 
         Raises:
             ReportError: The data is not a report.
@@ -159,7 +159,7 @@ class Report(PlainData):
         except ReportError as error:
             if schema <= SCHEMA:
                 raise
-            raise ReportError(f"written by a later version of ipygpumem (schema {schema}): {error}") from None
+            raise ReportError(f"{error} (written by a later version of ipygpumem, schema {schema})") from None
         return report
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Report(PlainData):
 
     @property
     def caption(self) -> str:
-        """Execution count, duration and failure, if any: ``In [7], 2.31 s, failed``."""
+        """Execution count (if any), duration and, after an error, ``failed``: ``In [7], 2.31 s, failed``."""
         cell = "" if self.cell is None else f"In [{self.cell}], "
         return f"{cell}{duration(self.seconds)}{', failed' if self.success is False else ''}"
 
@@ -229,7 +229,7 @@ def build_report(
 
 
 def _before_context(end: DeviceReading) -> DeviceReading:
-    """Return a reading without a CUDA context: the counters of this process are 0, those of the device are unknown."""
+    """Return a reading from before the CUDA context existed: 0 for counters of this process, None for the device."""
     own = ("allocated", "reserved", "active", "requested", "inactive_split", "retries", "ooms", "process")
     zeros: dict[str, Any] = {name: 0 for name in own if getattr(end, name) is not None}
     return DeviceReading(name=end.name, context=False, mode=end.mode, why=end.why, torch_why=end.torch_why, **zeros)

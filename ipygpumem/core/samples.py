@@ -1,9 +1,9 @@
-"""A lower bound on the peak of memory outside PyTorch, computed from samples of device memory usage.
+"""A lower bound on peak memory outside PyTorch, computed from samples of device memory usage.
 
 A sample is the memory in use on the whole device at one instant. PyTorch's reserved memory at that instant is unknown,
 because reading its counters would acquire the allocator's lock. An upper bound on it is therefore subtracted::
 
-    memory outside PyTorch >= used - driver reserved - upper bound of PyTorch reserved - other processes
+    memory outside PyTorch >= used - driver reserved - upper bound on PyTorch reserved - other processes
 
 The memory of other processes is known only at the start and the end of the measurement, and the larger value is
 subtracted. The result may include the memory of a process that started and ended in between.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
 
 NOISE = 16 * MIB
-"""Changes of up to this number of bytes can be caused by page tables and other processes."""
+"""Changes of at most this size in bytes can be caused by page tables and other processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class OutsidePeak:
-    """Lower bound on the peak of memory outside PyTorch.
+    """Lower bound on peak memory outside PyTorch.
 
     Attributes:
-        change: Difference in bytes from the first reading.
+        change: Growth since the first reading in bytes.
         seconds: Time of the sample, in seconds since the measurement began.
         gap: Longest time between two consecutive samples, in seconds. Shorter peaks may have been missed.
         since: Time of the first sample, in seconds since the measurement began.
@@ -59,11 +59,11 @@ def highest_outside(
     samples: Iterable[Sample],
     reserved: Callable[[float, float], int | None],
 ) -> tuple[int, float] | None:
-    """Return a tuple ``(change, time)``: the highest lower bound on growth outside PyTorch, and the time of its sample.
+    """Return the highest lower bound on the growth of memory outside PyTorch, and the time of its sample.
 
     ``reserved`` takes two times and returns an upper bound on PyTorch's reserved memory between them, or None if no
-    bound is known. `highest_outside` returns None if no lower bound exceeds the growth between the two
-    readings, or if the readings cannot be compared.
+    bound is known. The result is None if no lower bound exceeds the growth between the two readings, or if the readings
+    cannot be compared.
     """
     start, end = before.device_outside, after.device_outside
     if start is None or end is None or before.source != after.source:
@@ -85,5 +85,5 @@ def highest_outside(
 
 
 def memory_of_others(before: DeviceReading, after: DeviceReading) -> int:
-    """Return the memory in bytes used neither by this process nor by the driver: the larger of the two readings."""
+    """Return the larger of two values in bytes: memory used by neither this process nor the driver in each reading."""
     return max((reading.others or 0) + (reading.unattributed or 0) for reading in (before, after))

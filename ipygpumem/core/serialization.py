@@ -26,7 +26,7 @@ SCHEMA = 1
 _Dataclass = TypeVar("_Dataclass")
 _LIMIT = 1 << 63
 _LATEST_TIME = 1 << 33
-"""Latest valid timestamp, in the year 2242."""
+"""Upper limit for timestamps in seconds since the Unix epoch (in the year 2242)."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Line separators, bidirectional formatting characters, surrogates, and all control characters other than tab."""
 
@@ -34,8 +34,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 class PlainData:
     """Base class of dataclasses that are written to files.
 
-    A field's metadata can set the key of the field, ``field(metadata={"key": "peaks"})``; the key None excludes the
-    field. The properties in ``written_properties`` are also written, but not read back.
+    The key of a field is its name, unless its metadata sets another key: ``field(metadata={"key": "peaks"})``. The key
+    None excludes a field. The properties in ``written_properties`` are also written, but not read back.
     """
 
     __slots__ = ()
@@ -83,10 +83,10 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
     """Return the schema version of the data; raise `ReportError` if it is missing or higher than ``maximum``."""
     schema = data.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise ReportError("the data has no schema, so it was not written by ipygpumem")
+        raise ReportError("the data has no valid schema version, so it was not written by ipygpumem")
     if maximum is not None and schema > maximum:
         raise ReportError(
-            f"written by a later version of ipygpumem (schema {schema}): this version supports schemas up to {maximum}"
+            f"the data has schema {schema}, but this version of ipygpumem supports schemas up to {maximum}: upgrade it"
         )
     return schema
 
@@ -103,7 +103,7 @@ def check_ranges(report: Any) -> None:
 class DataReader:
     """Reader that builds dataclasses from the output of `PlainData.to_dict`.
 
-    Missing fields are set to their defaults. Unknown keys are ignored because later versions may write them.
+    Missing optional fields are set to their defaults. Unknown keys are ignored because later versions may write them.
 
     Args:
         names: Types, by name, that the modules of the dataclasses import only under ``TYPE_CHECKING``.
@@ -175,7 +175,7 @@ def _tuple(readers: list[_Reader], value: Any, path: str) -> tuple[Any, ...]:
 
 def _choice(choices: tuple[str, ...], value: Any, path: str) -> str:
     if not isinstance(value, str) or value not in choices:
-        raise ReportError(f"{path} must be one of {', '.join(choices)}")
+        raise ReportError(f"{path} must be one of {', '.join(map(repr, choices))}")
     return value
 
 

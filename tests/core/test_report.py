@@ -46,7 +46,7 @@ def test_lost_attribution_by_process():
     result = report({"process": None, "others": None, "mode": "device", "why": "GPU is lost", "used": 2100 * MIB})
     assert (result.outside, result.grades["outside"]) == (
         100 * MIB,
-        grade("device", "may include other processes: GPU is lost"),
+        grade("device", "may include the memory of other processes: GPU is lost"),
     )
     assert (result.others, result.unattributed) == (None, None)
 

@@ -133,8 +133,8 @@ READING = ("devices", "cuda:0", "before")
         ([*READING, "allocated"], True, "devices.cuda:0.before.allocated is true or false, not an integer"),
         ([*READING, "allocated"], 1 << 63, "devices.cuda:0.before.allocated does not fit in 64 bits"),
         ([*READING, "allocated"], 1.5, "devices.cuda:0.before.allocated is a number, not an integer"),
-        ([*READING, "mode"], "all", "devices.cuda:0.before.mode must be one of process, device, torch-only"),
-        ([*READING, "mode"], ["process"], "devices.cuda:0.before.mode must be one of process, device, torch-only"),
+        ([*READING, "mode"], "all", "devices.cuda:0.before.mode must be one of 'process', 'device', 'torch-only'"),
+        ([*READING, "mode"], ["a"], "devices.cuda:0.before.mode must be one of 'process', 'device', 'torch-only'"),
         ([*READING, "context"], None, "devices.cuda:0.before.context is null, not true or false"),
         (["devices", "cuda:0", "before"], KeyError, "devices.cuda:0.before is missing"),
         (["devices"], [], "devices is a list, not an object"),
@@ -149,8 +149,8 @@ READING = ("devices", "cuda:0", "before")
         (["notes", 1], 7, "notes[1] is an integer, not a string"),
         (["modules", 0, "rounding"], [1, 2, 3], "modules[0].rounding must have 2 items, not 3"),
         (["modules", 0, "rows", 0, "calls"], None, "modules[0].rows[0].calls is null, not an integer"),
-        (["schema"], KeyError, "the data has no schema, so it was not written by ipygpumem"),
-        (["schema"], True, "the data has no schema, so it was not written by ipygpumem"),
+        (["schema"], KeyError, "the data has no valid schema version, so it was not written by ipygpumem"),
+        (["schema"], True, "the data has no valid schema version, so it was not written by ipygpumem"),
     ],
 )
 def test_invalid_value_is_reported_with_its_path(path, value, message):
@@ -180,7 +180,7 @@ def test_known_fields_of_a_later_schema_are_read():
     assert result.modules == ()
     assert result.devices["cuda:0"].before.allocated is None
     assert result.devices["cuda:0"].after == FULL.devices["cuda:0"].after
-    with pytest.raises(ReportError, match=r"written by a later version of ipygpumem \(schema 2\): seconds is missing"):
+    with pytest.raises(ReportError, match=r"seconds is missing \(written by a later version of ipygpumem, schema 2\)"):
         Report.from_dict(broken(["seconds"], KeyError) | {"schema": 2})
 
 

@@ -104,7 +104,7 @@ def test_cell_with_its_own_profiler(notebook, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--trace x.txt", "%%gpumem: the file name of the trace must end in .json or .json.gz, not 'x.txt'"),
+        ("--trace x.txt", "%%gpumem: 'x.txt' is not a valid name for the trace: it must end in .json or .json.gz"),
         ("--timeline {no}.html", "%%gpumem: '{no}.html' cannot be expanded (NameError: name 'no' is not defined)"),
         ("--trace {folder}/a/b.json", "%%gpumem: the directory {tmp}/a does not exist"),
         ("--trace", "%%gpumem: argument --trace: expected one argument"),
@@ -140,12 +140,12 @@ def test_host_limit_is_not_exceeded_by_the_profiler(notebook):
     host = notebook.last.host
     assert host.peak > 0
     assert [host.grades[name].trust for name in ("held", "peak")] == ["bound", "bound"]
-    note = "the limit of 0 (host, peak) was not checked: includes the records of torch.profiler"
+    note = "the limit of 0 (host, peak) was not checked: includes the memory of torch.profiler's records"
     assert notebook.last.notes == (note,)
     assert note in result.texts[0]
     (row,) = [line for line in result.texts[0].splitlines() if "resident (RSS)" in line]
     assert row.count("at most ") == 2
-    assert result.texts[0].count("includes the records of torch.profiler") == 2, "in the table, and for the limit"
+    assert result.texts[0].count("the memory of torch.profiler's records") == 2, "in the table, and for the limit"
     assert type(notebook.last).from_dict(notebook.last.to_dict()) == notebook.last
     result = notebook.run("%%gpumem --limit-host 100GiB --trace {folder}/t.json\n" + body)
     assert result.success and notebook.last.notes == (), "the upper bound is within the limit"

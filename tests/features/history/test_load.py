@@ -42,7 +42,7 @@ def error_message(path):
         ('{"schema": 1 "code": 2}\n', "invalid JSON: Expecting ',' delimiter"),
         (
             LINES[1].replace('"schema": 1', '"schema": 2'),
-            "written by a later version of ipygpumem (schema 2): this version supports schemas up to 1",
+            "the data has schema 2, but this version of ipygpumem supports schemas up to 1: upgrade it",
         ),
         (LINES[1].replace('"seconds": 2.31', '"seconds": "long"'), "seconds is a string, not a number"),
         (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "invalid JSON: Infinity is not allowed"),
@@ -55,7 +55,7 @@ def error_message(path):
         ('{"a":' * 100_000, "the JSON data is nested too deeply"),
         ("null\n", "the report is null, not an object"),
         ("import torch\n", "invalid JSON: Expecting value"),
-        ('{"event": "loss", "value": 3}\n', "the data has no schema, so it was not written by ipygpumem"),
+        ('{"event": "loss", "value": 3}\n', "the data has no valid schema version, so it was not written by ipygpumem"),
     ],
 )
 def test_invalid_line_is_reported_with_its_number(path, line, reason):

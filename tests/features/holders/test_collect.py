@@ -227,7 +227,7 @@ def test_notes_on_autograd_graphs():
     [
         ({"device": "cuda:9"}, "there is no device cuda:9: this process sees 1 device"),
         ({"device": ["foo"]}, "'foo' is not a device: use, for example, cuda:0 or 0"),
-        ({"device": []}, "device is empty: use None for all devices"),
+        ({"device": []}, "device is empty: use None to select all devices"),
         ({"device": 1.5}, "'1.5' is not a device: use, for example, cuda:0 or 0"),
         ({"limit": "x"}, "limit must be a nonnegative number of seconds, not 'x'"),
         ({"limit": float("nan")}, "limit must be a nonnegative number of seconds, not nan"),

@@ -78,8 +78,8 @@ def test_code_with_its_own_profiler_keeps_its_profile(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"trace": "x.txt"}, "the file name of the trace must end in .json or .json.gz, not 'x.txt'"),
-        ({"timeline": "x.png"}, "the file name of the timeline must end in .html or .htm, not 'x.png'"),
+        ({"trace": "x.txt"}, "'x.txt' is not a valid name for the trace: it must end in .json or .json.gz"),
+        ({"timeline": "x.png"}, "'x.png' is not a valid name for the timeline: it must end in .html or .htm"),
         ({"trace": ""}, "the path of the trace is empty"),
         ({"trace": 5}, "the path of the trace must be a string or a path object, not 5"),
         ({"timeline": True}, "the path of the timeline must be a string or a path object, not True"),

@@ -98,7 +98,8 @@ def test_wrong_extensions(run, tmp_path, capsys):
     for option, name, ending in (("--plot", "x.txt", ".png"), ("--html", "x.png", ".html or .htm")):
         assert main(["ranks", str(run), option, str(tmp_path / name)]) != 0
         output = capsys.readouterr()
-        assert output.out == "" and f"must end in {ending}, not '{name}'" in output.err
+        assert output.out == "" and f"'{name}' is not a valid name" in output.err
+        assert f"it must end in {ending}" in output.err
 
 
 def test_page_shows_eight_of_nine(tmp_path, capsys):

@@ -76,14 +76,14 @@ def test_failed_cell_with_notes():
             RecordingInfo("/data/x.pickle", 1 << 20, 10, 1234),
             (
                 "snapshot /data/x.pickle: 10 events, 1.0 MiB; "
-                "the ring buffer dropped 1,234 allocations: raise --max-entries to keep them"
+                "the ring buffer dropped the events of 1,234 allocations: raise --max-entries"
             ),
         ),
         (
             RecordingInfo("/data/x.pickle", 1 << 20, 10, 5, own=False),
             (
-                "snapshot /data/x.pickle: 10 events, 1.0 MiB; the ring buffer dropped 5 allocations: raise "
-                "max_entries of your own recording to keep them; taken from the recording that was already running"
+                "snapshot /data/x.pickle: 10 events, 1.0 MiB; the ring buffer dropped the events of 5 allocations: "
+                "raise max_entries of your own recording; taken from the recording that was already running"
             ),
         ),
         (

@@ -51,9 +51,9 @@ def test_inexact_values_are_marked_and_explained():
           driver reserved               0                     615.0 MiB
         device used            +720.0 MiB                       2.2 GiB
         free                   -720.0 MiB                     138.2 GiB
-        ~ may include other processes: NVML lists no process
-        unknown: memory usage by process is unknown: NVML lists no process
-        at most: the counters were not reset (peaks = untouched) and an earlier peak was higher
+        ~ may include the memory of other processes: NVML lists no process
+        unknown: per-process memory usage is unknown: NVML lists no process
+        at most: the peak counters were not reset (peaks='untouched'), and an earlier peak was higher
         """)
 
 

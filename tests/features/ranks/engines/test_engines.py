@@ -271,7 +271,7 @@ def test_invalid_arguments(shell, line, message):
         ("--trace t.json", "each engine needs a separate trace file: use a file name such as trace_{rank}.json.gz"),
         ("--timeline t.html", "each engine needs a separate timeline file: use a file name such as memory_{rank}.html"),
         ("--trace {rank}.json --snapshot {rank}.json", "must have different file names"),
-        ("--trace {rank}.txt", "the file name of the trace must end in .json or .json.gz, not '{rank}.txt'"),
+        ("--trace {rank}.txt", "'{rank}.txt' is not a valid name for the trace: it must end in .json or .json.gz"),
         ("--trace {rank}.json --outside", "both use CUPTI"),
         ("--limit xx", "'xx' is not a size"),
         ("--limit-host=-1", "a limit cannot be negative"),
