@@ -324,7 +324,7 @@ def test_oom_snapshot_of_any_cell(tmp_path):
     )
     from ipygpumem.snapshot import Snapshot
 
-    assert "about 10 %" in outputs[0].printed
+    assert "about 10%" in outputs[0].printed
     assert f"snapshot {tmp_path}/oom_1.pickle" in outputs[1].shown
     snapshot = Snapshot.load(tmp_path / "oom_1.pickle")
     assert "oom" in snapshot.summary().lower()

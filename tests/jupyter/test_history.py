@@ -205,13 +205,13 @@ def test_log_failure_is_reported_once(gpu_notebook, tmp_path):
 
 def test_last_run_is_shown(gpu_notebook):
     first = gpu_notebook.run(f"a = []\n{allocate(100)}", cell_id="one")
-    assert "last run" not in first.text
+    assert "previous run" not in first.text
     second = gpu_notebook.run(f"a = []\n{allocate(250)}", cell_id="one")
-    assert second.text.splitlines()[1].startswith("last run, In [1]: +100.0 MiB held · peak +100.0 MiB, ")
+    assert second.text.splitlines()[1].startswith("previous run, In [1]: +100.0 MiB held · peak +100.0 MiB, ")
     third = gpu_notebook.run(allocate(20), cell_id="one")
-    assert "last run, In [2]: +150.0 MiB held · peak +250.0 MiB, " in third.text
+    assert "previous run, In [2]: +150.0 MiB held · peak +250.0 MiB, " in third.text
     other_cell = gpu_notebook.run(allocate(30, "y"), cell_id="two")
-    assert "last run" not in other_cell.text
+    assert "previous run" not in other_cell.text
 
 
 def test_equal_run_is_mentioned_only_on_request(gpu_notebook):
@@ -219,8 +219,8 @@ def test_equal_run_is_mentioned_only_on_request(gpu_notebook):
     gpu_notebook.run("kept = []")
     texts = [gpu_notebook.run(code, cell_id="one").text for _ in range(3)]
     assert all("+5.0 MiB held" in text for text in texts)
-    assert not any("last run" in text for text in texts)
-    assert "last run" not in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
+    assert not any("previous run" in text for text in texts)
+    assert "previous run" not in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
     assert ": same memory usage, " in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
 
 

@@ -59,7 +59,7 @@ def test_error_caught_by_user_code(oom_notebook):
     assert (result.success, result.stdout) == (True, "caught\n")
     (panel,) = panels(result)
     assert "80.0 GiB requested (caught by the code)" in panel
-    assert "who holds the memory at the failure" in panel
+    assert "who holds the memory at the time of the failure" in panel
     assert "thread MainThread: step() x" in panel, (
         "holders at the time of the failure, although the frame no longer exists"
     )

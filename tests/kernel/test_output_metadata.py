@@ -80,11 +80,11 @@ def run_cell(kernel, code, cell_id):
 
 def test_rerun_cell_is_compared_with_its_last_run(kernel):
     first = run_cell(kernel, "x = b'x' * (64 << 20)", "one")
-    assert "last run" not in first.reports[0]
+    assert "previous run" not in first.reports[0]
     run_cell(kernel, "y = 1", "two")
     rerun = run_cell(kernel, "x = b'x' * (200 << 20)", "one")
     number = first.reply["execution_count"]
-    assert f"last run, In [{number}]: +64." in rerun.reports[0]
+    assert f"previous run, In [{number}]: +64." in rerun.reports[0]
 
 
 def test_log_outlives_kernel(tmp_path):

@@ -135,7 +135,7 @@ def _options(file_help: str) -> tuple[Option, ...]:
         _by('sort by this column in descending order (default: "in", the execution order)'),
         DEVICE,
         Option(("-n", "--top"), "N", f"number of rows per page (default: {PAGE})", type=positive),
-        Option(("--page",), "N", "page number (page 1 has the newest rows or largest values)", type=positive),
+        Option(("--page",), "N", "page number (page 1 contains the newest rows or the largest values)", type=positive),
         Option(("--plot",), None, "plot the memory usage and the peak of each cell", only="magic"),
         Option(("--plot",), "OUT.png", "plot the memory usage and the peak of each cell (one file only)", only="shell"),
         HELP,

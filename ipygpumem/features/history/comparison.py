@@ -23,9 +23,9 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """The rows of the same code on the same device: ``before`` from the first run, ``after`` from the second.
+    """The rows of the same code and device in two runs of a notebook: ``before`` in the first, ``after`` in the second.
 
-    If a run does not contain the code, its row is None. ``row`` is ``after`` or, if ``after`` is None, ``before``.
+    A row is None if that run does not contain the code. ``row`` is ``after`` or, if ``after`` is None, ``before``.
     """
 
     row: ReportRow
@@ -33,20 +33,20 @@ class RowPair:
     after: ReportRow | None
 
     def change(self, name: str) -> Any:
-        """Return the change in a field, in bytes or seconds, or None if the field is unknown in one of the runs."""
+        """Return the change in a field from ``before`` to ``after``, or None if either value is unknown."""
         return difference(getattr(self.before, name, None), getattr(self.after, name, None))
 
 
 def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[list[RowPair], tuple[int, int]]:
-    """Match the rows of two runs.
+    """Match the rows of two runs of a notebook.
 
     Cells are matched by the front end's cell ID if the runs have IDs in common, otherwise by the number in
     ``In [n]``, because a recreated or converted notebook has different IDs. Code outside cells is matched by its
     position in the run. If a run executed a cell more than once, only the last execution is compared.
 
     Returns:
-        ``(pairs, (skipped_before, skipped_after))``: the pairs in the order of the second run, followed by those that
-        only the first run contains; and the numbers of skipped cell executions in ``before`` and ``after``.
+        ``(pairs, (skipped_before, skipped_after))``: the pairs in the order of the second run, followed by those of
+        rows that only the first run contains; and the numbers of cell executions skipped in ``before`` and ``after``.
     """
     by_id = not {row.cell_id for row in before if row.cell_id}.isdisjoint(row.cell_id for row in after)
     first, skipped_before = _last_runs(before, by_id=by_id)
@@ -57,7 +57,7 @@ def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[
 
 
 def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int]:
-    """Return the rows of each cell's last execution by cell, device and position, and the number of skipped ones."""
+    """Return the rows of the last execution of each cell, and the number of earlier executions."""
     runs, kernel, next_number = [], 0, math.inf
     for row in reversed(rows):  # reports of code inside a cell precede the report of the cell
         if row.cell is not None:
@@ -78,9 +78,9 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
 
 
 def previous_run_note(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
-    """Return a note about a cell's previous run, or None if all values differ by less than ``threshold`` bytes.
+    """Return a note on the memory usage of a cell's previous run, whose report is ``earlier``.
 
-    If ``always`` is true, a note is returned even without a difference.
+    If no value differs by at least ``threshold`` bytes, return None unless ``always`` is true.
     """
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
@@ -96,14 +96,13 @@ def previous_run_note(report: Report, earlier: Report, threshold: int, *, always
                 if max(abs(old), abs(new)) >= VISIBLE
             ]
             parts.append(f"{before.device} {' · '.join(labels)}" if len(pairs) > 1 else " · ".join(labels))
-    title = "last run" if earlier.cell is None else f"last run, In [{earlier.cell}]"
+    title = "previous run" if earlier.cell is None else f"previous run, In [{earlier.cell}]"
     if parts:
         return f"{title}: {'; '.join(parts)}, {duration(earlier.seconds)}"
     return f"{title}: same memory usage, {duration(earlier.seconds)}" if always and pairs else None
 
 
 def _is_exact(before: ReportRow, now: ReportRow, name: str) -> bool:
-    """Return whether both values are known, are not upper bounds and cannot include memory of other processes."""
     return all(
         getattr(row, name) is not None and getattr(row, f"{name}_trust", "exact") == "exact" for row in (before, now)
     )

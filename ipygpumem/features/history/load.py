@@ -1,4 +1,4 @@
-"""Read files with reports: logs (JSON Lines), JSON lists of reports, and executed notebooks.
+"""Read files that contain reports: logs (JSON Lines), JSON lists of reports, and executed notebooks.
 
 The files may be truncated, unrelated or malicious. Neither a kernel nor PyTorch is required.
 """
@@ -31,7 +31,7 @@ _NOTEBOOK_FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class SessionRows:
-    """Rows of one session, log or notebook.
+    """Report rows from one session, log or notebook.
 
     Attributes:
         name: Name of the file or description of the session.

@@ -61,7 +61,7 @@ class ReportLog:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append lines. If not all of them can be written, restore the file and raise `OSError`."""
+    """Append data. If only a part of it can be written, remove this part and raise `OSError`."""
     with path.open("a+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size:

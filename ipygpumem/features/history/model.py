@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MIME = "application/vnd.ipygpumem+json"
 LIMIT = 2048
-"""Maximum size of a summary as UTF-8 encoded JSON, in bytes."""
+"""Maximum size of a summary as UTF-8-encoded JSON, in bytes."""
 _SCHEMA = 1
 
 _REPORT_FIELDS = ("cell", "cell_id", "code", "time", "seconds", "success")
@@ -53,7 +53,7 @@ class ReportRow:
         outside_level: Memory outside PyTorch at the end.
         others_level: Memory of other processes at the end, including unattributed memory.
         capacity: Memory of the device that is available to programs.
-        retries: Number of allocations for which PyTorch first had to release its cache.
+        retries: Number of allocations that PyTorch retried after releasing its cache.
         started: Whether this measurement created the process's CUDA context on the device.
     """
 
@@ -116,7 +116,7 @@ def report_rows(report: Report) -> list[ReportRow]:
 
 
 def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
-    """From each report, return the rows with a change or, if there are none, the first row."""
+    """Return the rows with changes from each report, or the first row of a report without changes."""
     rows = []
     for report in reports:
         all_rows = report_rows(report)
@@ -141,7 +141,7 @@ def _device_row(device: DeviceReport, common: dict[str, Any]) -> ReportRow:
 
 
 def output_metadata(report: Report) -> dict[str, Any]:
-    """Return the metadata of a report's notebook output. To respect `LIMIT`, devices with small changes are omitted."""
+    """Return the metadata of a report's notebook output. To stay below `LIMIT`, it omits devices with small changes."""
     rows = sorted(report_rows(report), key=_largest_change, reverse=True)
     devices = {row.device: _known_values(row) for row in rows}
     data: dict[str, Any] = {
@@ -178,7 +178,7 @@ def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") 
     check_schema(mapping(data, ""), _SCHEMA)
     devices = mapping(data.get("devices"), "devices")
     if not devices:
-        raise ReportError("devices must not be empty")
+        raise ReportError("the summary contains no devices")
     common = {name: data[name] for name in _SUMMARY_REPORT_FIELDS if name in data}
     rows = []
     for name, device in devices.items():

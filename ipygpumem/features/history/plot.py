@@ -1,4 +1,4 @@
-"""Static plot of a session: for each device, the usage after every measurement, the peaks and the capacity."""
+"""Static plot of a session: for each device, the memory usage after every measurement, the peaks and the capacity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _USAGE = {
     "allocated": ("#3b82f6", "tensors"),
     "cache": ("#93c5fd", "PyTorch's cache"),
 }
-"""Color and label of each field, from bottom to top. What is above the peak, the cache included, was free."""
+"""Color and label of each `ReportRow` field, from bottom to top."""
 _HOST_USAGE = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
@@ -41,7 +41,6 @@ class _DevicePanel:
         self.colors = _HOST_USAGE if device == HOST else _USAGE
         self.capacity = max((row.capacity for row in rows if row.capacity is not None), default=None)
         self.usage = np.array([[max(getattr(row, name) or 0, 0) for name in self.colors] for row in rows], np.float64)
-        """Memory usage in bytes as an array of shape (rows, fields); unknown values are 0."""
         peaks = [row.peak_level if row.peak_trust == "exact" else None for row in rows]
         below = [(row.outside_level or 0) + (row.others_level or 0) for row in rows]
         self.peaks = np.array([np.nan if peak is None else peak for peak in peaks]) + np.array(below)
@@ -57,7 +56,7 @@ class _DevicePanel:
 def history_plot(rows: Sequence[ReportRow], title: str) -> PngImage:
     """Draw a plot for each device with a bar for each measurement; raise `OptionError` if matplotlib is not installed.
 
-    If there are more measurements than pixel columns, each column shows its measurement with the highest usage.
+    If there are more measurements than pixel columns, each column shows the highest usage of several measurements.
     """
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]
@@ -77,7 +76,7 @@ def _draw(layout: PlotLayout, panels: list[_DevicePanel], title: str) -> None:
     if panels:
         areas = {label: color for panel in panels for color, label in panel.colors.values()}
         items: list[LegendItem] = [(color, label, None) for label, color in areas.items()]
-        items.append((INK, "peak" if panels[0].device == HOST else "tensors at their peak", "solid"))
+        items.append((INK, "peak" if panels[0].device == HOST else "tensors at the peak", "solid"))
         if any(panel.failed.any() for panel in panels):
             items.append((_FAILED, "failed", "solid"))
         layout.legend(LEFT, _TOP + _PANEL_HEIGHT * len(panels) + 3, items)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 MAX_REPORTS = 10_000
 """Maximum number of reports that a session keeps (about 30 MB). Logs are not limited."""
 _MAX_DETAILED = 100
-"""Maximum number of reports that keep their lines and modules, which can be 1000 times as large as the other data."""
+"""Maximum number of reports that keep their data on lines and modules, which can be 1000 times as large as the rest."""
 _MAX_REPORTS_PER_RUN = 50
-"""Maximum number of reports kept for one run of a cell, which can measure many statements."""
+"""Maximum number of reports kept for each run of a cell, because code in a cell can measure many statements."""
 
 _Path = str | os.PathLike[str]
 
@@ -43,7 +43,7 @@ _PANDAS_TYPES = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "
 class Reports(Sequence["Report"]):
     """A list of reports with lookup by cell: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
 
-    A session keeps its newest 10,000 reports, but the lines and modules of only the newest 100.
+    A session keeps its newest 10,000 reports, but `Report.lines` and `Report.modules` only in the newest 100.
 
     Attributes:
         dropped: Number of older reports that have been discarded.
@@ -85,7 +85,7 @@ class Reports(Sequence["Report"]):
             self._reports[index] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
-        """Return ``(current, previous)``: the reports of the cell run with ``report``, and those of the run before."""
+        """Return ``(current, previous)``: the reports of the same cell run as ``report``, and of the run before it."""
         current, previous = self._runs.get(report.cell_id or "", ([], []))
         return ([], current) if current and current[-1].cell != report.cell else (current, previous)
 
@@ -209,11 +209,11 @@ def _write_or_return(text: str, path: _Path | None, example: str) -> str | None:
 def load_reports(path: _Path, *, strict: bool = True) -> Reports:
     """Load the reports from a log (see ``GPUMem.log``) or from a file written by `Reports.to_json`.
 
-    Invalid lines, for example after a crash, raise an error if ``strict`` is true. Otherwise, they are skipped and
-    listed in `Reports.faults`.
+    Invalid reports, such as a line truncated by a crash, raise an error if ``strict`` is true. Otherwise, they are
+    skipped, and `Reports.faults` contains a message about each.
 
     Raises:
-        ReportError: The file cannot be read, or a report is invalid. The message contains its position.
+        ReportError: The file cannot be read, or a report is invalid. The message contains the position of the report.
     """
     faults: list[str] = []
     reports = Reports(read_reports(path, None if strict else faults), limit=None)
@@ -237,7 +237,7 @@ class HistoryCollector(Collector):
         self._always = always
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add the note from `previous_run_note`, if any, to a report; add the report to the session, and return it."""
+        """Add the note from `previous_run_note`, if any, to a report, add the report to the session, and return it."""
         previous = self._reports.earlier(report)
         if previous is not None:
             note = previous_run_note(report, previous, self._threshold(), always=self._always)

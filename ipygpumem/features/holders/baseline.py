@@ -46,7 +46,7 @@ class HolderBaselines:
             self.cell = StorageBaseline()
 
     def comparison(self) -> tuple[StorageBaseline | None, str]:
-        """Return the baseline for ``--new`` (None if there is none yet) and a description of it."""
+        """Return ``(baseline, description)`` for ``--new``. The baseline is None if none has been created yet."""
         if self.cell is not None:
             return self.cell, "this cell began"
         return self.reported, "the last %gpumem who"

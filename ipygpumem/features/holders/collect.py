@@ -53,8 +53,8 @@ def holders(
         roots: Objects at which the search for names starts. By default, these are the notebook's variables, outputs and
             tracebacks if the extension is loaded, and otherwise the variables of ``__main__``. Imported modules and
             running threads are always searched.
-        device: One or several devices, such as ``"cuda:0"``, ``[0, 1]``, or ``"cpu"`` for host memory. By default, all
-            GPUs.
+        device: One or several devices, such as ``"cuda:0"``, ``[0, 1]``, or ``"cpu"`` for host memory. The default is
+            all GPUs.
         host: Whether to include tensors in host memory. By default, they are included only if there is no GPU.
         since: Baseline of storages. If given, only storages that did not exist at the baseline are reported.
         limit: Time limit of the search in seconds. If it is reached, the result is incomplete.
@@ -131,7 +131,7 @@ def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
 
 
 class _BlockAssignment:
-    """The storages found by a search, matched to the blocks that were allocated before and after the search."""
+    """The storages found by a search, matched to the allocator's blocks as listed before and after the search."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class _BlockAssignment:
         )
 
     def devices(self, torch: Any, is_wanted: Callable[[str], bool]) -> list[str]:
-        """Return the requested devices on which memory is allocated or a CUDA context exists."""
+        """Return the selected devices on which memory is allocated or a CUDA context exists."""
         names = {named.location.device for named in self._storages}
         if self._after is not None:
             names |= {block.device for block in self._after.blocks if is_wanted(block.device)}

@@ -40,7 +40,6 @@ _PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
 _TRACEBACK_TYPES = (types.TracebackType, types.FrameType)
 _LAZY = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGeneratorType: "ag"}
-"""Prefix of the attribute names of each type, such as ``gi`` in ``gi_frame``."""
 
 
 class ReferenceLabel(NamedTuple):

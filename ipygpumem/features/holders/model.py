@@ -20,8 +20,8 @@ Place = Literal["variable", "module", "output", "thread", "traceback", "elsewher
 KINDS: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer state", "activation", "plain")
 PLACES: tuple[Place, ...] = ("variable", "module", "output", "thread", "traceback", "elsewhere", "garbage")
 """Places where names are defined, in order of preference: notebook variables, attributes of imported modules, outputs,
-local variables of running threads, and local variables in the frames of the last exception. Objects without a name are
-alive (``elsewhere``) or in an unreachable reference cycle, which the garbage collector will free (``garbage``)."""
+local variables of running threads, and local variables in the frames of the last exception. The place of an object
+without a name is ``garbage`` if only unreachable reference cycles keep it alive, and ``elsewhere`` otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Storage:
             autograd graph, and ``plain`` otherwise.
         name: First name, such as ``model.layers[3].weight``.
         also: Up to four other names.
-        places: Places of all names of the storage. It is freed when the last of these names is deleted.
-        graph: Whether only an autograd graph keeps the storage alive. ``name`` is then the name of the graph's tensor.
+        places: Places of all names of the storage, which is freed when the last of these names is deleted.
+        graph: Whether only the autograd graph of the tensor ``name`` keeps the storage alive.
         tensor: Data type and shape of the largest tensor in the storage, such as ``float32 [4096, 4096]``.
         made: The line of code that allocated the storage, such as ``In [3]:5 make()``; empty if it is unknown.
         view: Size in bytes of the largest tensor in the storage; None unless it is smaller than the storage.
@@ -85,7 +85,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Size in bytes of allocated memory for which no Python object was found. ``label`` is the reason."""
+    """Size in bytes of allocated memory for which no Python object was found. ``label`` describes the memory."""
 
     label: str
     amount: int
@@ -98,7 +98,7 @@ class DeviceTotal:
     Attributes:
         held: Memory of all holders.
         rest: Memory for which no Python object was found.
-        allocated: Value of ``torch.cuda.memory_allocated()``, which equals ``held`` plus ``rest``; None for main
+        allocated: Value of ``torch.cuda.memory_allocated()``, which equals ``held`` plus ``rest``; None for host
             memory, or if the value cannot be read.
     """
 
@@ -120,8 +120,8 @@ class StorageBaseline:
     Device addresses are reused, so storages are identified by their ``c10::StorageImpl`` objects where possible.
 
     Attributes:
-        storages: Addresses of the StorageImpl objects in each block, by device and address of the block; an empty set
-            if they are unknown. A storage that PyTorch's allocator does not list counts as a block.
+        storages: Addresses of the StorageImpl objects that use each block, by device and address of the block; an empty
+            set if they are unknown. A storage that PyTorch's allocator does not list counts as a block.
         references: Weak references to the StorageImpl objects, which prevent the reuse of their addresses.
     """
 
@@ -175,7 +175,7 @@ class Holders(PlainData):
         return tuple(holder for holder in self.holders if device in (None, holder.device))[:count]
 
     def amount(self, name: str, device: str | None = None) -> int:
-        """Return the size in bytes of the memory of the holder with this name; 0 if there is none."""
+        """Return the size in bytes of the memory of the holder with this name; 0 if no holder has this name."""
         return sum(holder.amount for holder in self.holders if holder.name == name and device in (None, holder.device))
 
     def total(self, device: str) -> DeviceTotal | None:

@@ -1,4 +1,4 @@
-"""Name objects by following references from the roots to the tensors. The roots are sorted by their places."""
+"""Name objects by following references from the roots to the tensors. Roots in preferred places come first."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
-"""Depth added by a last-resort reference, such as one from an optimizer, so that modules name the parameters."""
+"""Depth added by a reference from an optimizer, for example, so that parameters are named after their modules."""
 _SHARED_ROOT_DEPTH = 5
-"""Depth of a root to which other roots may refer."""
 _MAX_NAME_PARTS = 12
 _ELLIPSIS = "..."
 _MAX_OTHER_NAMES = 4
@@ -216,7 +215,7 @@ class ObjectNames:
                     pending.append(child_id)
 
     def name(self, object_id: int) -> str:
-        """Return the first name of an object or, if only an autograd graph keeps it alive, of the graph's tensor."""
+        """Return the first name of an object or, if only a tensor's autograd graph keeps it alive, of the tensor."""
         parts: list[str] = []
         current: int | None = object_id
         while current is not None:
@@ -274,7 +273,6 @@ class ObjectNames:
 
 
 def _label_rank(obj: Any) -> int:
-    """Return a sort key that puts frames before, and containers after, all other objects."""
     return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1
 
 

@@ -109,7 +109,7 @@ class TrackedObjects:
         return by_role
 
     def connect(self) -> None:
-        """Read the references of all objects. Keep none if the time limit is reached, because names would be wrong."""
+        """Read the references between all objects. If the time limit is reached, keep none to avoid wrong names."""
         objects = self.objects
         id_bitmap = _bitmap(np.fromiter(map(id, objects), np.int64, len(objects)))
         children, parents = [self._children], [self._parents]
@@ -129,7 +129,7 @@ class TrackedObjects:
         self._children_view = self._children.data
 
     def parents(self, ids: Collection[int]) -> list[list[Any]]:
-        """Return the referrers of each object, given its id. They are listed once for each of their references."""
+        """Return a list of referrers for each id. A referrer is listed once for each of its references."""
         spans: Iterable[tuple[int, int]]
         if len(ids) < _MAX_SINGLE_LOOKUPS:
             column = self._children_view

@@ -80,7 +80,7 @@ def exception_roots() -> list[Root]:
 
 
 def module_roots(roots: Sequence[Root]) -> list[Root]:
-    """Return the namespaces of imported modules that are not roots yet. The user's modules precede libraries."""
+    """Return the namespaces of imported modules that are not roots yet. The user's modules come before libraries."""
     seen_ids = {id(root.value) for root in roots}
     user_modules: list[Root] = []
     libraries: list[Root] = []

@@ -47,7 +47,7 @@ class NamedStorage:
     """A storage that was found by a search.
 
     Attributes:
-        info: Names and kind of the storage. Its size is that of the storage, not that of the allocator's block.
+        info: Names and kind of the storage. ``info.amount`` is the size of the storage, not of the allocator's block.
         holder: Name of the holder.
         graph_holders: Some holders of the autograd graphs if only these keep the storage alive; otherwise empty.
     """
@@ -79,7 +79,7 @@ def search_holders(
     limit: float = 10.0,
     threads: bool = True,
 ) -> SearchResult:
-    """Search for the objects that keep storages on the wanted devices alive, for at most ``limit`` seconds.
+    """Search for the objects that keep storages on the selected devices alive, for at most ``limit`` seconds.
 
     The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads.
     """

@@ -31,7 +31,7 @@ _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
     ("optimizer", "state", 3, "optimizer state"),
     ("optimizer", "param_groups", 3, "parameter"),
 )
-"""Role of the owner, name of its attribute, nesting depth of the containers, and kind of the tensors in them."""
+"""Attributes with tensors: role of the class, name, nesting depth of the containers, and kind of the tensors."""
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
 """Attributes in which torchao's classes list the names of their inner tensors."""
 _MAX_NAME_LEVELS = 5
@@ -40,7 +40,7 @@ _MAX_NODES = 300_000
 _MAX_HOOK_OBJECTS = 500
 """Maximum number of objects examined for each hook. Activation checkpointing requires about a dozen."""
 _MAX_HOOK_DEPTH = 7
-"""Maximum length of a path from a hook to a saved tensor, for example through a closure, a cell, a dict and a list."""
+"""Maximum length of a path from a hook to a saved tensor, for example through a closure, a dict and a list."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class SearchTargets:
         by_id: The targets by the id of the tensor or storage.
         kinds: Kind of each storage of a module or an optimizer, by device and address.
         extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent.
-        references: A weak reference to each storage by location, which prevents the reuse of its address.
+        references: Weak references to the storages, by location. They prevent the reuse of the storages' addresses.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class _AutogradGraphs:
         return hidden_nodes
 
     def _search_hook(self, hook: Any) -> list[Any]:
-        """Add the saved tensors to which a hook refers, as in checkpointing. Return the nodes to which it refers."""
+        """Add the saved tensors to which a hook refers, as in checkpointing. Return the nodes that it refers to."""
         nodes, frontier = [], [hook]
         seen_ids = {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):

@@ -1,7 +1,7 @@
 """Find referrers that the garbage collector does not track, and referrers of classes.
 
 The collector does not track NumPy arrays, which may contain Python objects or share a tensor's memory, nor dicts and
-tuples that contain only untracked objects. A class without a name of its own is named after instances or subclasses.
+tuples that contain only untracked objects. A class without a name is named after its instances or subclasses.
 """
 
 from __future__ import annotations

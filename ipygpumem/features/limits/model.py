@@ -45,7 +45,7 @@ class Limits:
     """Limits on the growth of memory usage during a measurement, in bytes; None means no limit.
 
     Attributes:
-        peak: Limit on the peak of allocated memory on each device.
+        peak: Limit on the growth of allocated memory up to its peak, on each device.
         held: Limit on the memory held on each device.
         outside: Limit on the growth of memory outside PyTorch on each device.
         host: Limit on the peak resident memory of this process.
@@ -80,7 +80,7 @@ class Limits:
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
-        """Return a tuple with the note that limits on GPU memory were not checked, or an empty tuple without limits."""
+        """Return a note that limits on GPU memory were not checked; an empty tuple if no such limit is set."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
         limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
         note = f"limits on GPU memory ({limits}) were not checked because no GPU was measured: {reason}"

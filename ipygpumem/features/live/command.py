@@ -21,7 +21,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not _SHORTEST <= seconds <= _LONGEST:
-        raise OptionError(f"must be a number of seconds from {_SHORTEST} to {_LONGEST:.0f}, got {text!r}")
+        raise OptionError(f"expected a number of seconds from {_SHORTEST} to {_LONGEST:.0f}, not {text!r}")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""Reading of memory usage a few times per second, in a thread, while code is running.
+"""Read memory usage a few times per second, in a thread, while code is running.
 
 Reading PyTorch's counters holds the GIL and waits for the allocator's lock, so they are read only while a display is
 visible. NVML's process list is protected by a system-wide lock, so it is read only after memory outside PyTorch has

@@ -58,7 +58,6 @@ class AttributedAllocations:
         self._attribute_by_address(f"cuda:{timeline.device}")
 
     def _attribute_events(self, roots: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
-        """Return three arrays: each event's kind, its module, and the end of the outermost call that contains it."""
         count = len(self._timeline.trace)
         kind = np.full(count, _OTHER_CODE, np.int64)
         module = np.full(count, -1, np.int64)
@@ -145,7 +144,7 @@ class AttributedAllocations:
         return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
-        """Return a tuple ``(event, bytes)`` for the peak of the selected allocations, or (-1, 0) if there are none."""
+        """Return ``(event, bytes)`` for the peak of the selected allocations, or (-1, 0) if none is selected."""
         if not rows.any():
             return -1, 0
         allocations = self._timeline.allocations

@@ -28,8 +28,8 @@ _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
     ("activations", "activations"),
 )
 _WRAPPER_NOTES = {
-    DDP: "its gradient buckets are counted as memory outside the model",
-    "FullyShardedDataParallel": "its parameters are stored together and are attributed to the wrapped module",
+    DDP: "the gradient buckets are counted as memory outside the model",
+    "FullyShardedDataParallel": "the sharded parameters are stored together and attributed to the wrapped module",
 }
 
 
@@ -42,7 +42,7 @@ class ModulesCollector(RecordingAnalysisCollector):
         self.observer = self._tracker = tracker
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
-        """Return the model's memory usage on one device; raise `RecordingError` if counters do not match the events."""
+        """Return the model's memory usage on a device; raise `RecordingError` if counters and events do not match."""
         tracker, timeline = self._tracker, recording.timeline
         lookup = EventLookup(timeline, recording.recorder)
         allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)

@@ -32,15 +32,15 @@ MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
 @dataclass(frozen=True, slots=True)
 class StepPhase:
-    """All runs of one phase of a training step. Sizes are in bytes, from the allocator's counter of allocated memory.
+    """One phase of a training step. Sizes are in bytes, from the allocator's counter of allocated memory.
 
     Attributes:
         name: ``forward``, ``backward``, ``optimizer`` or ``other`` (all code outside these phases).
-        count: Number of runs.
-        seconds: Total duration of the runs, measured on the host.
+        count: Number of times that the phase ran.
+        seconds: Total duration, measured on the host.
         change: Total change in allocated memory. The changes of all phases add up to the measurement's ``held``.
-        after: Allocated memory at the end of the last run.
-        peak: Peak of allocated memory during the runs; None if only an upper bound is known.
+        after: Allocated memory when the phase last ended.
+        peak: Peak allocated memory during the phase; None if only an upper bound is known.
     """
 
     name: str
@@ -64,7 +64,8 @@ class MemoryKindUsage:
 class ModuleRow:
     """Memory usage of a module including its submodules, in requested bytes. Unknown values are None.
 
-    Each field from ``parameters`` to ``activations`` is the usage of a kind when the whole model's usage of it peaks.
+    Each field from ``parameters`` to ``activations`` is the usage of one kind of memory at the time when the whole
+    model's usage of this kind peaks.
 
     Attributes:
         path: Qualified name of the module; empty for the model itself.
@@ -73,7 +74,7 @@ class ModuleRow:
         calls: Number of calls to ``forward`` outside backward passes.
         optimizer: Size of the optimizer state for the parameters.
         temporary: Peak of the memory that the module's ``forward`` allocated and freed.
-        peak: Memory of all kinds in use at the peak of the device.
+        peak: Memory of all kinds in use at the device's peak.
         own: The part of ``peak`` that belongs to the module itself and not to its submodules.
         note: Additional information, for example that the module is compiled.
     """

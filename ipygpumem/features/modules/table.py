@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 60
 _NOTE = (
-    "columns from parameters to activations: usage at the peak of each kind in the whole model; temporary: peak of the "
-    "memory that the module's forward passes allocated and freed; at the peak: usage at the peak of the device"
+    "columns 'parameters' to 'activations': usage of one kind of memory when the whole model's usage of it peaks; "
+    "'temporary': peak of the memory that the module's forward passes allocated and freed; 'at the peak': usage at the "
+    "device's peak"
 )
 _KIND_LABELS = {
     "forward, temporary": "forward, temporary (freed before forward returned)",

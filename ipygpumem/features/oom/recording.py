@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MAX_EVENTS = 100_000
 _COST = (
     f"the last {_MAX_EVENTS:,} allocations and frees are recorded with their Python stacks, which uses about 50 MiB"
-    " of host memory and slows down code that only launches small kernels by about 10 %"
+    " of host memory and slows down code that only launches small kernels by about 10%"
 )
 
 

@@ -22,7 +22,7 @@ _OMITTED_LINES = {"device total", "free"}
 
 
 def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> list[Table]:
-    """Create a table of the device's memory at the failure and a table of the largest holders, with advice."""
+    """Create a table of the device's memory when the allocation failed, and one of the largest holders with advice."""
     failure = panel.failure
     tables = [_device_table(panel, baseline)]
     if panel.holders is not None:
@@ -31,7 +31,7 @@ def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> li
     last = tables[-1]
     title = last.title
     if len(tables) > 1:
-        failure_time = "at the failure" if panel.count == 1 else "at the first failure"
+        failure_time = "at the time of the failure" if panel.count == 1 else "at the time of the first failure"
         title = f"{title} {failure_time if panel.caught else 'now'}"
     notes = (note for note in last.notes if not note.startswith("%gpumem"))  # the advice contains these
     tables[-1] = replace(last, title=title, notes=(*notes, *_advice(panel)))

@@ -74,7 +74,7 @@ class Ranks(TableRepr):
         return tuple(dict.fromkeys((*pair, *in_order)))[:limit]
 
     def clock(self, files: Collection[str]) -> str:
-        """Return a note that explains the zero of the time axis if these snapshots are displayed side by side."""
+        """Return a note on the meaning of time 0 in a view that displays these snapshots side by side."""
         peaks = [result.highest for result in self.members if self.snapshots.get(result.name) in files]
         if all(peak is not None and peak.start_us for peak in peaks):
             return "times are relative to the start of each measurement, so the hosts' clocks do not have to agree"
@@ -86,7 +86,7 @@ class Ranks(TableRepr):
         return {"what": self.what, "members": members, "difference": plain(self.difference), "faults": [*self.faults]}
 
     def tables(self) -> list[Table]:
-        """Return tables of all processes, of spreads, of devices, and of the process that deviates most."""
+        """Return tables of the processes, the spread of each value, the devices, and the process that deviates most."""
         return ranks_tables(self.members, self.what, code=self.code)
 
 
@@ -145,7 +145,7 @@ def _rank_name(stem: str) -> str:
 
 
 def _snapshot_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return the rank for each file stem. If the stems differ only in a number, it is the rank: 0 for ``run_0``."""
+    """Return the rank for each file stem. If the stems differ only in a number, the rank is this number."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}

@@ -80,7 +80,7 @@ def _write_page(target: str, ranks: Ranks) -> None:
     with progress("writing"):
         path = write_page(target, [Snapshot.load(file) for file in files])
     count = len(ranks.snapshots)
-    selection = f", contains {len(files)} of {count} ranks" if count > len(files) else ""
+    selection = f"; the page contains {len(files)} of {count} ranks" if count > len(files) else ""
     print_lines(f"{target}: {size(path.stat().st_size)}{selection}", ranks.clock(files))
 
 

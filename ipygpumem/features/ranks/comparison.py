@@ -89,7 +89,7 @@ class RankComparison:
 
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
-    """Return a pair (result, row) for each device of each rank, and a pair (result, None) if there is no report."""
+    """Return a pair (result, row) for each device of each rank, or (result, None) for a rank without a report."""
     return [
         (result, row) for result in results for row in ([None] if result.report is None else report_rows(result.report))
     ]

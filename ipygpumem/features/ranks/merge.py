@@ -48,7 +48,7 @@ class MergedReports(TableRepr):
             OptionError: ``metric`` is not one of these names.
         """
         if metric not in {"held", "peak", "outside"}:
-            raise OptionError(f"unknown metric {metric!r}: expected held, peak or outside")
+            raise OptionError(f"unknown metric {metric!r}: expected 'held', 'peak' or 'outside'")
         return spread_of(metric, self.rows)
 
     def to_pandas(self) -> Any:

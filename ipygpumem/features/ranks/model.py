@@ -39,7 +39,7 @@ class RankInfo(PlainData):
     Attributes:
         world: World size.
         version: Version of ipygpumem.
-        clock: Offset of the shared directory's clock from the host's clock, in seconds.
+        clock: Offset of the shared file system's clock from the host's clock, in seconds.
         began: Start of the measurement by the host's clock, in seconds since the Unix epoch; 0 if unknown.
         launch: IDs as pairs (kind, value) that distinguish this launch of the ranks from other launches.
     """
@@ -56,7 +56,7 @@ class RankInfo(PlainData):
 
     @property
     def start(self) -> float:
-        """Start of the measurement by the clock of the shared directory."""
+        """Start of the measurement by the clock of the shared file system."""
         return self.began + (self.clock or 0.0)
 
 
@@ -67,9 +67,9 @@ class RankPeak:
     Attributes:
         requested: Requested memory at the peak, in bytes.
         events: Number of recorded events.
-        dropped: Number of allocations dropped from the ring buffer; None if unknown.
+        dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
         lines: Lines of code that allocated most of the memory in use at the peak, largest first.
-        rest: Total of all other lines.
+        rest: Total size of the allocations by all other lines.
         curve: Pairs (seconds, bytes) with the peak of each of about 120 intervals; empty if there are no timestamps.
         start_us: Start of the measurement in microseconds since the Unix epoch; None if unknown. The times in
             ``curve`` are relative to this start or, if it is unknown, to the first event.

@@ -51,7 +51,7 @@ def _start(result: RankResult) -> float:
 
 
 def _earlier_reason(result: RankResult, newest_result: RankResult) -> str:
-    """Return why a result is not from the same run as the newest result, or "" if it may be."""
+    """Return the reason why a result is not from the newest run, or "" if it may be from this run."""
     origin, newest = result.origin, newest_result.origin
     if origin is None or newest is None:
         return ""

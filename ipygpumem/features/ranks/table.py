@@ -1,4 +1,4 @@
-"""Tables of several processes: memory usage, spreads, devices, the process that deviates most, and notes."""
+"""Tables of several processes: memory usage, spreads of values, devices, the process that deviates most, and notes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STATES = {
     "absent": "not monitored",
 }
 _SIMILAR_TIMES, _SHORT_TIME = 1.1, 0.1
-"""Factor and number of seconds; durations that differ by less than either of them are considered similar."""
+"""Durations are considered similar up to this factor of the median, or up to this difference in seconds."""
 
 
 def ranks_tables(
@@ -179,7 +179,8 @@ def _comparison_table(comparison: RankComparison, role: str) -> Table:
     names = f"{outlier} compared with {typical}"
     if comparison.compared > len(peaks):
         names = f"{outlier} deviates most, {typical} is the most typical"
-        notes.append(f"{comparison.alike:,} of {comparison.compared:,} recordings are the same as that of {typical}")
+        same, others = comparison.alike - 1, comparison.compared - 1
+        notes.append(f"{typical} has the same sizes as {same:,} of {others:,} other {role}s")
     return Table(f"{title}: {names}", (typical, outlier, "change"), tuple(body), tuple(notes))
 
 
@@ -241,7 +242,10 @@ def _clock_notes(origins: Iterable[RankInfo]) -> Iterator[str]:
     clocks = {info.host: abs(info.clock) for info in origins if info.clock and abs(info.clock) >= _SAME_TIME}
     if clocks:
         hosts, seconds = join_names(list(clocks)), duration(max(clocks.values()))
-        yield f"clocks differ by up to {seconds} from the shared directory's clock, to which start times refer: {hosts}"
+        yield (
+            "start times refer to the clock of the shared file system, from which the clocks of these hosts differ "
+            f"by up to {seconds}: {hosts}"
+        )
 
 
 def _late_start_notes(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterator[str]:

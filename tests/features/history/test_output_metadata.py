@@ -98,7 +98,7 @@ def test_mime_type():
         (5, "the report is an integer, not an object"),
         ({}, "the data has no valid schema version, so it was not written by ipygpumem"),
         ({"schema": 1}, "devices is null, not an object"),
-        ({"schema": 1, "devices": {}}, "devices must not be empty"),
+        ({"schema": 1, "devices": {}}, "the summary contains no devices"),
         ({"schema": 1, "devices": {"cuda:0": 5}}, "devices.cuda:0 is an integer, not an object"),
         ({"schema": 1, "devices": {"a\nb": {"held": "x"}}}, "devices.a?b.held is a string, not an integer"),
         ({"schema": 99}, "the data has schema 99, but this version of ipygpumem supports schemas up to 1: upgrade it"),

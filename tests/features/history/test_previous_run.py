@@ -12,17 +12,19 @@ from ipygpumem.features.history.reports import Reports
 
 def test_differences_are_described():
     previous, current = cell(5, held=300, peak=900, seconds=1.5), cell(7, held=300, peak=1200)
-    assert previous_run_note(current, previous, MIB) == "last run, In [5]: +300.0 MiB held · peak +900.0 MiB, 1.50 s"
-    assert previous_run_note(cell(9), cell(5, outside=66, held=-3), MIB) == (
-        "last run, In [5]: -3.0 MiB held · outside PyTorch +66.0 MiB, 2.31 s"
+    assert (
+        previous_run_note(current, previous, MIB) == "previous run, In [5]: +300.0 MiB held · peak +900.0 MiB, 1.50 s"
     )
-    assert previous_run_note(cell(9, held=4), cell(5), MIB) == "last run, In [5]: 0 held · peak 0, 2.31 s"
+    assert previous_run_note(cell(9), cell(5, outside=66, held=-3), MIB) == (
+        "previous run, In [5]: -3.0 MiB held · outside PyTorch +66.0 MiB, 2.31 s"
+    )
+    assert previous_run_note(cell(9, held=4), cell(5), MIB) == "previous run, In [5]: 0 held · peak 0, 2.31 s"
 
 
 def test_equal_runs_are_described_on_request():
     previous, current = cell(5, held=300), cell(7, held=300)
     assert previous_run_note(current, previous, MIB) is None
-    assert previous_run_note(current, previous, MIB, always=True) == "last run, In [5]: same memory usage, 2.31 s"
+    assert previous_run_note(current, previous, MIB, always=True) == "previous run, In [5]: same memory usage, 2.31 s"
     assert previous_run_note(cell(7, held=301), previous, 4 * MIB) is None
 
 
@@ -44,7 +46,7 @@ def test_devices_that_differ():
         return dataclasses.replace(first, devices={**first.devices, **second.devices})
 
     assert previous_run_note(two_devices(7, 1, 2), two_devices(5, 1, 9), MIB) == (
-        "last run, In [5]: cuda:1 +9.0 MiB held · peak +9.0 MiB, 2.31 s"
+        "previous run, In [5]: cuda:1 +9.0 MiB held · peak +9.0 MiB, 2.31 s"
     )
     assert previous_run_note(cell(7, name="cuda:1"), cell(5), MIB, always=True) is None, (
         "the runs have no device in common"
@@ -54,7 +56,7 @@ def test_devices_that_differ():
 @pytest.mark.parametrize("number", [None, 5])
 def test_run_without_a_number(number):
     assert previous_run_note(cell(7, held=9), cell(number), MIB).startswith(
-        "last run" if number is None else "last run, In [5]"
+        "previous run" if number is None else "previous run, In [5]"
     )
 
 

@@ -608,7 +608,7 @@ def test_distributed_data_parallel(process_group, traffic):
     parts = {part.kind: part for part in tree.parts}
     assert parts["activations"].end == 0
     assert parts["outside the model"].end >= inner.parameters
-    assert "its gradient buckets are counted as memory outside the model" in tree.row("").note
+    assert "the gradient buckets are counted as memory outside the model" in tree.row("").note
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

@@ -106,5 +106,5 @@ def test_page_shows_eight_of_nine(tmp_path, capsys):
     for number in range(9):
         (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "resnet50.pickle.xz").read_bytes())
     assert main(["ranks", str(tmp_path), "--html", str(tmp_path / "x.html")]) == 0
-    assert ", contains 8 of 9 ranks\n" in capsys.readouterr().out
+    assert "; the page contains 8 of 9 ranks\n" in capsys.readouterr().out
     assert (tmp_path / "x.html").read_text().count('class="ipygpumem-data"') == 8

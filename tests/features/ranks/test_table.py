@@ -59,7 +59,7 @@ def test_shared_device_dead_engine_and_slow_engine():
         "                    engine 0   engine 1     change",
         "  train.py:9 loss   20.0 MiB   90.0 MiB  +70.0 MiB",
         "peak, requested    520.0 MiB  590.0 MiB  +70.0 MiB",
-        "2 of 3 recordings are the same as that of engine 0",
+        "engine 0 has the same sizes as 1 of 2 other engines",
     ]
 
 
@@ -95,8 +95,8 @@ def test_row_limit():
 
 def test_many_clocks_are_one_note():
     members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
-    (note,) = [line for line in text(members) if line.startswith("clocks")]
+    (note,) = [line for line in text(members) if line.startswith("start times")]
     assert note == (
-        "clocks differ by up to 39 min 00 s from the shared directory's clock, to which start times refer: "
-        "n1, n2, n3, n4, n5, n6, n7, n8 and 31 more"
+        "start times refer to the clock of the shared file system, from which the clocks of these hosts differ by up "
+        "to 39 min 00 s: n1, n2, n3, n4, n5, n6, n7, n8 and 31 more"
     )

@@ -28,13 +28,13 @@ def active() -> Engines | None:
 def enable(target: Any, *, timeout: float = 60) -> Engines:
     """Load ipygpumem on every engine, so that each ``%%px`` cell displays one merged report.
 
-    This includes cells run with ``%autopx``, but not code sent through a broadcast view, because its replies do not
-    identify their engines.
+    Cells run with ``%autopx`` also display a report. Code sent through a broadcast view does not, because replies to
+    such code do not identify the engine.
 
     Args:
         target: An ``ipyparallel.Client``, or a direct view of some of its engines. If it is a client, engines
             that start later are also monitored.
-        timeout: Seconds to wait for busy engines.
+        timeout: Maximum time in seconds to wait for busy engines.
 
     Returns:
         An `Engines` object. Printing it lists the monitored engines and the reasons why others are not monitored. In a
