@@ -1,7 +1,7 @@
 """Recording of PyTorch's allocation history for one or more cells.
 
-PyTorch supports one recording per process, whose options cannot be queried. If the program has already started one,
-this package uses it and does not stop it. If the program starts one later, the recording of this package ends.
+PyTorch supports one recording per process, whose options cannot be queried. If the program has already started a
+recording, this package uses it and does not stop it. If the program starts one later, this package's recording ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RecordingOptions:
     """Options for recording allocation history. Invalid values raise `OptionError`.
 
     Attributes:
-        stacks: Stacks to record: ``python``, ``all`` (Python and C++, slow to save) or ``none``.
+        stacks: Stacks to record: ``"python"``, ``"all"`` (Python and C++, slow to save) or ``"none"``.
         max_entries: Maximum number of events per device.
         extra: Additional arguments for ``torch.cuda.memory._record_memory_history``.
     """
@@ -41,18 +41,18 @@ class RecordingOptions:
 
     def __post_init__(self) -> None:
         if self.stacks not in {"python", "all", "none"}:
-            raise OptionError(f"stacks must be python, all or none, not {self.stacks!r}")
+            raise OptionError(f"stacks must be 'python', 'all' or 'none', not {self.stacks!r}")
         if isinstance(self.max_entries, bool) or not isinstance(self.max_entries, int) or self.max_entries < 1:
             raise OptionError(f"max-entries must be a positive integer, not {self.max_entries!r}")
 
     def arguments(self, torch: Any) -> dict[str, Any]:
-        """Return the arguments for ``_record_memory_history``. Raises `OptionError` if PyTorch does not accept one."""
+        """Return the arguments for ``_record_memory_history``. Raises `OptionError` for an unknown argument."""
         parameters = inspect.signature(torch.cuda.memory._record_memory_history).parameters
         for name in self.extra:
             if name in _OWN_OPTIONS or name not in parameters:
                 available = ", ".join(sorted(set(parameters) - _OWN_OPTIONS))
                 raise OptionError(
-                    f"torch {torch.__version__} does not accept the recording option {name!r}; it accepts {available}"
+                    f"torch {torch.__version__} does not support the recording option {name!r}: choose from {available}"
                 )
         arguments = {
             "enabled": "all",
@@ -83,7 +83,7 @@ class ActiveRecording:
         self._functions = WrappedFunctions("torch._C")
 
     def start(self, history: AllocationHistory, arguments: Mapping[str, Any]) -> bool:
-        """Start a recording for ``history``. Return False if PyTorch is already recording."""
+        """Start a recording for an `AllocationHistory`. Return False if PyTorch is already recording."""
         with self._lock:
             if allocator.is_recording():
                 return False
@@ -93,7 +93,7 @@ class ActiveRecording:
             return True
 
     def stop(self, history: AllocationHistory) -> None:
-        """Stop the running recording if it was started for ``history``."""
+        """Stop the running recording if it was started for this `AllocationHistory`."""
         with self._lock:
             if self._history is history:
                 self._release()
@@ -112,7 +112,7 @@ class ActiveRecording:
     def _program_records(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         with self._lock:
             if self._history is not None:
-                self._history.lost = "the program started or stopped a recording itself"
+                self._history.lost = "events are missing because the program itself started or stopped a recording"
                 self._release()
         return original(*arguments, **options)
 
@@ -167,7 +167,7 @@ class AllocationHistory:
         return snapshot
 
     def dropped(self, snapshot: Mapping[str, Any]) -> list[int | None]:
-        """Return, for each device, how many allocations the ring buffer dropped, or None if this is unknown."""
+        """Return, for each device, the number of allocations whose events the ring buffer dropped (None if unknown)."""
         counts = self._count_allocations()
         unknown = bool(self.lost or self.options.extra.get("skip_actions"))
         result: list[int | None] = []

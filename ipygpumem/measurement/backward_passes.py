@@ -1,7 +1,7 @@
 """Observers of backward passes.
 
 PyTorch runs backward passes on its own threads, whose Python stacks do not contain the code that called ``backward``.
-Every such call goes through one Python function in ``torch.autograd``, which is wrapped while there are observers.
+All backward passes are started by one Python function in ``torch.autograd``, which is wrapped while observers exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BackwardPassObservers(CallObservers):
 
 @dataclass(frozen=True, slots=True)
 class BackwardPass:
-    """The caller of a backward pass, and its place in the sequence of allocation events.
+    """The caller of a backward pass, and positions in the sequence of allocation events.
 
     Attributes:
         begin: Position before the backward pass.

@@ -1,4 +1,4 @@
-"""Lookup of the events of a snapshot that correspond to positions stored during the recording."""
+"""Lookup of the events in a snapshot that precede positions stored during the recording."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Positions in the sequence of a device's allocation events.
 
 The allocator counts allocations and frees, and only the program can reset these counters. The sum of the two counters
-identifies the last event before they were read. Timestamps do not identify it, because many events have
-the same timestamp.
+identifies the last event before the counters were read. A timestamp does not identify an event, because many events
+have the same timestamp.
 """
 
 from __future__ import annotations

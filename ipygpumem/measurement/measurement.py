@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _cost = attrgetter("cost")
 _OVERLAPPED = "code in another thread was measured at the same time, and both reports cover the whole process"
-_ADDED = "{} was added to the monitored devices during this measurement and is reported from the next measurement on"
+_ADDED = "{} was added to the monitored devices during this measurement and is included from the next measurement on"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class MeasuredCode:
 
 
 class MeasurementInterval:
-    """Time interval of an open measurement. The constructor adds it to the set of open intervals."""
+    """Time interval of an open measurement. The constructor adds the interval to the set of open intervals."""
 
     def __init__(self, open_intervals: set[MeasurementInterval]) -> None:
         self._thread = threading.get_ident()
@@ -58,8 +58,8 @@ class MeasurementInterval:
     def end(self) -> bool:
         """Close the interval and return whether an interval of another thread overlaps it.
 
-        Intervals within this one are ignored. So are intervals of the main thread that enclose this one, such as that
-        of the cell that started this thread. Returns False if the interval is already closed.
+        Intervals within this interval are ignored, as are intervals of the main thread that enclose this interval, such
+        as the interval of the cell that started this thread. Returns False if the interval is already closed.
         """
         if self not in self._open:
             return False
@@ -75,7 +75,7 @@ class MeasurementObserver(Protocol):
 
     @property
     def cost(self) -> float:
-        """Time in seconds that the observer itself takes, which is subtracted from the measured time."""
+        """Time in seconds spent in the observer itself, which is subtracted from the measured time."""
 
     def start(self) -> None:
         """Start observing. An exception ends the measurement before the measured code runs."""
@@ -90,7 +90,7 @@ class MeasurementOptions:
 
     Attributes:
         reset_peaks: Whether to reset PyTorch's peak counters. Otherwise, some peaks may be upper bounds.
-        reset_host_peak: Whether to reset the peak of resident memory, which lowers the program's ``ru_maxrss``.
+        reset_host_peak: Whether to reset peak resident memory, which lowers the program's ``ru_maxrss``.
         synchronize: Whether to wait for the current stream of each device before and after the measured code.
     """
 
@@ -139,7 +139,7 @@ class Measurement:
         self._pid = os.getpid()
         self._interval = MeasurementInterval(runtime.open_intervals)
         if options.reset_host_peak and not host.reset_peak():
-            self._notes.append("this system cannot reset the peak of resident memory")
+            self._notes.append("this system cannot reset the peak resident memory of a process")
         if options.synchronize:
             pytorch.synchronize()
         self._scope = scope = peaks.scope()

@@ -1,10 +1,10 @@
 """Exact peaks of nested measurements. The peaks that PyTorch reports to the user do not change.
 
 PyTorch has a single peak per counter, which any code can reset (pytorch#16266). Each measurement therefore opens a
-scope. Before the counters are reset, the peak of every open scope is raised to theirs if it is lower, and their peaks
-are saved for the user. The four C functions that read and reset PyTorch's counters are wrapped: the user never reads a
-peak below the saved one, and the open scopes are updated before the user resets the counters. The only known limitation
-is that memory allocated by another thread between reading and resetting the counters is missing from the peak.
+scope with its own peaks. Before a measurement resets PyTorch's peaks, they are saved for the user, and each lower peak
+of an open scope is raised to PyTorch's peak. The four C functions that read and reset PyTorch's peaks are wrapped: the
+user never reads a peak below the saved one, and the open scopes are updated before the user resets PyTorch's peaks. The
+only known limitation is that a peak that another thread causes between reading and resetting the counters is missed.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class PeakTracker:
         return state
 
     def leave(self, scope: PeakScope, index: int) -> allocator.AllocatorStatistics:
-        """Add the final counters of a device to a scope and return them. Raises `RuntimeError` as `enter` does."""
+        """Update a scope with the final counters of a device and return them. Raises `RuntimeError` as `enter` does."""
         with self._lock:
             state = allocator.allocator_statistics(self.stats(index))
             scope.finish(index, state)
@@ -198,13 +198,13 @@ def _maximum(first: Counters | None, second: Counters) -> Counters:
 
 
 def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
-    """Return the peak of each counter if it exceeds the earlier peak; otherwise, the current value."""
+    """Return, for each counter, the peak if it exceeds the earlier peak, and the current value otherwise."""
     triples = zip(_values(peak), _values(earlier), _values(now), strict=True)
     return Counters(*(new if new > old else current for new, old, current in triples))
 
 
 def _raise_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> bool:
-    """Increase each ``peak`` in nested counters to the earlier peak if that is higher; return whether any changed."""
+    """Raise each ``peak`` in nested counters to the earlier peak if that is higher. Return whether any peak changed."""
     if "peak" in earlier:
         if stats.get("peak", earlier["peak"]) >= earlier["peak"]:
             return False

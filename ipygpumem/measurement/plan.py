@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.units import many
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class Outcome:
     Attributes:
         recorder: The recorder; None if no allocation history was recorded.
         snapshot: The recorded snapshot; None if there is none or it cannot be read.
-        problem: Reason why the recorded snapshot cannot be read; empty if it can or if there is none.
-        error: Exception to raise after the measured code has finished. A collector can set it.
+        problem: Reason why the recorded snapshot cannot be read; empty if it can be read or does not exist.
+        error: Exception, set by a collector, to raise after the measured code has finished.
     """
 
     measurement: Measurement
@@ -147,7 +148,7 @@ def with_notes(report: Report, *notes: str) -> Report:
 
 
 def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snapshot | None, str]:
-    """Return a tuple ``(snapshot, problem)`` with the values of these attributes of `Outcome`."""
+    """Return the values of the attributes ``snapshot`` and ``problem`` of an `Outcome`."""
     info = measurement.recorded
     if info is None or not recorder.keep_snapshot:
         return None, ""
@@ -155,9 +156,9 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
     if recorded is None or info.error:
         return None, info.error or "nothing was recorded"
     if info.dropped is None:
-        return None, "the number of allocations that the ring buffer dropped is unknown"
+        return None, "it is unknown whether the ring buffer dropped events"
     if info.dropped:
-        return None, f"the ring buffer dropped {info.dropped:,} allocations: raise max_entries"
+        return None, f"the ring buffer dropped the events of {many(info.dropped, 'allocation')}: raise max_entries"
     from ipygpumem.snapshot import Snapshot
 
     try:

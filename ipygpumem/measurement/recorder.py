@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 _PICKLE_PROTOCOL = 4
-"""pytorch.org/memory_viz cannot read pickle protocol 5, the default since Python 3.14 (pytorch#183842)."""
+"""Not 5, the default since Python 3.14, because pytorch.org/memory_viz cannot read it (pytorch#183842)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class CellInfo:
 class Recorder:
     """Recorder of allocation history from `start` to `stop`. The recording can be saved several times.
 
-    The constructor raises the same errors as that of `AllocationHistory`.
+    The constructor raises the same exceptions as the constructor of `AllocationHistory`.
 
     Attributes:
         cells: Cells that have finished since the start.
         keep_snapshot: Whether `save` stores the snapshot in ``snapshot``, for collectors that read it.
-        snapshot: The last snapshot, including this package's keys. Its reader sets it to None to free its memory.
+        snapshot: The last snapshot, including this package's keys. It is set to None after it has been read.
         begin_position: Position in the allocation events at the start.
         end_position: Position in the allocation events at the last snapshot.
         windows: Samples of device memory usage since the start.
@@ -113,7 +113,7 @@ class Recorder:
     def _snapshot(
         self, sources: Mapping[str, str], numbers: Mapping[str, int], cell: CellInfo | None, after: Reading
     ) -> tuple[dict[str, Any], list[int | None]]:
-        """Return a tuple ``(snapshot, dropped)``, where ``dropped`` is the result of `AllocationHistory.dropped`."""
+        """Return a snapshot that includes this package's keys, and the result of `AllocationHistory.dropped`."""
         history, before = self.history, self._before or after
         options = history.options
         ended_us = time.time_ns() // 1000

@@ -43,7 +43,7 @@ class CounterReading:
 
     @property
     def origin(self) -> int:
-        """Reserved memory in bytes when both totals were 0. It changes if the program resets the totals."""
+        """Reserved memory in bytes when ``allocated`` and ``freed`` were 0. It changes when the program resets them."""
         return self.reserved - self.allocated + self.freed
 
 
@@ -115,7 +115,7 @@ def reserved_bound(
 ) -> Callable[[float, float], int | None]:
     """Return a function that takes two times and returns an upper bound on reserved memory between them.
 
-    The function returns None if no bound is known.
+    The returned function returns None if no bound is known.
 
     Args:
         peak: Peak reserved memory of the measurement in bytes; None if unknown.

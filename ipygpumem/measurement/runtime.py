@@ -30,11 +30,11 @@ class Runtime:
     """Process-wide state, created on the first call of `current`.
 
     Attributes:
-        monitor: The monitored devices, whose counters it reads.
+        monitor: The monitor of the devices, which reads their counters.
         peaks: The tracker of PyTorch's peaks, shared by all open measurements.
         sampler: The sampler of device memory usage between readings.
         open_intervals: The intervals of the open measurements in all threads.
-        active_recording: The allocation history recording started by this package, if any.
+        active_recording: The recording of allocation history that this package has started, if any.
         forked: Whether this process was forked after the runtime was created and therefore cannot use CUDA and NVML.
         baseline: The baseline, with which later readings of the session are compared; None until it is taken.
     """
@@ -50,7 +50,7 @@ class Runtime:
         self._states: dict[Callable[[], Any], Any] = {}
 
     def state(self, factory: Callable[[], _State]) -> _State:
-        """Return the only object that ``factory`` creates in this process, such as the state of a feature.
+        """Return the object that ``factory`` creates on the first call in this process, such as the state of a feature.
 
         `Runtime.close` calls the ``close`` method of the object if it has one.
         """
@@ -60,7 +60,7 @@ class Runtime:
         return state
 
     def close(self) -> None:
-        """Stop threads and recordings, and remove the wrappers of PyTorch's functions."""
+        """Stop threads and recordings, and remove the wrappers around PyTorch's functions."""
         while self._states:  # a ``close`` method may call `state`
             state = self._states.popitem()[1]
             if hasattr(state, "close"):
@@ -78,7 +78,7 @@ class Runtime:
         return self.baseline.note != PRELOAD_OFF or pytorch.problem(load=False) is not None
 
     def reading(self) -> Reading:
-        """Read all counters of all devices and of the host."""
+        """Read all counters of the monitored devices and of the host."""
         return self.monitor.read(available=True)
 
     def take_baseline(self, reading: Reading | None = None, note: str = "") -> Baseline:
@@ -92,7 +92,7 @@ class Runtime:
     def preload(self, mode: Preload = "kernels", *, reset_peaks: bool = True) -> Baseline:
         """Initialize CUDA on the current device, run the first kernels there and take the baseline.
 
-        Other devices are not used. If no GPU can be used, the baseline contains only host memory and the reason.
+        If no GPU can be used, the baseline contains only host memory, and its ``note`` states the reason.
         """
         if mode == "off":
             return self.take_baseline(note=PRELOAD_OFF)
@@ -162,7 +162,7 @@ _runtime: Runtime | None = None
 
 
 def current() -> Runtime:
-    """Return the runtime of this process, which ``%reload_ext`` does not replace."""
+    """Return the `Runtime` of this process, which ``%reload_ext`` does not replace."""
     global _runtime  # noqa: PLW0603 (the only process-wide variable of the package)
     if _runtime is None:
         _runtime = Runtime()
@@ -179,7 +179,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def close() -> None:
-    """Close the runtime of this process. The next call of `current` creates a new one."""
+    """Close the `Runtime` of this process. The next call of `current` creates a new one."""
     global _runtime  # noqa: PLW0603 (as above)
     if _runtime is not None:
         try:

@@ -130,7 +130,7 @@ class SampleWindow:
             track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
 
     def outside_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Counters]) -> dict[str, OutsidePeak]:
-        """Return, by device name, each lower bound on the peak of memory outside PyTorch that exceeds both readings."""
+        """Return, by device name, each lower bound on peak memory outside PyTorch that exceeds both readings."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in self.tracks.items():
             name = f"cuda:{index}"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IDLE_SECONDS = 5.0
-"""Idle time after which the thread ends, because some programs join all threads before they exit."""
+"""Idle time in seconds after which the thread ends, because some programs join all threads before they exit."""
 _POLL = 0.05
 """Interval in seconds at which a paused thread checks whether to continue, so that `start` need not wake it."""
 _JOIN_TIMEOUT = 2.0

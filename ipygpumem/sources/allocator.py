@@ -33,7 +33,7 @@ class AllocatorStatistics:
 
 
 def stats(index: int) -> dict[str, Any]:
-    """Return the values of `torch.cuda.memory_stats_as_nested_dict`. Raises RuntimeError for pluggable allocators."""
+    """Return the result of `torch.cuda.memory_stats_as_nested_dict`. Raises `RuntimeError` for pluggable allocators."""
     counters: dict[str, Any] = sys.modules["torch"]._C._cuda_memoryStats(index)
     return counters
 
@@ -55,15 +55,15 @@ def allocator_statistics(stats: dict[str, Any]) -> AllocatorStatistics:
 
 
 def statistics(index: int) -> AllocatorStatistics:
-    """Return the allocator statistics of a device. Raises RuntimeError for pluggable allocators."""
+    """Return the allocator statistics of a device. Raises `RuntimeError` for pluggable allocators."""
     return allocator_statistics(stats(index))
 
 
 def segments() -> list[dict[str, Any]]:
     """Return the allocator's segments and their blocks. The allocation history is omitted if PyTorch supports this.
 
-    If allocation history is being recorded, a ``snapshot`` event is added to it. Raises RuntimeError if the allocator
-    backend does not list segments.
+    If allocation history is being recorded, a ``snapshot`` event is added to it. Raises `RuntimeError` if the
+    allocator backend does not list segments.
     """
     memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
     options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}

@@ -28,7 +28,7 @@ class RelaxedCaptureMode:
 
     In the default capture mode, potentially unsafe calls, including queries, fail and invalidate the capture. This also
     applies if a stream other than the current stream is being captured, which PyTorch cannot detect. PyTorch's
-    allocator changes the mode in the same way. ``__enter__`` returns whether it was changed; if not, do not call CUDA.
+    allocator changes the mode in the same way. ``__enter__`` returns whether this succeeded; if not, do not call CUDA.
     """
 
     # a class because a contextlib generator takes three times as long
@@ -48,7 +48,7 @@ class RelaxedCaptureMode:
 
 @contextlib.contextmanager
 def raw_allocation(nbytes: int) -> Iterator[bool]:
-    """Allocate memory with cudaMalloc on the current device, yield whether this succeeded, and free it on exit."""
+    """Allocate memory with cudaMalloc on the current device, yield whether it succeeded, and free memory on exit."""
     runtime, pointer = _runtime(), ctypes.c_void_p()
     allocated = False
     if runtime is not None:

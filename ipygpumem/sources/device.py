@@ -1,6 +1,6 @@
 """CUDA device and its counterpart in NVML, matched by UUID.
 
-Test allocations show which entry in NVML's process list belongs to this process: the one whose memory usage changes.
+Test allocations identify this process in NVML's process list: the process whose memory usage changes with them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Device:
 
     @classmethod
     def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
-        """Return a device and its NVML handle without creating a CUDA context. ``reason`` says why ``nvml`` is None."""
+        """Return a device with its NVML handle. No CUDA context is created. ``reason`` states why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
         device = cls(index, str(properties.name), uuid, int(properties.total_memory), reason=reason)
@@ -98,7 +98,7 @@ class Device:
         try:
             self._verify(torch, self.nvml, reserved)
         except Exception as error:  # NVML or a kernel has failed, but other values can still be read
-            self._set_mode("device", f"memory usage by process is unknown: {first_line(error)}")
+            self._set_mode("device", f"per-process memory usage is unknown: {first_line(error)}")
 
     def _set_mode(self, mode: Mode, reason: str, own_pid: int | None = None) -> None:
         self.mode, self.reason, self.own_pid = mode, reason, own_pid
@@ -134,9 +134,9 @@ class Device:
             self._set_mode("device", _missing_entry_reason(entries, ambiguous=bool(candidates)))
 
     def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
-        """Allocate and free ``nbytes``. Return None if this fails, otherwise a tuple ``(pids, device_changed)``.
+        """Allocate and free ``nbytes``. Return a tuple ``(pids, device_changed)``; None if the allocation fails.
 
-        ``pids`` contains the processes whose memory usage increased by ``nbytes`` while the memory was allocated, and
+        ``pids`` contains the PID of each process whose memory usage increased by ``nbytes`` during the allocation, and
         ``device_changed`` is true if the memory usage of the whole device increased as well.
         """
         before, memory_before = nvml.processes(self.handle), _used(nvml, self.handle)
@@ -153,7 +153,7 @@ class Device:
         return pids, _followed(memory_before, memory_during, memory_after, nbytes)
 
     def _match_pid(self, entries: dict[int, int | None], reserved: int | None, reason: str) -> None:
-        """Accept the entry with this process's pid if its memory usage is not less than PyTorch's reserved memory."""
+        """Accept the entry with this process's PID if its memory usage is not less than PyTorch's reserved memory."""
         for pid in namespace_pids():
             size = entries.get(pid)
             if size is not None and size >= max(reserved or 0, 1):
@@ -162,7 +162,7 @@ class Device:
         self._set_mode("device", f"{_missing_entry_reason(entries, ambiguous=False)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
-        """Return a dict from pid to memory usage in bytes for the device. Raises `NvmlError` if the query fails."""
+        """Return a dict from PID to memory usage in bytes for the device. Raises `NvmlError` if the query fails."""
         if self.nvml is None:
             raise NvmlError(self.reason or "NVML cannot query this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
@@ -212,7 +212,7 @@ class Device:
     def with_counters(
         self, driver: DeviceReading, counters: AllocatorStatistics | None, torch_why: str
     ) -> DeviceReading:
-        """Add the allocator's counters (if not None) to a reading by `read_driver`, and determine the final mode."""
+        """Add the allocator's counters (if not None) to a result of `read_driver`, and determine the final mode."""
         mode, why, process = driver.mode, driver.why or self.reason, driver.process
         values: dict[str, Any] = {}
         if counters is not None:
@@ -221,7 +221,7 @@ class Device:
             if process is not None and process < counters.now.reserved:
                 # the entry is inconsistent or belongs to another process
                 mode, process = "device", None
-                why = "NVML's entry for this process is smaller than PyTorch's reserved memory"
+                why = "NVML reports less memory for this process than PyTorch has reserved"
         if mode == "process" and process is None:
             mode, why = "device", driver.why or _NOT_LISTED
         if mode == "device" and driver.used is None:
@@ -247,7 +247,7 @@ def _used(nvml: Nvml, handle: Any) -> int | None:
 
 
 def _followed(before: int, during: int | None, after: int, nbytes: int) -> bool:
-    """Return whether a value increased by ``nbytes`` during the test allocation and decreased afterwards."""
+    """Return whether a value increased by ``nbytes`` during a test allocation and decreased by as much afterwards."""
     return during is not None and all(abs(during - usage - nbytes) <= _TOLERANCE for usage in (before, after))
 
 
@@ -266,11 +266,11 @@ def _has_graphics(nvml: Nvml, handle: Any) -> bool:
 
 def _missing_entry_reason(entries: dict[int, int | None], *, ambiguous: bool) -> str:
     if ambiguous:
-        return "the test allocation changed several entries of NVML's process list"
+        return "the test allocation changed several entries in NVML's process list"
     if not entries:
         return "NVML lists no processes: this container hides them"
     if all(size is None for size in entries.values()):
-        return "NVML does not report memory usage by process on this system (WSL2, Windows)"
+        return "NVML does not report per-process memory usage on this system (WSL2, Windows)"
     if any(entries.get(pid) == 0 for pid in namespace_pids()):
         return "NVML reports 0 bytes for this process: the driver hides its memory from this container"
     return _NOT_LISTED

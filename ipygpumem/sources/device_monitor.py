@@ -27,7 +27,7 @@ _ASYNC = "cudaMallocAsync: counters of CUDA's default memory pool, which other l
 
 
 class DeviceMonitor:
-    """Monitor of the devices of this process.
+    """Monitor of the CUDA devices that are visible to this process.
 
     Attributes:
         devices: Devices by index; empty until CUDA is initialized.
@@ -86,11 +86,11 @@ class DeviceMonitor:
         return self.identify(self.devices[int(reading.name.removeprefix("cuda:"))], reading.listed)
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
-        """Look up the processes in (pid, memory usage) pairs from NVML. Return them in descending order of usage."""
+        """Look up the processes in (PID, memory usage) pairs from NVML. Return them in descending order of usage."""
         return self.process_info_cache.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:
-        """Return whether NVML lists this process under its own pid, and thus uses pids of this PID namespace."""
+        """Return whether NVML lists this process under its own PID, and thus uses PIDs of this PID namespace."""
         own_entries = {device.own_pid, *(monitored.own_pid for monitored in self.devices.values())} - {None}
         return own_entries == {own_pid()}
 

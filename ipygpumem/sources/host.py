@@ -82,7 +82,7 @@ def reset_peak() -> bool:
 
 
 def namespace_pids() -> tuple[int, ...]:
-    """Return the pids of this process in all PID namespaces visible in /proc, starting with ``os.getpid()``."""
+    """Return the PIDs of this process in all PID namespaces visible in /proc, starting with ``os.getpid()``."""
     pids = [os.getpid()]
     with contextlib.suppress(OSError, ValueError), Path(_STATUS).open(encoding="ascii", errors="replace") as status:
         for line in status:

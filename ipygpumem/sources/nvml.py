@@ -21,7 +21,7 @@ _NOT_AVAILABLE = 2**64 - 1
 _REASONS = {
     "NVML_ERROR_UNINITIALIZED": "NVML was shut down in this process",
     "NVML_ERROR_NOT_SUPPORTED": "this device does not support the NVML query",
-    "NVML_ERROR_NO_PERMISSION": "no permission for the NVML query",
+    "NVML_ERROR_NO_PERMISSION": "this user has no permission for the NVML query",
     "NVML_ERROR_NOT_FOUND": "NVML cannot find the device",
     "NVML_ERROR_DRIVER_NOT_LOADED": "the NVIDIA driver is not loaded",
     "NVML_ERROR_LIBRARY_NOT_FOUND": "the NVIDIA driver library (libnvidia-ml) is not installed",
@@ -80,7 +80,7 @@ class Nvml:
         return str(self._call("nvmlSystemGetDriverVersion"))
 
     def handles(self) -> tuple[tuple[str, Any], ...]:
-        """Return the product name and handle of every device visible in this container, in NVML's order."""
+        """Return the product name and handle of every device that NVML lists, in NVML's order."""
         handles = [self._call("nvmlDeviceGetHandleByIndex", i) for i in range(self._call("nvmlDeviceGetCount"))]
         return tuple((str(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
 
@@ -109,7 +109,7 @@ class Nvml:
         return mode is not None and bool(mode[0] == self._pynvml.NVML_DEVICE_MIG_ENABLE)
 
     def memory(self, handle: Any) -> DeviceMemory:
-        """Return the memory usage of a device from version 2 of the query or, with an old driver, version 1."""
+        """Return the memory usage of a device from version 2 of NVML's query or, with an old driver, version 1."""
         if self._memory_v2:
             info = self._pynvml.c_nvmlMemory_v2_t(version=self._pynvml.nvmlMemory_v2)
             code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
@@ -136,7 +136,7 @@ class Nvml:
         return None if nbytes is None else int(nbytes)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
-        """Return a dict from pid to memory usage in bytes. A value is None if it is not reported (WSL2, WDDM).
+        """Return a dict from PID to memory usage in bytes. A value is None if NVML does not report it (WSL2, WDDM).
 
         If ``graphics`` is true, graphics processes are included.
         """
@@ -167,7 +167,7 @@ class Nvml:
         return [(pid, None if nbytes == _NOT_AVAILABLE else nbytes) for pid, nbytes in processes]
 
     def _call_raw(self, name: str, *arguments: Any) -> int:
-        """Call a C function and return its error code. The overhead of pynvml's wrapper would double the time."""
+        """Call an NVML function and return its error code. The overhead of pynvml's wrapper would double the time."""
         try:
             return int(self._pynvml._nvmlGetFunctionPointer(name)(*arguments))
         except self._pynvml.NVMLError as error:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SIZE = 64
-"""Number of rows and columns, large enough that PyTorch selects the same kernels as for typical models."""
+"""Size of the square matrices, large enough that PyTorch selects the same kernels as for typical models."""
 
 
 def run_first_kernels(torch: Any, index: int) -> str:

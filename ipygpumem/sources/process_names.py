@@ -1,6 +1,6 @@
 """Names, users and command lines of other processes, as far as this user is permitted to read them.
 
-In a container, NVML may report pids of the host's PID namespace. A process is therefore looked up only if its pid
+In a container, NVML may report PIDs of the host's PID namespace. A process is therefore looked up only if its PID
 certainly refers to the same process in both namespaces.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 """Identifier of the initial PID namespace in the Linux kernel."""
-_FOREIGN_PID = "not looked up: NVML's pid may belong to another PID namespace"
+_FOREIGN_PID = "not looked up, because NVML's PID may belong to another PID namespace"
 _ENDED = "the process has ended or is hidden from this user"
 _UNREADABLE = "the operating system provides no information about this process"
 _MAX_PROCESSES = 4096
@@ -37,14 +37,14 @@ _START_TOLERANCE = 2.0
 class ProcessInfoCache:
     """Cache of the other processes found on the devices, including processes that have ended.
 
-    The argument ``trusted`` of the methods states whether the pids reported by NVML belong to this PID namespace.
+    The argument ``trusted`` of the methods states whether the PIDs reported by NVML belong to this PID namespace.
     """
 
     def __init__(self) -> None:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}
 
     def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
-        """Look up the processes in (pid, memory usage) pairs from NVML, unless they are in the cache."""
+        """Look up the processes in (PID, memory usage) pairs from NVML, unless they are in the cache."""
         keys = [(pid, trusted) for pid, _ in entries]
         if len(self._processes) > _MAX_PROCESSES:
             self._processes = {key: self._processes[key] for key in keys if key in self._processes}
@@ -60,7 +60,7 @@ class ProcessInfoCache:
         return process if amount is None else replace(process, amount=amount)
 
     def lookup_all(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> tuple[OtherProcess, ...]:
-        """Look up the processes in (pid, memory usage) pairs from NVML. Return them in descending order of usage."""
+        """Look up the processes in (PID, memory usage) pairs from NVML. Return them in descending order of usage."""
         processes = [self.lookup(pid, nbytes, trusted=trusted) for pid, nbytes in entries]
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
@@ -71,7 +71,7 @@ class ProcessInfoCache:
 
 
 def own_pid() -> int:
-    """Return the pid of this process in the PID namespace of the mounted /proc."""
+    """Return the PID of this process in the PID namespace of the mounted /proc."""
     try:
         return int(Path("/proc/self").readlink().name)
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def _look_up(pid: int, trusted: bool) -> OtherProcess:
 
 
 def _uses_driver(pid: int) -> bool:
-    """Return whether a process has opened the NVIDIA driver. The same pid in NVML's list then refers to it."""
+    """Return whether a process has opened the NVIDIA driver. If so, its PID in NVML's list refers to this process."""
     try:
         links = (str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)
@@ -187,7 +187,7 @@ def _role(process: Any, program: str, environment: dict[str, str], *, child: boo
 
 
 def _multiprocessing_name(pid: int) -> str:
-    """Return the multiprocessing name of a child without calling ``active_children()``, which joins ended children."""
+    """Return a child's name in multiprocessing, without calling ``active_children()``, which joins ended children."""
     module = sys.modules.get("multiprocessing.process")
     for child in tuple(getattr(module, "_children", ())):
         if getattr(getattr(child, "_popen", None), "pid", None) == pid:

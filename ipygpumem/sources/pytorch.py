@@ -133,10 +133,10 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
-    """Set the callback that is called when an allocation runs out of memory; None removes the callback.
+    """Set the callback that is called when an allocation fails with an out-of-memory error; None removes the callback.
 
     The callback receives the device index, the requested size, the memory limit and the free memory. PyTorch cannot
-    detach observers, so a single observer is attached and stored in the torch module. Returns whether it is attached.
+    detach observers, so a single observer is attached, once per process. Returns whether an observer is attached.
     """
     torch = started()
     attach = None if torch is None else getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
@@ -229,7 +229,7 @@ class CallObservers:
         self._observers: list[tuple[Callable[[], None], Callable[[], None]]] = []
 
     def add(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Register an observer with its two callbacks."""
+        """Register an observer, which consists of two callbacks."""
         with self._lock:
             self._observers.append((before, after))
             for name in (*self._before, *self._after):

@@ -81,11 +81,11 @@ class TorchInspector:
             return []
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a weak reference to a storage that prevents reuse of the address of the StorageImpl."""
+        """Return a weak reference to a storage. While it exists, the address of the StorageImpl is not reused."""
         return attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return a list with a storage's location, if any. If ``address`` is None, ``data_ptr()`` may copy data."""
+        """Return a list with a storage's location, if any. ``address`` defaults to ``data_ptr()``, which may copy."""
         try:
             device = storage.device
             if device.type == "meta":
@@ -165,7 +165,7 @@ class TorchInspector:
         return [value for value in values if value is not None], incomplete
 
     def saved_parts(self, saved: Any) -> tuple[list[Any], bool]:
-        """Return a tuple ``(objects, complete)``: the data and the unpack hook to which a saved tensor refers."""
+        """Return a tuple ``(objects, complete)``: objects that a saved value contains, and whether none are missing."""
         if not is_saved_tensor(saved):
             return [saved], True
         kind = type(saved)

@@ -301,7 +301,7 @@ def test_device_selected_in_a_cell_is_reported_from_the_next_cell(two_gpus, sett
     assert list(notebook.last.devices) == ["cuda:0"]
     assert notebook.last.devices["cuda:0"].held == 0
     note = (
-        "cuda:1 was added to the monitored devices during this measurement and is reported from the next measurement on"
+        "cuda:1 was added to the monitored devices during this measurement and is included from the next measurement on"
     )
     assert notebook.last.notes == (note,)
     assert note in result.text

@@ -110,7 +110,7 @@ def test_options_reach_torch(fake_gpu, tmp_path, options, arguments):
 
 
 def test_unsupported_option(fake_gpu):
-    with pytest.raises(OptionError, match=r"does not accept the recording option 'color'; it accepts .*skip_actions"):
+    with pytest.raises(OptionError, match=r"does not support the recording option 'color': choose from .*skip_actions"):
         Recorder(current(), RecordingOptions(extra={"color": "red"}))
 
 
@@ -177,7 +177,7 @@ def test_dropped_allocations_of_a_recording_without_events_are_unknown(fake_gpu,
 def test_program_starts_a_recording_during_the_block(fake_gpu, tmp_path):
     original = torch._C._cuda_record_memory_history
     with (
-        pytest.warns(RuntimeWarning, match="started or stopped a recording itself"),
+        pytest.warns(RuntimeWarning, match="the program itself started or stopped a recording"),
         measure(snapshot=tmp_path / "x.pickle") as m,
     ):
         fake_gpu.alloc(MIB)
@@ -191,7 +191,7 @@ def test_program_starts_a_recording_during_the_block(fake_gpu, tmp_path):
 
 def test_program_stops_the_recording_during_the_block(fake_gpu, tmp_path):
     with (
-        pytest.warns(RuntimeWarning, match="started or stopped a recording itself"),
+        pytest.warns(RuntimeWarning, match="the program itself started or stopped a recording"),
         measure(snapshot=tmp_path / "x.pickle"),
     ):
         record(enabled=None)

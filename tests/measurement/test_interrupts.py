@@ -52,7 +52,7 @@ def test_our_error_does_not_replace_the_users_error(fake_gpu, monkeypatch):
 
 def test_block_cannot_be_nested_in_itself(fake_gpu):
     block = ipygpumem.measure()
-    with block, pytest.raises(ipygpumem.OptionError, match="already open"), block:
+    with block, pytest.raises(ipygpumem.OptionError, match="already in use"), block:
         pass
     assert block.report.success is True
 

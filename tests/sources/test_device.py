@@ -64,7 +64,7 @@ def test_another_process_with_own_pid(make_gpu):
     ("regime", "reason"),
     [
         ("B", "NVML reports 0 bytes for this process"),
-        ("wsl", "does not report memory usage by process on this system"),
+        ("wsl", "does not report per-process memory usage on this system"),
         ("hidden", "NVML lists no process"),
         ("shared", "several entries"),
     ],
@@ -162,7 +162,7 @@ def test_entry_smaller_than_pytorch_memory_is_not_used(fake_gpu):
     fake_gpu.nvml_device.own = 99 * MIB
     device = read_device(monitor)
     assert (device.mode, device.process, device.others) == ("device", None, None)
-    assert device.why == "NVML's entry for this process is smaller than PyTorch's reserved memory"
+    assert device.why == "NVML reports less memory for this process than PyTorch has reserved"
 
 
 def test_entry_that_disappears_or_becomes_zero(fake_gpu):

@@ -172,7 +172,7 @@ def test_pid_that_may_belong_to_another_namespace(start, outermost):
     child = start()
     process = ProcessInfoCache().lookup(child.pid, 5, trusted=False)
     assert (process.name, process.relation, process.command, process.amount) == ("", "unknown", "", 5)
-    assert process.why == "not looked up: NVML's pid may belong to another PID namespace"
+    assert process.why == "not looked up, because NVML's PID may belong to another PID namespace"
 
 
 def test_only_processes_that_use_the_driver_are_looked_up_in_containers(start, nested, monkeypatch, tmp_path):

@@ -176,12 +176,16 @@ def test_reason_for_missing_lines(gpu):
         for _ in range(4):
             gpu.free(gpu.alloc(MIB))
     assert m.report.lines == ()
-    assert m.report.notes == ("no lines in this report: the ring buffer dropped 4 allocations: raise max_entries",)
+    assert m.report.notes == (
+        "no lines in this report: the ring buffer dropped the events of 4 allocations: raise max_entries",
+    )
     import torch
 
     with ipygpumem.measure(lines=True) as m:
         torch.cuda.memory._record_memory_history(enabled=None)
-    assert m.report.notes == ("no lines in this report: the program started or stopped a recording itself",)
+    assert m.report.notes == (
+        "no lines in this report: events are missing because the program itself started or stopped a recording",
+    )
 
 
 def test_reset_counters_are_detected_if_positions_are_needed(gpu, monkeypatch):

@@ -37,8 +37,8 @@ def test_no_change():
 
 
 def test_bound_of_the_peak_and_value_of_the_whole_device():
-    end = after(process=None, others=None, mode="device", why="no permission for the NVML query")
-    start = before(process=None, others=None, mode="device", why="no permission for the NVML query")
+    end = after(process=None, others=None, mode="device", why="this user has no permission for the NVML query")
+    start = before(process=None, others=None, mode="device", why="this user has no permission for the NVML query")
     assert ShortReport(report(start, end, exact=False)).text() == (
         "cuda:0  +400.0 MiB held · peak at most +1.2 GiB · cache +64.0 MiB"
         " · ~outside PyTorch +256.0 MiB (this process or another) · 1.6 of 139.8 GiB used   In [7], 2.31 s"
@@ -156,12 +156,17 @@ def test_baseline_line():
 
 
 def test_baseline_line_without_attribution_by_process():
-    device = {"process": None, "others": None, "mode": "device", "why": "no permission for the NVML query"}
+    device = {
+        "process": None,
+        "others": None,
+        "mode": "device",
+        "why": "this user has no permission for the NVML query",
+    }
     reading = Reading(1.0, {"cuda:0": before(**device)}, HostReading())
     without_attribution = Baseline(reading, "cuda:0", "NVIDIA H200", context=621 * MIB, kernels=65 * MIB)
     assert baseline_line(without_attribution) == (
         "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 686 MiB (context 621, first kernels 65); "
-        "memory outside PyTorch is known only for the whole device: no permission for the NVML query; "
+        "memory outside PyTorch is known only for the whole device: this user has no permission for the NVML query; "
         "a report follows every cell that changes memory"
     )
 
