@@ -1,4 +1,4 @@
-"""Shell commands ``html`` and ``view``, which write the snapshot viewer to an HTML file and open it in a browser."""
+"""Shell commands ``html`` and ``view``, which write the snapshot viewer to an HTML file or open it in a browser."""
 
 from __future__ import annotations
 

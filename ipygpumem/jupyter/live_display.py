@@ -187,7 +187,7 @@ class LiveDisplay:
 
 
 class LiveDisplayUpdater:
-    """Updater of the live displays of one shell, which runs in a separate thread.
+    """Updater of the live displays of one shell. The updates run in a separate thread.
 
     Attributes:
         available: Whether the shell belongs to a kernel that can send messages from other threads.

@@ -64,8 +64,8 @@ class Command:
     """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
-        magic: Function that runs the command in a notebook and returns the value of the magic; None if there is none.
-        shell: Function that runs the command in a shell and returns the exit status; None if there is none.
+        magic: Function that runs the command in a notebook and returns the magic's value; None if it is shell-only.
+        shell: Function that runs the command in a shell and returns the exit status; None if it is notebook-only.
         subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
     """
 

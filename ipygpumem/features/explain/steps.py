@@ -35,7 +35,7 @@ _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
-    """Size in bytes of one library's or pool's memory outside PyTorch. ``managed`` is True for CUDA managed memory."""
+    """Memory outside PyTorch of one library or memory pool, in bytes. ``managed`` is True for CUDA managed memory."""
 
     name: str
     amount: int

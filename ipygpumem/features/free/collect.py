@@ -30,7 +30,7 @@ _SHARED_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
 def forget_outputs(shell: Any) -> list[str]:
-    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, variables such as ``_3``), and return their description."""
+    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, variables such as ``_3``), and return a description."""
     history = _history(shell)
     count = len(history)
     for number in list(history):
@@ -83,7 +83,7 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
 
 
 def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables, and the outputs and last exception that refer to their values. Return descriptions of them."""
+    """Delete variables, and outputs and the last exception if they refer to their values. Return what was deleted."""
     # first, so that nothing is deleted if this fails
     references = [(name, *_find_references(shell, shell.user_ns[name])) for name in names]
     removed = []

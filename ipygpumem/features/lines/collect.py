@@ -51,7 +51,7 @@ class LinesCollector(RecordingAnalysisCollector):
         self.observer = self._backward = MeasuredBackwardPasses()
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
-        """Return the listings of a device; raise `RecordingError` if its counters do not match its events."""
+        """Return a device's listings; raise `RecordingError` if the allocator's counters do not match the events."""
         code, timeline = recording.code, recording.timeline
         source = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
@@ -168,7 +168,7 @@ class _LineEvents:
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the memory usage of each line, and the total memory usage of stacks that contain none of ``listed``.
+        """Return the memory usage of each line, and the total usage of stacks without any of the ``listed`` lines.
 
         The total is None if no event has such a stack.
         """

@@ -51,7 +51,7 @@ class DeviceLines(PlainData):
         before: Requested bytes in use at the start.
         elsewhere: Memory usage of code that is not listed and of other threads; None if they used no memory.
         end_requested: Requested bytes in use at the end, including freed blocks that are waiting for a stream.
-        end_rounding: Memory added by rounding sizes up.
+        end_rounding: Memory added by rounding up allocation sizes.
         end_pending: Size of freed blocks that are waiting for a stream, as a negative number.
         end_allocated: The allocator's counter of allocated memory, which is the total of the other values at the end.
         peak_requested: As ``end_requested``, but at the peak.
@@ -107,7 +107,7 @@ class PeakLines:
     Attributes:
         lines: The lines with the largest amounts, in descending order.
         rest: Total amount of all other lines.
-        rounding: Memory added by rounding sizes up, in bytes.
+        rounding: Memory added by rounding up allocation sizes, in bytes.
         pending: Size in bytes of freed blocks that were waiting for a stream, as a negative number.
         allocated: The allocator's counter of allocated memory in bytes, which is the total of the values above.
     """

@@ -65,7 +65,7 @@ class PeakLinesCollector(Collector):
 
 
 def peak_lines(snapshot: Snapshot, report: DeviceReport) -> PeakLines | None:
-    """Return the lines at the peak of a device, or None if the peak is not exact or no stacks were recorded."""
+    """Return the `PeakLines` of a device, or None if its peak is not exact or no stacks were recorded."""
     timeline = device_timeline(snapshot, report)
     if timeline is None:
         return None

@@ -76,7 +76,7 @@ class SourceCode:
 
 
 def code_object(value: Any) -> types.CodeType | None:
-    """Return the code object of a function, method, partial object, decorated function or `torch.nn.Module`, else None.
+    """Return the code object of a function, method, partial object, decorated function or module, or None for others.
 
     The code object of a `torch.nn.Module` is that of its ``forward``. No properties of the object are evaluated.
     """

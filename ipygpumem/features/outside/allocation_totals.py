@@ -66,7 +66,7 @@ class AllocationOwner(NamedTuple):
 
 @dataclass(slots=True)
 class AllocationTotals:
-    """Totals of an owner's allocations in an interval, in bytes.
+    """Totals of an owner's allocations during an interval, in bytes.
 
     Attributes:
         change: Allocated memory minus freed memory.

@@ -152,7 +152,7 @@ class OutsideCollector(Collector):
                 yield PoolMemory(name, reserved, used, now, peak, grade("exact", after.source))
 
     def _missing(self, device: DeviceReport, index: int) -> int:
-        """Return by how much CUPTI's records exceed the change in PyTorch's reserved memory; 0 if unknown."""
+        """Return the change in reserved memory recorded by CUPTI minus the change counted by PyTorch; 0 if unknown."""
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0

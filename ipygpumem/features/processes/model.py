@@ -47,9 +47,9 @@ def other_process_changes(
 ) -> tuple[OtherProcessChange, ...]:
     """Return the memory changes of other processes in descending order of size.
 
-    The changes add up to `DeviceReport.others`. ``identify`` takes a PID and an event, and returns them as a
-    process and an event. If the process started or ended during the measurement, ``came`` becomes ``began``, and
-    ``left`` becomes ``ended``.
+    The changes add up to `DeviceReport.others`. ``identify`` takes a PID and an event, and returns the process and
+    the event. It replaces ``came`` with ``began`` if the process started during the measurement, and ``left`` with
+    ``ended`` if the process ended.
     """
     if not device.process_wide or device.before.others is None or device.after.others is None:
         return ()

@@ -88,7 +88,7 @@ def processes_table(device: DeviceProcesses) -> Table:
     if unattributed >= VISIBLE:
         rows.append(_row("not attributed to any process", "", unattributed, total, "page tables, managed memory"))
     elif -unattributed >= VISIBLE:
-        rows.append(_row("listed twice", "", unattributed, 0, "the sizes in NVML's process list add up to more"))
+        rows.append(_row("listed twice", "", unattributed, 0, "the sum of the listed sizes exceeds the memory in use"))
     if device.used is not None:
         rows.append(TableRow(f"used ({device.source or 'nvidia-smi'})", ("", size(device.used)), 0))
     note = device.why or ("" if device.neighbours else "no other process uses this device")

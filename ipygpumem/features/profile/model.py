@@ -64,5 +64,5 @@ class ProfileSummary:
         if self.why:
             notes.append(self.why)
         notes += self.errors
-        notes.append(f"profiling took another {duration(self.seconds)}, slowed the code down and used host memory")
+        notes.append(f"profiling itself took {duration(self.seconds)}, slowed the code down and used host memory")
         return notes

@@ -30,7 +30,7 @@ RECORDING = (
     Option(
         ("--stacks",),
         "{python,all,none}",
-        "stacks to record: python (default), all (also C++; slow to save), none",
+        "stacks to record: python (default), all (Python and C++; slow to save), none",
         choices=("python", "all", "none"),
     ),
     Option(("--max-entries",), "N", "maximum number of events per device (default: 1,000,000)", type=positive),

@@ -44,7 +44,7 @@ background-color:{{ color }}"></span>{% endfor %}</span>{% endif -%}
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A formatted value such as ``peak +1.2 GiB``. Its kind selects the color, and its grade is shown as a tooltip."""
+    """A formatted value such as ``peak +1.2 GiB``. Its kind selects its color, and its grade is shown as a tooltip."""
 
     kind: str
     text: str

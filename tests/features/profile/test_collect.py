@@ -200,7 +200,7 @@ def test_sentences():
     assert summary.sentences() == [
         "trace: /a/t.json (3.0 MiB); open it at https://ui.perfetto.dev",
         "timeline: /a/t.html (500 B); open it in a browser",
-        "profiling took another 2.50 s, slowed the code down and used host memory",
+        "profiling itself took 2.50 s, slowed the code down and used host memory",
     ]
     failed = dataclasses.replace(summary, trace=None, timeline=None, why="why", errors=("e",))
     assert failed.sentences()[:2] == ["why", "e"]
