@@ -13,7 +13,7 @@ from ipygpumem.snapshot.export.event_table import events_frame
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries import event_window
 from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis, explain_oom, fragmentation
-from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedPeak
+from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedBytesPeak
 from ipygpumem.snapshot.queries.overview import summary_text
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
@@ -104,15 +104,15 @@ class Snapshot(SnapshotData):
     def reserved(self, time_us: int, device: int | None = None) -> int | None: ...
 
     def reserved(self, time_us: int | None = None, device: int | None = None) -> Curve | int | None:
-        """Return the total size of all segments, like `allocated`, or None if the file does not contain segments."""
+        """Return the total size of all segments after each event or at one time; None if the file has no segments."""
         curve = self.timeline(device).reserved
         return curve if time_us is None or curve is None else curve.at(time_us)
 
-    def peak(self, device: int | None = None) -> RequestedPeak:
+    def peak(self, device: int | None = None) -> RequestedBytesPeak:
         """Return the maximum of the requested bytes together with the allocations that are alive at the peak."""
         live = self.live(device=device)
         trace, requested = live.timeline.trace, live.timeline.requested.peak()[1]
-        return RequestedPeak(trace.device, requested, live.event, trace.time_of(live.event), live)
+        return RequestedBytesPeak(trace.device, requested, live.event, trace.time_of(live.event), live)
 
     def live(self, event: int | None = None, device: int | None = None) -> LiveSet:
         """Return the allocations alive right after an event; by default at the peak.
@@ -140,7 +140,7 @@ class Snapshot(SnapshotData):
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Measure the free memory in segments after an event (by default the last), and check if ``need`` bytes fit.
+        """Measure the free memory in segments after an event (by default the last). Check whether ``need`` bytes fit.
 
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
@@ -294,5 +294,5 @@ class Snapshot(SnapshotData):
         last = len(timeline.trace) - 1 if last is None else last
         first, last = check_event(first, timeline), check_event(last, timeline)
         if first > last:
-            raise OptionError(f"the window ends before it starts: events {first} to {last}")
+            raise OptionError(f"the range of events ends before it starts: event {first} to event {last}")
         return timeline, last

@@ -40,7 +40,7 @@ class SnapshotData:
         own: Metadata written by the recorder of ipygpumem.
         sources: Source code by file name.
         cells: Lookup that finds the cell in which an event occurred.
-        zero_us: Start of the time axis in microseconds since the Unix epoch; None for each device's first event.
+        zero_us: Start of the time axis in microseconds since the epoch; None to start at each device's first event.
     """
 
     def __init__(self, root: dict[str, Any], reader: PickleReader | None, name: str, limits: ReadLimits) -> None:

@@ -72,7 +72,7 @@ def page(snapshots: Sequence[PageData], theme: str = "auto") -> str:
 def check_snapshot_count(count: int) -> None:
     """Raise `OptionError` if the viewer does not support this number of snapshots."""
     if not 1 <= count <= MAX_SNAPSHOTS:
-        raise OptionError(f"the viewer shows 1 to {MAX_SNAPSHOTS} snapshots side by side, got {count}")
+        raise OptionError(f"the viewer shows 1 to {MAX_SNAPSHOTS} snapshots side by side, not {count}")
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -89,7 +89,7 @@ def document(bundle: str, content: str, data: Sequence[PageData], theme: str) ->
     (the system's theme), ``"light"`` or ``"dark"``. Other values raise `OptionError`.
     """
     if theme not in {"auto", "light", "dark"}:
-        raise OptionError(f"unknown theme {theme!r}: choose auto, light or dark")
+        raise OptionError(f"unknown theme {theme!r}: choose 'auto', 'light' or 'dark'")
     text = script(bundle)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     policy = (

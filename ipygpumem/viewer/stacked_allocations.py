@@ -227,4 +227,4 @@ def _palette(colors: list[str]) -> NDArray[np.uint8]:
 
 
 def _percentage(part: int, whole: int) -> str:
-    return "< 1 %" if 0 < part < whole // 100 else share(part, whole).strip()
+    return "<1%" if 0 < part < whole // 100 else share(part, whole).replace(" ", "")

@@ -170,9 +170,9 @@ class _SnapshotPlot:
         if trace.timed and len(trace) > 1:
             length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"
         layout.title(RIGHT, 20, clip(snapshot.name, 48), clip(f"{length} · {device}"), size=14)
-        entries: list[LegendItem] = [(INK, f"requested, at the end {precise_size(timeline.end_requested)}", "solid")]
+        entries: list[LegendItem] = [(INK, f"requested ({precise_size(timeline.end_requested)} at the end)", "solid")]
         if timeline.reserved_peak is not None:
-            entries.append((_RESERVED, f"reserved, peak {precise_size(timeline.reserved_peak)}", "solid"))
+            entries.append((_RESERVED, f"reserved (peak {precise_size(timeline.reserved_peak)})", "solid"))
         if self.capacity:
             entries.append((SOFT, f"capacity {size(self.capacity)}", _DASHES))
         if len(trace.events(Action.OOM)):

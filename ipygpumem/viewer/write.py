@@ -34,7 +34,7 @@ def write_page(
     paths: bool = True,
     theme: str = "auto",
 ) -> Path:
-    """Write the viewer's HTML page for one to eight snapshots. It has the options and errors of `Snapshot.to_html`."""
+    """Write the viewer's HTML page for one to eight snapshots. Options and errors are those of `Snapshot.to_html`."""
     target = check_path(path, "page", "snapshot.html")
     check_snapshot_count(len(snapshots))
     exported = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
@@ -43,7 +43,7 @@ def write_page(
 
 
 def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | None = None) -> Path:
-    """Write a static image of a snapshot. It raises the errors of `Snapshot.to_png`."""
+    """Write a static image of a snapshot. Raises the errors of `Snapshot.to_png`."""
     target = check_path(path, "image", "snapshot.png")
     return write_file(target, static_image(snapshot, device).png)
 

@@ -70,7 +70,7 @@ def compare(snapshot, index, stats):
         "expandable": bool(snapshot.segments.expandable.any()),
         "actions": {ACTIONS[number]: int((timeline.trace.action == number).sum()) for number in range(len(ACTIONS))},
         # blocks whose free was not completed before the next event
-        "waited": int((timeline.allocations.end - timeline.allocations.requested > 1).sum()),
+        "waited": int((timeline.allocations.end - timeline.allocations.free_requested > 1).sum()),
         "private": sum(snapshot.pools[number] != (0, 0) for number in snapshot.segments.pool.tolist() if number >= 0),
     }})
 """

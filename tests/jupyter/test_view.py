@@ -88,7 +88,7 @@ def test_invalid_arguments(quiet, arguments, message):
 
 def test_file_that_is_not_a_snapshot(quiet, tmp_path):
     (tmp_path / "x").write_text("nonsense")
-    assert usage(quiet.run(f"%gpumem view {tmp_path}/x")).startswith(f"%gpumem view: {tmp_path}/x: neither a pickle")
+    assert usage(quiet.run(f"%gpumem view {tmp_path}/x")).startswith(f"%gpumem view: {tmp_path}/x: the file is neither")
 
 
 def test_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monkeypatch):

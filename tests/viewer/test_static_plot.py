@@ -201,7 +201,7 @@ def test_tick_labels_are_at_their_events(texts):
 def test_single_byte_is_not_rounded_to_zero(texts):
     positions = texts(load_events([numbered(0, size=1)]))
     assert "peak 1 B at event 0" in positions
-    assert "requested, at the end 1 B" in positions
+    assert "requested (1 B at the end)" in positions
     assert not any("0.0 MiB" in text for text in positions)
 
 

@@ -54,10 +54,10 @@ def encode(snapshot: Snapshot) -> bytes:
     """Encode all columns and tables of a snapshot.
 
     Columns are named after attributes: ``trace/0/size``, ``allocations/0/start`` (with the device index),
-    ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start event. Their
-    ``requested`` is replaced by ``asked_after``, the number of events from the start to the free request, and ``end``
-    by ``freed_after``, the number of events from the free request to the end. Their ``nth`` is omitted. ``stacks/own``
-    contains 1 for each frame of user code and 0 for other frames.
+    ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start event. Their column
+    ``free_requested`` is replaced by ``free_requested_after``, the number of events from the start to the free request,
+    and ``end`` by ``freed_after``, the number of events from the free request to the end. Their column ``nth`` is
+    omitted. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames.
     """
     header = {
         "version": _VERSION,
@@ -108,13 +108,13 @@ def _arrays(table: Any) -> dict[str, NDArray[Any]]:
 
 
 def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Order allocations by start event and store their ends as differences, which reduces the size to a quarter."""
+    """Order allocations by start event and store the events of their frees as differences, which saves space."""
     order = np.argsort(columns["start"], kind="stable")
     ordered = {name: column[order] for name, column in columns.items()}
     del ordered["nth"]  # the viewer computes it
-    requested = ordered.pop("requested")
-    ordered["asked_after"] = requested - ordered["start"]
-    ordered["freed_after"] = ordered.pop("end") - requested
+    free_requested = ordered.pop("free_requested")
+    ordered["free_requested_after"] = free_requested - ordered["start"]
+    ordered["freed_after"] = ordered.pop("end") - free_requested
     return ordered
 
 

@@ -35,7 +35,7 @@ COLUMNS = (
     "compile_context",
     "user_metadata",
 )
-"""Columns of the table. ``file``, ``line`` and ``name`` describe the innermost frame of user code."""
+"""Columns of the table of events. ``file``, ``line`` and ``name`` describe the innermost frame of user code."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FORMULA = ("=", "+", "-", "@")
@@ -136,4 +136,6 @@ def to_frame(result: Any) -> Any:
     if hasattr(result, "to_dict"):
         values = result.to_dict()
         return pandas.DataFrame(values if any(isinstance(value, list) for value in values.values()) else [values])
-    raise OptionError(f"not the result of a Snapshot method: cannot convert {type(result).__name__!r} to a data frame")
+    raise OptionError(
+        f"cannot convert {type(result).__name__!r} to a data frame: expected the result of a Snapshot method"
+    )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.diff import Diff
     from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis
     from ipygpumem.snapshot.queries.groups import Group
-    from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedPeak
+    from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedBytesPeak
     from ipygpumem.snapshot.snapshot import Snapshot
 
 _LABEL = 100
@@ -27,11 +27,11 @@ def clip(text: str, width: int = _LABEL) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Format a ratio as a percentage, five characters wide."""
+    """Format ``part / whole`` as a percentage, five characters wide."""
     return f"{_PERCENT * part / whole:3.0f} %" if whole else "     "
 
 
-def peak_line(snapshot: Snapshot, peak: RequestedPeak) -> str:
+def peak_line(snapshot: Snapshot, peak: RequestedBytesPeak) -> str:
     """Describe the peak of a device and the event at which it occurred."""
     start = f"GPU {peak.device}: peak {size(peak.requested)} requested, "
     if peak.event < 0:
@@ -59,7 +59,7 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
 
 
 def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
-    """List the blocks that were allocated in a window and are alive at its end."""
+    """List the blocks that were allocated in a range of events and are alive at its end."""
     blocks = many(len(live), "block")
     head = f"GPU {live.timeline.device}: {size(live.bytes)} in {blocks} allocated in the window and alive at its end"
     return [head, *group_lines(live.by(key), live.bytes, top)]
@@ -72,7 +72,7 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
     start = f"GPU {memory.device} after event {memory.event:,}"
     lines = [
         f"{start}: {size(memory.free)} free of {size(memory.reserved)} reserved, {blocks}",
-        f"{_INDENT}{size(memory.empty):>10}  in segments without blocks in use, which empty_cache() releases",
+        f"{_INDENT}{size(memory.empty):>10}  in unused segments, which torch.cuda.empty_cache() releases",
         f"{_INDENT}{size(memory.partly):>10}  in partly used segments, which only PyTorch can reuse",
     ]
     if memory.private:

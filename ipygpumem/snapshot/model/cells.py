@@ -31,7 +31,7 @@ class Cell:
     """One execution of a notebook cell. Timestamps are in microseconds since the Unix epoch.
 
     Attributes:
-        number: Execution count, such as 3 for ``In[3]``; None if the code has none.
+        number: Execution count, such as 3 for ``In[3]``; None if the cell has none.
         filename: File name under which IPython compiled the cell; empty if unknown.
         success: Whether the cell finished without an exception; None if unknown.
     """
@@ -45,7 +45,7 @@ class Cell:
     @property
     def label(self) -> str:
         """Label such as ``"In[3]"``, or the file name of a cell without an execution count."""
-        return (self.filename or "(a cell)") if self.number is None else f"In[{self.number}]"
+        return (self.filename or "(unnamed cell)") if self.number is None else f"In[{self.number}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class RecorderMetadata:
         version: Version of ipygpumem that wrote the file, or None if another program did.
         cells: Executed cells, ordered by start.
         numbers: Execution counts of cells that ran before the recording, by file name.
-        dropped: Number of allocations dropped from the ring buffer, by device; None if unknown.
+        dropped: Number of allocation events dropped from the ring buffer, by device; None if unknown.
         device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
         readings: Memory counters ``before`` and ``after`` the recording. The values are not checked.
@@ -75,7 +75,7 @@ class RecorderMetadata:
     curves: dict[str, Any] = field(default_factory=dict)
 
     def dropped_of(self, device: int) -> int | None:
-        """Return the number of allocations of a device that were dropped from the ring buffer; None if unknown."""
+        """Return the number of a device's allocation events that the ring buffer dropped; None if unknown."""
         return self.dropped[device] if device < len(self.dropped) else None
 
 
@@ -137,7 +137,7 @@ class CellLookup:
         return labels.tolist()
 
     def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of the latest run of a cell (any cell if ``file`` is empty) at each time; -1 if none."""
+        """Return the index of the latest cell running at each time, or -1. An empty ``file`` stands for any file."""
         numbers = self._runs[file] if file else np.arange(len(self._cells))
         if file not in self._intervals:
             runs = [self._cells[number] for number in numbers.tolist()]
@@ -213,7 +213,7 @@ class Annotation(PlainData):
 
 
 def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the innermost region at each time, the latest if several are equally deep; -1 if none."""
+    """Return the index of the innermost region at each time, the latest if there are several; -1 if there is none."""
     if not annotations or not len(times):
         return np.full(len(times), -1, np.int64)
     starts = [-1 if region.start_us is None else region.start_us for region in annotations]

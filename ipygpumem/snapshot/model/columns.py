@@ -154,5 +154,5 @@ class Blocks(_AddressRanges):
 
     @property
     def active(self) -> NDArray[np.bool_]:
-        """Mask of the blocks in use: allocated, or freed and waiting for a stream."""
+        """Mask of the blocks in use: allocated, or freed but still in use by another stream."""
         return np.not_equal(self.state, BlockState.INACTIVE)

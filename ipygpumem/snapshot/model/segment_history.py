@@ -50,7 +50,7 @@ class AllocatorState:
 
     Attributes:
         segments: `SEGMENT` rows, ordered by address. Adjacent ranges of an expandable segment form one row.
-        blocks: `BLOCK` rows of the blocks in use, ordered by address. ``row`` is a row of ``timeline.allocations``.
+        blocks: `BLOCK` rows of the blocks in use, ordered by address. ``row`` is the row in ``timeline.allocations``.
     """
 
     device: int
@@ -119,7 +119,7 @@ class SegmentHistory:
         return np.concatenate([table, _segment_rows(segments, old)]), start, end
 
     def pools(self, rows: Ints) -> Ints:
-        """Return the index of the pool of each allocation, given as row indices; -1 if the pool is unknown."""
+        """Return the pool index of each of the allocations in ``rows``; -1 if the pool is unknown."""
         allocations = self._timeline.allocations
         address, event = allocations.address[rows], allocations.start[rows].astype(np.int64)
         table = self._fixed
@@ -145,7 +145,7 @@ class SegmentHistory:
         blocks["rounded"] = np.append(self._blocks.size, -1)[allocations.block[rows]]
         blocks["row"] = rows
         blocks["stack"] = allocations.stack[rows]
-        blocks["pending"] = allocations.requested[rows] <= event
+        blocks["pending"] = allocations.free_requested[rows] <= event
         return AllocatorState(
             self._timeline.device,
             event,

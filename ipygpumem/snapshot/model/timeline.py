@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 BEFORE = -1
-"""Start event of allocations that are older than the first event."""
+"""Value of `Allocations.start` for allocations that are older than the first event."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Curve:
         return len(self.event)
 
     def peak(self) -> tuple[int, int]:
-        """Return a tuple ``(event, bytes)`` of the first event after which the usage is highest, and this usage."""
+        """Return a tuple ``(event, bytes)``: the first event after which the usage is highest, and that usage."""
         row = int(np.argmax(self.bytes))
         return int(self.event[row]), int(self.bytes[row])
 
@@ -161,8 +161,8 @@ class Allocations:
         address: int64.
         size: int64, *requested* size in bytes.
         start: int64, event that allocated the memory, or -1 (`BEFORE`).
-        requested: int64, event that requested the free; the number of events if the free was not requested, -1 if it
-            was requested before the first event.
+        free_requested: int64, event that requested the free; the number of events if the free was not requested, -1 if
+            it was requested before the first event.
         end: int64, event that freed the memory, or the number of events if the allocation is alive at the end.
         stack: int32, call stack of the allocation; -1 if unknown.
         nth: int64, number of earlier allocations at this address in the file.
@@ -172,7 +172,7 @@ class Allocations:
     address: Ints
     size: Ints
     start: Ints
-    requested: Ints
+    free_requested: Ints
     end: Ints
     stack: NDArray[np.int32]
     nth: Ints
@@ -228,17 +228,17 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
 
     first_event = rows[first]
     start = np.where(action[first] == Action.ALLOC, first_event, BEFORE)
-    requested = np.minimum(event_of[free_request], end)
+    free_requested = np.minimum(event_of[free_request], end)
     no_request = (closed < len(rows)) & (free_request > closed)
     if not (no_request & (start != BEFORE)).any():
         # requests were recorded, so a completed free without a request was requested before the first event
-        requested[no_request & (start == BEFORE)] = BEFORE
+        free_requested[no_request & (start == BEFORE)] = BEFORE
     groups = np.arange(len(first))
     in_events = Allocations(
         address=address[first],
         size=trace.size[first_event],
         start=start,
-        requested=requested,
+        free_requested=free_requested,
         end=end,
         stack=np.where(start == BEFORE, -1, trace.stack[first_event]).astype(np.int32),
         nth=groups - np.maximum.accumulate(np.where(same_address[first], 0, groups)),
@@ -287,7 +287,7 @@ def _match_blocks(in_events: Allocations, active: Ints, blocks: Blocks, count: i
         address=blocks.address[unmatched],
         size=blocks.requested[unmatched],
         start=np.full(len(unmatched), BEFORE, np.int64),
-        requested=np.where(blocks.state[unmatched] == BlockState.PENDING, BEFORE, count),
+        free_requested=np.where(blocks.state[unmatched] == BlockState.PENDING, BEFORE, count),
         end=np.full(len(unmatched), count, np.int64),
         stack=blocks.stack[unmatched],
         nth=np.zeros(len(unmatched), np.int64),

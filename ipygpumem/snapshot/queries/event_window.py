@@ -1,4 +1,4 @@
-"""Statistics of the events in a window: churn, possible leaks, CUDA calls and the growth in annotated regions."""
+"""Statistics of a range of events: churn, possible leaks, CUDA calls and the growth in annotated regions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SHORT_LIVED = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Churn(PlainData):
-    """Totals for a group of allocations in a window.
+    """Totals for a group of allocations in a range of events.
 
     Attributes:
-        byte_seconds: Sum of the sizes times the lifetimes in the window; None if the events have no timestamps.
-        median_us: Median lifetime of the allocations freed in the window; None if unknown.
+        byte_seconds: Sum of the sizes times the lifetimes in the range; None if the events have no timestamps.
+        median_us: Median lifetime of the allocations freed in the range; None if unknown.
     """
 
     label: str
@@ -49,7 +49,7 @@ class Churn(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class CudaCallCounts(PlainData):
-    """Numbers of CUDA calls in a window, and the total sizes that they allocated, freed, mapped and unmapped.
+    """Numbers of CUDA calls in a range of events, and the total sizes that they allocated, freed, mapped and unmapped.
 
     Attributes:
         mallocs: Number of cudaMalloc calls, one for each segment.
@@ -103,9 +103,9 @@ class RepeatedRegion(PlainData):
 
 
 def events_in_span(name: str, trace: Trace, start_us: int, end_us: int) -> tuple[int, int]:
-    """Return the last event before a time span and the last event in it. ``name`` is the name of the snapshot."""
+    """Return the last event before a time span and the last event in it. Error messages contain ``name``."""
     if start_us > end_us:
-        raise OptionError(f"the time span ends before it starts: {start_us} to {end_us}")
+        raise OptionError(f"the time span ends before it starts: from {start_us} to {end_us} microseconds")
     if not trace.timed:
         raise OptionError(f"the events of {name} have no timestamps")
     first, last = np.searchsorted(trace.time, [start_us, end_us + 1]) - 1
@@ -118,13 +118,13 @@ def _allocated(timeline: Timeline, first: int, last: int) -> Ints:
 
 
 def _lifetimes(timeline: Timeline, rows: Ints, last: int) -> Ints:
-    """Return lifetimes in microseconds. Lifetimes that extend beyond the window end at event ``last``."""
+    """Return lifetimes in microseconds. Lifetimes that extend beyond event ``last`` end there."""
     allocations, time = timeline.allocations, timeline.trace.time
     return time[np.minimum(allocations.end[rows], last)] - time[allocations.start[rows]]
 
 
 def churn(snapshot: Snapshot, timeline: Timeline, first: int, last: int, key: str) -> tuple[Churn, ...]:
-    """Return totals for the allocations after event ``first`` up to ``last``, grouped by a key, largest group first."""
+    """Return totals for the allocations after event ``first`` up to event ``last`` by a key, largest group first."""
     rows = _allocated(timeline, first, last)
     labels, group = label_rows(snapshot, timeline, rows, key)
     if not len(rows):
@@ -192,7 +192,7 @@ def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[RepeatedR
     regions = [region for region in annotations if region.name == name]
     if not regions:
         names = ", ".join(sorted({clip(region.name) for region in annotations})[:_MAX_SUGGESTIONS])
-        hint = f": choose from {names}" if names else ": it has no annotated regions"
+        hint = f": choose from {names}" if names else ": the device has no annotated regions"
         raise OptionError(f"no annotated region {name!r} on device {timeline.device}{hint}")
     repetitions: list[RepeatedRegion] = []
     for region in regions if timeline.trace.timed else ():

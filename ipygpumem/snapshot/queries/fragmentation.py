@@ -92,7 +92,7 @@ def segment_size(rounded: int) -> int:
 def fragmentation(
     snapshot: Snapshot, state: AllocatorState, need: int | None = None, stream: int | None = None
 ) -> Fragmentation:
-    """Measure the free memory inside the segments of a state, and check whether an allocation of ``need`` bytes fits.
+    """Measure the free memory inside the segments of an allocator state, and check whether ``need`` bytes fit.
 
     If ``stream`` is given, the check considers only the free blocks of this stream.
     """
@@ -130,7 +130,7 @@ def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) ->
 
 
 def _recorded_free_blocks(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return a tuple of the size and the segment row of each free block at the end, as recorded in the file."""
+    """Return the size and the segment row of each free block at the end, as recorded in the file."""
     blocks = snapshot.blocks
     free = np.flatnonzero((blocks.device == state.device) & ~blocks.active)
     owner = find_range(state.segments, blocks.address[free])
@@ -194,7 +194,9 @@ def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, e
         sentences.append(f"PyTorch had {free} free in {blocks}, the largest {largest}: none was large enough.")
     elif memory.fit is not None and memory.fit.block is None:
         pool = "large" if memory.fit.small else "small"
-        sentences.append(f"PyTorch had a free block of {largest}, but for another stream or in the {pool} pool.")
+        sentences.append(
+            f"PyTorch had a free block of {largest}, but it belonged to another stream or to the {pool} pool."
+        )
     else:
         sentences.append(f"PyTorch had a free block of at most {largest}, possibly in a CUDA graph's private pool.")
     if device_free is not None and device_free < segment:

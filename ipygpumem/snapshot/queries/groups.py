@@ -91,7 +91,7 @@ def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> 
 
 def _grouping(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> Grouping:
     if not isinstance(key, str) or key not in KEYS:
-        raise OptionError(f"cannot group by {key!r}: choose from {', '.join(KEYS)}")
+        raise OptionError(f"cannot group by {key!r}: choose from {', '.join(map(repr, KEYS))}")
     return KEYS[key](snapshot, timeline, rows)
 
 
@@ -105,7 +105,7 @@ def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
 
 
 def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, ids: Ints) -> Callable[[int, str], str]:
-    """Return a function that shortens the file name of a group. For a cell, the name includes the group's runs."""
+    """Return a function that shortens the file name of a group, given the group's ID and the file name."""
     times = _times(timeline, rows)
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]
@@ -153,7 +153,7 @@ def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
 def _by_frame(
     snapshot: Snapshot, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
 ) -> tuple[Ints, list[Any]]:
-    """Return a tuple of group IDs and frame keys. An ID is the index of a frame key, or a key of `_WITHOUT_FRAME`."""
+    """Return a tuple of group IDs and frame keys. An ID is an index into the keys, or a key of `_WITHOUT_FRAME`."""
     numbers = IndexByValue()
     table = np.asarray([*(numbers[key(frame)] for frame in snapshot.stacks.frames), 0], np.int64)
     frames = _user_frames(snapshot, timeline, rows)

@@ -41,7 +41,7 @@ class LiveSet:
         Args:
             key: Property by which allocations are grouped.
             allocated: Allocated bytes according to the allocator's counter. If given, its difference from the
-                requested bytes becomes the last group, so that the groups add up to it.
+                requested bytes becomes the last group, so that the groups add up to ``allocated``.
 
         Raises:
             OptionError: The key does not exist.
@@ -52,7 +52,7 @@ class LiveSet:
         return (*groups, Group(label=ROUNDING, bytes=allocated - self.bytes, count=0))
 
     def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
-        """Return plain values, including the ``top`` largest groups (None for all) when grouping by a key."""
+        """Return plain values, including the ``top`` largest groups by a key (all groups if ``top`` is None)."""
         return {
             "device": self.timeline.device,
             "event": self.event,
@@ -64,11 +64,11 @@ class LiveSet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RequestedPeak(PlainData):
+class RequestedBytesPeak(PlainData):
     """Maximum of the requested bytes of a device.
 
     Attributes:
-        requested: Maximum in bytes, including freed blocks that are waiting for a stream.
+        requested: Maximum in bytes, including freed blocks that another stream still uses.
         event: First event that reaches the maximum; -1 if the maximum is reached before the first event.
         time_us: Timestamp in microseconds since the Unix epoch; None for event -1 or if unknown.
         live: Allocations that are alive at the peak.

@@ -92,7 +92,7 @@ def notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
         unknown = "" if dropped is not None else "; the file does not say whether events were dropped"
         older = f"{{n}} block{{s}} ({size(gaps.before_recording_bytes)}) {{is}} older than the first event{unknown}"
         add(gaps.before_recording, older)
-    add(dropped or 0, "{n} allocation{s} before the first recorded event {was} dropped from the ring buffer")
+    add(dropped or 0, "{n} allocation event{s} {was} dropped from the ring buffer")
     add(gaps.frees_without_allocation, "{n} free{s} without an allocation {was} ignored")
     add(gaps.missing_frees, "{n} block{s} without a recorded free {is} treated as freed when the address is reused")
     if gaps.ended_by_request:

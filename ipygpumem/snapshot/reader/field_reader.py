@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Words = NDArray[np.uint64]
 
 MARGIN = 32
-"""Length of the end of the data that entries must not reach, so that reading ahead requires no bounds check."""
+"""Number of bytes at the end of the data that entries must not reach, so that reading ahead needs no bounds check."""
 
 NONE = -1 << 31
 """Represents None in columns of memo indices."""
@@ -169,7 +169,7 @@ class FieldReader:
         return words, code[:1] if (code == code[:1]).all() else code, valid
 
     def _find_end(self, position: Ints, code: NDArray[np.uint8]) -> tuple[Ints, Flags]:
-        """Return ``(end, memoized)`` of values other than references. ``end`` is ``position`` for invalid values."""
+        """Return ``(end, memoized)`` of values other than memo references; ``end`` is ``position`` if invalid."""
         octets, last = self._octets, self._end
         length = _FIXED_LENGTH[code] + _IS_COUNTED[code] * octets[position + 1]
         end = np.minimum(position + length, last)

@@ -94,7 +94,7 @@ def _contents(path: str, limits: ReadLimits) -> bytes:
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise SnapshotError("not a valid file name") from None
+        raise SnapshotError("the path is not a valid file name") from None
     with open_regular_file(path) as file:
         if os.fstat(file.fileno()).st_size > limits.size:
             _fail_too_large(limits.size)
@@ -142,7 +142,7 @@ def _decompress_xz(raw: bytes) -> Iterator[bytes]:
         yield decompressor.decompress(remaining, _CHUNK)
         while not decompressor.eof:
             if decompressor.needs_input:
-                raise EOFError("unexpected end of file")
+                raise EOFError("the xz data ends unexpectedly")
             yield decompressor.decompress(b"", _CHUNK)
         remaining = decompressor.unused_data.lstrip(b"\0")
 
@@ -156,15 +156,15 @@ def _parse(raw: bytes, limits: ReadLimits, *, columnar: bool) -> tuple[Any, Pick
     if raw.lstrip()[:1] in _JSON or raw.startswith(_BYTE_ORDER_MARKS):
         return _parse_json(raw, limits), None
     if raw.startswith(_ZIP):
-        raise SnapshotFormatError("a zip file, as written by torch.save, not a memory snapshot")
+        raise SnapshotFormatError("the file is a zip file, as written by torch.save, not a memory snapshot")
     if raw[:1] in _OLD_PICKLE and raw.rstrip().endswith(b"."):
-        raise SnapshotFormatError("a pickle with protocol 0 or 1, but PyTorch writes protocols 2 to 5")
-    raise SnapshotFormatError("neither a pickle (protocols 2 to 5) nor JSON")
+        raise SnapshotFormatError("the file is a pickle with protocol 0 or 1, but PyTorch writes protocols 2 to 5")
+    raise SnapshotFormatError("the file is neither a pickle (protocols 2 to 5) nor JSON")
 
 
 def _parse_json(raw: bytes, limits: ReadLimits) -> Any:
     if raw.count(b"[") + raw.count(b"{") > limits.objects(len(raw)):
-        raise SnapshotLimitError("more lists and dicts than a snapshot of this size can contain")
+        raise SnapshotLimitError("the file contains too many lists and dicts for its size")
     try:
         return json.loads(raw)
     except RecursionError:

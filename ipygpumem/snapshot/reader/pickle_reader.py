@@ -210,7 +210,7 @@ class PickleReader:
             else:
                 self._refuse(code, at - 1)
             if objects_left < 0:
-                self._fail(SnapshotLimitError, "more objects than a file of this size can contain", at)
+                self._fail(SnapshotLimitError, "the pickle contains too many objects for its size", at)
             if code == op.SETITEMS and not chain and "action" in stack[-1]:
                 self._find_similar(stack[-1], at)
 
@@ -273,7 +273,7 @@ class PickleReader:
             raise NotColumnarError
 
     def _find_similar(self, entry: dict[str, Any], at: int) -> None:
-        """Search the rest of the file for entries with the same keys, once for each sequence of keys."""
+        """Search the rest of the file for entries with the keys of ``entry``, once for each sequence of keys."""
         worthwhile = self._columnar and len(self._data) - at >= max(_MIN_BATCH, 2 * MARGIN)
         template = tuple(entry)
         if not worthwhile or template in self._templates or len(self._templates) >= _MAX_TEMPLATES:

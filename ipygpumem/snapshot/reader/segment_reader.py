@@ -41,7 +41,7 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
         pool = segment.get("segment_pool_id")
         segment_type = text(segment.get("segment_type", "large"), f"{where}: segment_type")
         if segment_type not in _TYPES:
-            raise SnapshotFormatError(f"{where}: segment_type is neither large nor small")
+            raise SnapshotFormatError(f"{where}: segment_type is neither 'large' nor 'small'")
         expandable = segment.get("is_expandable", False)
         if type(expandable) is not bool:
             raise SnapshotFormatError(f"{where}: is_expandable is {type_name(expandable)}, not a bool")
@@ -50,7 +50,7 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
         segments.append((device, address, size, stream, pool_number, segment_type == "small", expandable, stack))
         inner = sequence(segment.get("blocks", ()), f"{where}: blocks")
         if inner and id(inner) in list_ids:
-            raise SnapshotFormatError(f"{where}: blocks is the same list as in another segment")
+            raise SnapshotFormatError(f"{where}: the list of blocks is the same list as in another segment")
         list_ids.add(id(inner))
         blocks.extend(_read_blocks(inner, where, (device, address, number), address + size, tables))
     if sum(segment[2] for segment in segments) > MAX_TOTAL:
@@ -77,7 +77,7 @@ def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int
         rounded = integer(block.get("size"), f"{block_where}: size", 0, MAX_BLOCK)
         state = _STATE_NUMBER.get(text(block.get("state"), f"{block_where}: state"))
         if state is None:
-            raise SnapshotFormatError(f"{block_where}: state is not one of {', '.join(STATES)}")
+            raise SnapshotFormatError(f"{block_where}: state is not one of {', '.join(map(repr, STATES))}")
         if address + rounded > end:
             raise SnapshotFormatError(f"{block_where}: the block ends after its segment")
         requested, frames = _request(block, block_where)

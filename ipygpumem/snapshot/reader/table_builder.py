@@ -75,7 +75,7 @@ class TableBuilder:
         return tuple((owner, number) for owner, number in map(_POOL.unpack, self.pools))
 
     def count(self, items: Sequence[Any], where: str) -> None:
-        """Count the dicts of all lists. Raise `SnapshotLimitError` if the lists repeat the same few dicts too often."""
+        """Count the dicts in all lists. Raise `SnapshotLimitError` if the lists repeat the same few dicts too often."""
         self._ids.extend(map(id, items))
         if len(self._ids) > self._next_check:
             check_repetition(self._ids, where)

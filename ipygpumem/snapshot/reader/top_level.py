@@ -23,12 +23,12 @@ def top_level(value: Any) -> dict[str, Any]:
     """Return the top-level dict. torch before 2.0 wrote a list of segments without a dict."""
     if type(value) is list:
         if not value or any(type(item) is not dict or "total_size" not in item for item in value):
-            raise SnapshotFormatError("not a memory snapshot: a list that does not contain segments")
+            raise SnapshotFormatError("this is a list without segments, not a memory snapshot")
         return {"segments": value}
     if type(value) is not dict:
-        raise SnapshotFormatError(f"not a memory snapshot: {type_name(value)}")
+        raise SnapshotFormatError(f"this is {type_name(value)}, not a memory snapshot")
     if "segments" not in value and "device_traces" not in value:
-        raise SnapshotFormatError("not a memory snapshot: a dict with neither segments nor device_traces")
+        raise SnapshotFormatError("this is a dict with neither 'segments' nor 'device_traces', not a memory snapshot")
     return value
 
 

@@ -124,7 +124,7 @@ def test_invalid_report_does_not_affect_others(run, text, message):
 
 def test_invalid_snapshot_is_reported_once(run):
     (run / "rank_00002.pickle").write_bytes(b"junk")
-    assert read_ranks(run).faults == ("rank_00002.pickle: neither a pickle (protocols 2 to 5) nor JSON",)
+    assert read_ranks(run).faults == ("rank_00002.pickle: the file is neither a pickle (protocols 2 to 5) nor JSON",)
 
 
 def test_unrelated_files_are_ignored(run):

@@ -19,7 +19,7 @@ def test_encoded_columns_of_real_files(name):
         assert columns[f"trace/0/{field}"].tolist() == getattr(trace, field).tolist()
     start = columns["allocations/0/start"]
     assert start.tolist() == sorted(allocations.start.tolist())
-    ends = start + columns["allocations/0/asked_after"] + columns["allocations/0/freed_after"]
+    ends = start + columns["allocations/0/free_requested_after"] + columns["allocations/0/freed_after"]
     assert sorted(zip(start, ends, strict=True)) == sorted(zip(allocations.start, allocations.end, strict=True))
     assert header["devices"][0]["notes"] == overview(snapshot, 0)["notes"]
     assert header["frames"][0] == [snapshot.stacks.frames[0].file, *header["frames"][0][1:]]

@@ -91,7 +91,7 @@ def test_window_of_times(two_runs):
 
 def test_invalid_windows_and_names(two_runs):
     for query in (two_runs.leaks, two_runs.churn, two_runs.short_lived, two_runs.device_calls):
-        with pytest.raises(OptionError, match="ends before it starts: events 5 to 2"):
+        with pytest.raises(OptionError, match="ends before it starts: event 5 to event 2"):
             query(5, 2)
     with pytest.raises(OptionError, match="ends before it starts"):
         two_runs.window(9, 8)

@@ -113,11 +113,11 @@ def test_invalid_arguments(two_runs):
         two_runs.peak(3)
     with pytest.raises(OptionError, match="no event 99: it has 11 events"):
         two_runs.live(99)
-    with pytest.raises(OptionError, match="cannot group by 'color': choose from line, "):
+    with pytest.raises(OptionError, match="cannot group by 'color': choose from 'line', "):
         two_runs.live().by("color")
     with pytest.raises(DeviceError, match="contains no data for any device"):
         Snapshot.load({"device_traces": []}).peak()
-    with pytest.raises(SnapshotError, match="neither segments nor device_traces"):
+    with pytest.raises(SnapshotError, match="neither 'segments' nor 'device_traces'"):
         Snapshot.load({})
 
 

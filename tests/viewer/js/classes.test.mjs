@@ -103,7 +103,15 @@ test("two files use the colors of the devices that are shown", () => {
       const { snapshot } = recordStreams([[stream, 10]]);
       for (const name of ["action", "address", "size", "stream", "time"])
         columns[`trace/${device}/${name}`] = Array.from(/** @type {any} */ (snapshot.devices[0].trace)[name]);
-      const table = { address: 4096, size: 10, start: 0, stack: -1, block: -1, asked_after: 1, freed_after: 0 };
+      const table = {
+        address: 4096,
+        size: 10,
+        start: 0,
+        stack: -1,
+        block: -1,
+        free_requested_after: 1,
+        freed_after: 0,
+      };
       for (const [name, value] of Object.entries(table)) columns[`allocations/${device}/${name}`] = [value];
       return { ...snapshot.devices[0].facts, device };
     });

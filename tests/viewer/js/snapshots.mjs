@@ -36,7 +36,7 @@ export function createSnapshot(events, allocations, { header = {}, device = {}, 
   table["allocations/0/start"] = column("start", -1);
   table["allocations/0/stack"] = column("stack", -1);
   table["allocations/0/block"] = column("block", -1);
-  table["allocations/0/asked_after"] = allocations.map(
+  table["allocations/0/free_requested_after"] = allocations.map(
     ({ start, end, freeRequested }) => (freeRequested ?? end) - start,
   );
   table["allocations/0/freed_after"] = allocations.map(({ end, freeRequested }) => end - (freeRequested ?? end));

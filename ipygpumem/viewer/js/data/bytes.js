@@ -30,6 +30,6 @@ export async function inflate(compressed) {
   try {
     return new Uint8Array(await new Response(stream).arrayBuffer());
   } catch {
-    throw new ViewerError("The data of this page are damaged and cannot be decompressed. Create the page again.");
+    throw new ViewerError("The data in this page is damaged and cannot be decompressed. Create the page again.");
   }
 }

@@ -62,7 +62,7 @@ export class Column {
     this.facts = facts;
     this.planes = planes;
     if (planes.length !== facts.width * facts.count) {
-      throw new ViewerError(`The data of this page are damaged: the column ${facts.name} has a wrong length.`);
+      throw new ViewerError(`The data in this page is damaged: the column ${facts.name} has the wrong length.`);
     }
   }
 
@@ -133,7 +133,7 @@ export async function decode(data, pause) {
   const bytes = new Uint8Array(data);
   const begin = MAGIC.length + LENGTH;
   if (bytes.length < begin || String.fromCharCode(...bytes.subarray(0, MAGIC.length)) !== MAGIC) {
-    throw new ViewerError("The data of this page are not in the format of ipygpumem. Create the page again.");
+    throw new ViewerError("The data in this page is not in the format of ipygpumem. Create the page again.");
   }
   let offset = begin + new DataView(data).getUint32(MAGIC.length, true);
   const text = new TextDecoder().decode(await inflate(bytes.slice(begin, offset)));
@@ -146,7 +146,7 @@ export async function decode(data, pause) {
     return part;
   });
   if (offset > bytes.length)
-    throw new ViewerError("The data of this page are damaged: the end is missing. Create the page again.");
+    throw new ViewerError("The data in this page is damaged: the end is missing. Create the page again.");
   const decompress = async (/** @type {typeof parts} */ some) => {
     const planes = await Promise.all(some.map(({ compressed }) => inflate(compressed)));
     for (const [i, { facts }] of some.entries()) columns.set(facts.name, new Column(facts, planes[i]));

@@ -37,7 +37,7 @@ export class DeviceTimeline {
       const values = column(name)?.into(Float64Array);
       if (!values)
         throw new ViewerError(
-          `The data of this page are damaged: the column ${name} is missing. Create the page again.`,
+          `The data in this page is damaged: the column ${name} is missing. Create the page again.`,
         );
       return values;
     };

@@ -41,7 +41,7 @@ export class CategoryTable {
           CATEGORIES[category],
         ),
         numberCell(fine(here)),
-        numberCell(h("span", { class: "soft" }, sum ? `${((100 * here) / sum).toFixed(1)} %` : "")),
+        numberCell(h("span", { class: "soft" }, sum ? `${((100 * here) / sum).toFixed(1)}%` : "")),
         numberCell(fine(device.levels[category][peakRow])),
         numberCell(fine(highest.bytes)),
         numberCell(highest.bytes ? link() : ""),

@@ -12,7 +12,7 @@ const IPYKERNEL = /^.*[/\\]ipykernel_\d+[/\\](\d+)\.py$/;
 
 /** @param {Cell} cell */
 export function cellLabel(cell) {
-  return cell.number === null ? cell.filename || "(a cell)" : `In[${cell.number}]`;
+  return cell.number === null ? cell.filename || "(unnamed cell)" : `In[${cell.number}]`;
 }
 
 export class Cells {

@@ -133,7 +133,7 @@ export class Allocations {
     this.stack = read(columns, `${name}/stack`, Int32Array);
     this.block = read(columns, `${name}/block`, Int32Array);
     /** The event that requested the free. */
-    this.freeRequested = read(columns, `${name}/asked_after`, Int32Array);
+    this.freeRequested = read(columns, `${name}/free_requested_after`, Int32Array);
     /** The event that completed the free; the number of events if it is alive at the end. */
     this.end = read(columns, `${name}/freed_after`, Int32Array);
     this.length = this.start.length;

@@ -107,7 +107,7 @@ export class LiveView {
             "td",
             { class: "number share" },
             h("i", { style: { width: `${share.toFixed(1)}%` } }),
-            h("span", {}, `${share.toFixed(share < 9.95 ? 1 : 0)} %`),
+            h("span", {}, `${share.toFixed(share < 9.95 ? 1 : 0)}%`),
           ),
           numberCell(count(group.count)),
           last && numberCell(lastText(group)),
