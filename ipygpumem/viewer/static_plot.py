@@ -214,7 +214,6 @@ def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]
 
 
 def _integers(values: Any) -> list[int]:
-    """Return ``values`` if it is a list of integers, otherwise an empty list."""
     valid = isinstance(values, list) and all(type(value) is int and abs(value) < 1 << 62 for value in values)
     return values if valid else []
 

@@ -154,7 +154,6 @@ def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def _estimated_size(description: dict[str, Any], numbers: NDArray[np.int64]) -> float:
-    """Estimate the size of a packed column in bytes."""
     count = len(numbers)
     middle = count // 2
     sample = numbers

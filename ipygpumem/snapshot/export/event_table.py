@@ -136,6 +136,4 @@ def to_frame(result: Any) -> Any:
     if hasattr(result, "to_dict"):
         values = result.to_dict()
         return pandas.DataFrame(values if any(isinstance(value, list) for value in values.values()) else [values])
-    raise OptionError(
-        f"cannot convert {type(result).__name__!r} to a data frame: expected the result of a Snapshot method"
-    )
+    raise OptionError(f"cannot convert {type(result).__name__!r} to a data frame: pass the result of a Snapshot method")

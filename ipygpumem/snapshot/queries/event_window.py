@@ -105,7 +105,7 @@ class RepeatedRegion(PlainData):
 def events_in_span(name: str, trace: Trace, start_us: int, end_us: int) -> tuple[int, int]:
     """Return the last event before a time span and the last event in it. Error messages contain ``name``."""
     if start_us > end_us:
-        raise OptionError(f"the time span ends before it starts: from {start_us} to {end_us} microseconds")
+        raise OptionError(f"the time span ends before it starts: start {start_us}, end {end_us}")
     if not trace.timed:
         raise OptionError(f"the events of {name} have no timestamps")
     first, last = np.searchsorted(trace.time, [start_us, end_us + 1]) - 1

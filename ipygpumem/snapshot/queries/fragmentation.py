@@ -194,9 +194,7 @@ def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, e
         sentences.append(f"PyTorch had {free} free in {blocks}, the largest {largest}: none was large enough.")
     elif memory.fit is not None and memory.fit.block is None:
         pool = "large" if memory.fit.small else "small"
-        sentences.append(
-            f"PyTorch had a free block of {largest}, but it belonged to another stream or to the {pool} pool."
-        )
+        sentences.append(f"The largest free block, {largest}, belonged to another stream or to the {pool} pool.")
     else:
         sentences.append(f"PyTorch had a free block of at most {largest}, possibly in a CUDA graph's private pool.")
     if device_free is not None and device_free < segment:

@@ -45,7 +45,7 @@ def test_data_frames(two_runs):
     assert to_frame(two_runs.allocated())["bytes"].tolist() == two_runs.allocated().bytes.tolist()
     assert to_frame(two_runs.state_at(3).blocks)["requested"].sum() == two_runs.state_at(3).requested
     assert to_frame(two_runs.device_calls())["mallocs"].tolist() == [1]
-    with pytest.raises(OptionError, match="expected the result of a Snapshot method"):
+    with pytest.raises(OptionError, match="pass the result of a Snapshot method"):
         to_frame(5)
 
 

@@ -68,7 +68,7 @@ def test_free_pieces_serve_only_their_own_stream():
     segments = [segment(1 << 30, 20 * MIB, [block(1 << 30, 20 * MIB, 9, "inactive")], stream=7)]
     (failure,) = Snapshot.load({"device_traces": [[oom]], "segments": segments}).ooms()
     assert (failure.memory.largest, failure.memory.fit.block) == (20 * MIB, None)
-    assert failure.reason[1].startswith("PyTorch had a free block of 20.0 MiB, but it belonged to another stream")
+    assert failure.reason[1].startswith("The largest free block, 20.0 MiB, belonged to another stream")
 
 
 @pytest.mark.parametrize("on", [True, False])
