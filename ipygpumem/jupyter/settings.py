@@ -130,7 +130,7 @@ class Settings(Configurable):
     host_peak = Enum(
         ["bound", "reset"],
         "bound",
-        help="bound: the peak of host memory is exact only if the operating system's peak counter increased, otherwise "
+        help="bound: the peak host memory is exact only if the operating system's peak counter increased, otherwise "
         "an upper bound. reset: reset that counter for each cell (Linux only), which also lowers ru_maxrss.",
     ).tag(config=True)
     limit = _ConvertingTrait(

@@ -32,7 +32,7 @@ def test_both_files_and_plot_below_report(notebook, tmp_path):
     assert tuple(result.value) == (1000, 200)
     report, plot = result.displays
     assert f"trace: {tmp_path}/t.json.gz (" in report["text/plain"]
-    assert "profiling took" in report["text/plain"]
+    assert "profiling itself took" in report["text/plain"]
     assert set(plot) == {"text/plain", "image/png"}
     assert plot["text/plain"].startswith("cpu at its peak (")
     assert "all categories" in plot["text/plain"]

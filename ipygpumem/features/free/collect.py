@@ -83,7 +83,7 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
 
 
 def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables, and outputs and the last exception if they refer to their values. Return what was deleted."""
+    """Delete variables and references to their values in outputs and the last exception. Return what was deleted."""
     # first, so that nothing is deleted if this fails
     references = [(name, *_find_references(shell, shell.user_ns[name])) for name in names]
     removed = []

@@ -13,7 +13,7 @@ class LineUsage:
 
     Attributes:
         after: Memory in use on the device after the line last ran; None if the line neither allocated nor freed memory.
-        peak: Peak of the device's memory usage while the line ran; None if the line did not allocate memory.
+        peak: Peak memory usage of the device while the line ran; None if the line did not allocate memory.
         kept: The part of ``allocated`` that was still in use at the end of the measurement.
     """
 

@@ -180,7 +180,7 @@ def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) 
 
 
 class OutsideSetting:
-    """Handler of the setting ``GPUMem.outside``. It keeps recording active between cells."""
+    """Handler of the setting ``GPUMem.outside``. If it is ``library``, recording remains active between cells."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

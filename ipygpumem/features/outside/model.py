@@ -81,7 +81,7 @@ class OutsideMemory(PlainData):
     Attributes:
         libraries: Memory by library in descending order of the absolute change.
         pools: Memory pools whose counters changed.
-        peak: Peak of the libraries' total device memory, relative to the start; None if there are no records.
+        peak: Peak device memory of all libraries together, relative to the start; None if there are no records.
         idle: Change in unused memory of CUDA's default memory pool and in memory reserved for CUDA graphs.
         rest: Change that is not attributed to a library; None if unknown.
         seconds: Duration for which recording was paused because torch.profiler was using CUPTI.

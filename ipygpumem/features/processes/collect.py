@@ -32,7 +32,7 @@ _START_TOLERANCE = 1.0
 
 
 class Processes(TableRepr, tuple[DeviceProcesses, ...]):
-    """Processes on all devices, displayed as one table per device."""
+    """The processes on each device, displayed as one table per device."""
 
     __slots__ = ()
     __repr__ = TableRepr.__str__

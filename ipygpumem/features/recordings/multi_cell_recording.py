@@ -51,7 +51,7 @@ class MultiCellRecording(Collector):
         return f"recording allocation history, at most {count} events per device, until %gpumem record stop"
 
     def add(self, cell: CellInfo, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
-        """Add a finished cell with its file name in tracebacks, its source code and its samples of device memory."""
+        """Add a finished cell, its file name in tracebacks, its source code and its samples of device memory."""
         if self.recorder is None:
             return
         self.recorder.cells.append(cell)
