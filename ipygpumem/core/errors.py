@@ -22,6 +22,9 @@ __all__ = [
 class IpyGpuMemError(Exception):
     """Base class of all exceptions raised by this package."""
 
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())  # paths and names may contain line breaks
+
 
 class OptionError(IpyGpuMemError, ValueError):
     """Raised if an option, argument or size is invalid."""

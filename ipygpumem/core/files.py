@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import OptionError
+from ipygpumem.core.errors import IpyGpuMemError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 
 
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
@@ -41,10 +45,9 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
         raise OptionError(f"{text} is write-protected")
     if not target.parent.is_dir():
         raise OptionError(f"the directory {target.parent} does not exist")
-    temporary = _temporary(target)
     try:
-        temporary.touch()
-        temporary.unlink()
+        with temporary_file(target):
+            pass
     except OSError as error:
         raise OptionError(f"cannot write to {target.parent}: {error.strerror or error}") from error
     return target
@@ -65,44 +68,62 @@ def import_library(module: str, purpose: str) -> Any:
         raise OptionError(f"{module} is required for {purpose}: pip install {module}") from None
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+@contextlib.contextmanager
+def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
+    """Yield a new file in the directory of ``path``, and delete it on exit unless it has been renamed.
+
+    Its random name does not depend on the name of ``path``, which may already have the maximum length.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        # "x" does not open a file or symbolic link that another user has created under this name
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags | _NO_FOLLOW, permissions)) as file:
+            yield file
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file, which replaces the file at ``path`` on exit.
+def replacing(path: Path, name: str = "", error_type: type[IpyGpuMemError] = OptionError) -> Iterator[IO[bytes]]:
+    """Yield a new file that replaces ``path`` on exit and keeps its permissions.
 
-    If an exception is raised, the existing file is unchanged and the temporary file is deleted.
+    If an exception is raised, the existing file is unchanged. An `OSError` is replaced by an exception of the type
+    ``error_type``, whose message starts with ``name``, such as ``"the snapshot "``.
     """
-    temporary = _temporary(path)
     try:
-        yield temporary
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+        permissions = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        with temporary_file(path, 0o666 if permissions is None else permissions) as file:
+            if permissions is not None:
+                with contextlib.suppress(OSError, AttributeError):  # Windows, and file systems without permissions
+                    os.fchmod(file.fileno(), permissions)  # the umask may have removed some
+            yield file
+            file.close()
+            Path(file.name).replace(path)
+    except OSError as error:
+        raise error_type(f"{name}{path} was not written: {error.strerror or error}") from error
 
 
 def write_file(target: Path, data: bytes) -> Path:
     """Write a file atomically and return its path. Raises `OptionError` if the file cannot be written."""
-    try:
-        with replacing(target) as temporary:
-            temporary.write_bytes(data)
-    except OSError as error:
-        raise OptionError(f"{target} was not written: {error.strerror or error}") from error
+    with replacing(target) as file:
+        file.write(data)
     return target
+
+
+def open_for_appending(path: Path) -> IO[bytes]:
+    """Open a regular file for reading and appending, without a buffer, and create it if it does not exist."""
+    return _regular(open(path, "a+b", 0, opener=lambda name, flags: os.open(name, flags | _NO_FOLLOW | _NON_BLOCKING)))
 
 
 def open_regular_file(path: str) -> IO[bytes]:
     """Open a regular file in binary mode. Raises `OSError` for a pipe or device, because reading it might never end."""
-    file = open(path, "rb", opener=_open_without_blocking)  # noqa: SIM115 (the caller closes it)
+    # opening a pipe would otherwise block until it has a writer
+    return _regular(open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NON_BLOCKING)))
+
+
+def _regular(file: IO[bytes]) -> IO[bytes]:
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file; pipes and devices cannot be read")
     return file
-
-
-def _open_without_blocking(path: str, flags: int) -> int:  # opening a pipe would otherwise block until it has a writer
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

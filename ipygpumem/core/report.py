@@ -92,7 +92,7 @@ class RecordingInfo:
             return self.error
         from humanize import naturalsize
 
-        text = f"snapshot {self.path}: {many(self.events, 'event')}, {naturalsize(self.size, binary=True)}"
+        text = f"snapshot {printable(self.path)}: {many(self.events, 'event')}, {naturalsize(self.size, binary=True)}"
         if self.dropped is None:
             text += "; it is unknown whether the ring buffer dropped events"
         elif self.dropped:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
+from ipygpumem.core.serialization import printable
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import HistoryCollector
@@ -172,7 +173,7 @@ class ReportPresenter:
             try:
                 magics.show_snapshots([recording.path])
             except Exception as error:  # the result of the cell does not change
-                magics.print(f"ipygpumem: {recording.path} cannot be shown: {first_line(error)}")
+                magics.print(f"ipygpumem: {printable(recording.path)} cannot be shown: {first_line(error)}")
         for collector in options.plan.collectors:
             if isinstance(collector, ProfileCollector):
                 if not options.quiet and profile is not None and collector.timelines:

@@ -159,13 +159,9 @@ def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
 
     An existing file is replaced only once the snapshot is fully written. Raises `RecordingError` if writing fails.
     """
-    try:
-        with replacing(path) as temporary:
-            with gc_paused(), temporary.open("wb") as file:
-                pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
-            return temporary.stat().st_size
-    except OSError as error:
-        raise RecordingError(f"the snapshot {path} was not written: {error.strerror or error}") from error
+    with replacing(path, "the snapshot ", RecordingError) as file, gc_paused():
+        pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
+        return file.tell()
 
 
 def _recorded_file_names(snapshot: Mapping[str, Any]) -> set[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
+import time
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +28,12 @@ if TYPE_CHECKING:
 
 _TEXT_BROWSERS = {"www-browser", "links", "elinks", "lynx", "w3m"}
 _MAX_STEM = 60
+_PREFIX = "ipygpumem-view-"
+_LIFETIME = 600
+"""Time in seconds after which a page that was opened is deleted. A browser may take a minute to start and read it."""
+_MAX_AGE = 86_400
+"""Age in seconds of the pages that `open_page` deletes because they were not opened or the process was killed."""
+_DELETE = "import shutil, sys, time; time.sleep(float(sys.argv[2])); shutil.rmtree(sys.argv[1], ignore_errors=True)"
 
 
 def write_page(
@@ -49,14 +59,40 @@ def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | 
 
 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
-    """Write a page to a temporary directory and open it in a browser. Return a tuple ``(path, opened)``."""
+    """Write a page to a temporary directory and open it in a browser. Return a tuple ``(path, opened)``.
+
+    Another process deletes the page later, because the browser may read it after this process has ended. If the page
+    was not opened, the first call on a later day deletes it.
+    """
+    _delete_old_pages()
     try:
-        directory = Path(tempfile.mkdtemp(prefix="ipygpumem-"))
+        directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
     except OSError as error:
         raise OptionError(f"cannot create a temporary directory for the page: {error.strerror or error}") from error
     stem = re.sub(r"[^\w-]", "-", snapshots[0].name.split(".")[0])[:_MAX_STEM] or "snapshot"
-    path = write_page(directory / f"{stem}.html", snapshots, **options)
-    return path, _open(path.as_uri())
+    try:
+        path = write_page(directory / f"{stem}.html", snapshots, **options)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    opened = _open(path.as_uri())
+    if opened:
+        _delete_later(directory)
+    return path, opened
+
+
+def _delete_later(directory: Path) -> None:
+    command, null = [sys.executable, "-ISc", _DELETE, str(directory), str(_LIFETIME)], subprocess.DEVNULL
+    with contextlib.suppress(OSError):
+        process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)  # noqa: S603
+        process.returncode = 0  # otherwise a ResourceWarning says that it is still running
+
+
+def _delete_old_pages() -> None:
+    with contextlib.suppress(OSError):
+        for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+            if time.time() - directory.lstat().st_mtime > _MAX_AGE:
+                shutil.rmtree(directory, ignore_errors=True)  # does not follow links; fails for those of other users
 
 
 def _open(address: str) -> bool:

@@ -51,6 +51,7 @@ def test_view(capsys, tmp_path, monkeypatch, opens):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr("webbrowser.get", lambda: webbrowser.GenericBrowser(shutil.which("true" if opens else "false")))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("ipygpumem.viewer.write._delete_later", lambda directory: None)
     status, out, _ = run(capsys, "view", GPT)
     (path,) = tmp_path.glob("ipygpumem-*/gpt_small.html")
     assert status == 0

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, replacing
+from ipygpumem.core.files import check_path, open_for_appending, replacing, write_file
+from ipygpumem.core.report import RecordingInfo
+from ipygpumem.features.profile.model import ProfileSummary
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,8 +42,8 @@ def test_symbolic_link(tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "link.pickle").symlink_to(tmp_path / "target" / "x.pickle")
     path = check_path(tmp_path / "link.pickle")
-    with replacing(path) as temporary:
-        temporary.touch()
+    with replacing(path):
+        pass
     assert (tmp_path / "link.pickle").is_symlink()
     assert (tmp_path / "target" / "x.pickle").is_file()
 
@@ -70,15 +76,100 @@ def test_invalid_paths(tmp_path, monkeypatch, path, message):
 
 
 def test_long_names_are_rejected_or_written(tmp_path):
-    for length in range(225, 256):
-        path = tmp_path / ("x" * length)
-        try:
-            checked = check_path(path)
-        except OptionError:
-            continue
-        with replacing(checked) as temporary:
-            temporary.touch()
-        checked.unlink()
+    for length in (245, 255):
+        path = write_file(check_path(tmp_path / ("x" * length)), b"new")
+        assert path.read_bytes() == b"new"
+    with pytest.raises(OptionError, match="too long"):
+        check_path(tmp_path / ("x" * 256))
+    assert [len(path.name) for path in sorted(tmp_path.iterdir())] == [245, 255]
+
+
+def test_links_of_another_user_are_not_followed(tmp_path, monkeypatch):
+    """Another user creates a link under the name that the temporary file will have."""
+    (tmp_path / "private").write_text("mine")
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
+    (tmp_path / ".guessed.tmp").symlink_to(tmp_path / "private")
+    (tmp_path / f".x.{os.getpid()}.tmp").symlink_to(tmp_path / "private")
+    with pytest.raises(OptionError, match="x was not written: File exists"):
+        write_file(tmp_path / "x", b"new")
+    monkeypatch.undo()
+    write_file(tmp_path / "x", b"new")
+    (tmp_path / "log").symlink_to(tmp_path / "private")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_for_appending(tmp_path / "log")
+    assert (tmp_path / "private").read_text() == "mine"
+
+
+@pytest.mark.parametrize("permissions", [0o600, 0o664])
+def test_permissions_of_a_replaced_file_are_kept(tmp_path, permissions):
+    path = tmp_path / "x"
+    path.touch()
+    path.chmod(permissions)
+    write_file(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == permissions
+    with replacing(path) as file:  # also while the new file is written
+        assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == permissions
+
+
+def test_new_file_has_the_permissions_of_the_umask(tmp_path):
+    write_file(tmp_path / "x", b"new")
+    (tmp_path / "y").touch()
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "y").stat().st_mode
+
+
+def test_threads_that_write_one_file(tmp_path):
+    """All threads have opened their temporary files before the first of them is renamed."""
+    barrier = threading.Barrier(4)
+
+    def write(number):
+        with replacing(check_path(tmp_path / "x")) as file:
+            file.write(b"%d" % number * 1000)
+            barrier.wait(timeout=30)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    (path,) = tmp_path.iterdir()
+    assert path.read_bytes() in {b"%d" % number * 1000 for number in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(OSError(28, "No space left on device"), OptionError), (KeyboardInterrupt(), KeyboardInterrupt)],
+)
+def test_failed_write_leaves_the_previous_file(tmp_path, error, expected):
+    path = write_file(tmp_path / "x", b"old")
+    with pytest.raises(expected), replacing(path) as file:
+        file.write(b"new")
+        raise error
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_messages_about_paths_with_line_breaks_have_one_line(tmp_path):
+    (tmp_path / "a\nb").mkdir()
+    for path in (tmp_path / "a\nb", tmp_path / "a\nb" / "no" / "x", tmp_path / "a\nb" / ("x" * 256)):
+        with pytest.raises(OptionError) as exc_info:
+            check_path(path)
+        assert len(str(exc_info.value).splitlines()) == 1
+    info = RecordingInfo(str(tmp_path / "a\nb" / "x.pickle"), 1, 1)
+    assert len(info.sentence().splitlines()) == 1
+    sentences = ProfileSummary(trace="a\nb", timeline="c\nd").sentences()
+    assert [len(sentence.splitlines()) for sentence in sentences] == [1, 1, 1]
+
+
+def test_every_file_is_written_by_the_same_functions():
+    """Other modules do not open files for writing."""
+    writes = re.compile(r"""open\([^)\n]*["'](?:[wax]b?|r\+b?)\+?["']|write_(?:text|bytes)\(|\.touch\(|mkstemp""")
+    found = {
+        (path.relative_to(ROOT).as_posix(), match[0])
+        for path in (ROOT / "ipygpumem").rglob("*.py")
+        if path.name != "files.py" and "node_modules" not in path.parts
+        for match in writes.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert found == {
+        ("ipygpumem/sources/host.py", 'open("wb"'),  # /proc/self/clear_refs
+        ("ipygpumem/features/profile/profiler_session.py", 'open("r+b"'),  # in a private temporary directory
+    }
 
 
 def test_path_as_bytes(tmp_path):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -66,10 +69,10 @@ def test_failed_write_keeps_previous_page(snapshot, tmp_path, monkeypatch):
     with pytest.raises(OptionError, match="unknown theme 'pink'"):
         snapshot.to_html(path, theme="pink")
 
-    def full(self, data):
+    def full(self, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OptionError, match=r"x\.html was not written: No space left on device"):
         snapshot.to_html(path)
     assert path.read_text() == "old"
@@ -129,6 +132,7 @@ def test_browser(snapshot, monkeypatch, tmp_path, display, default, opened):  # 
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("webbrowser.get", lambda: default)
+    monkeypatch.setattr("ipygpumem.viewer.write._delete_later", lambda directory: None)
     path, success = open_page([snapshot])
     assert success is opened
     assert path.name == "gpt_small.html"
@@ -136,6 +140,64 @@ def test_browser(snapshot, monkeypatch, tmp_path, display, default, opened):  # 
     assert snapshots_of(path)
     graphical = display is not None and default.name == "firefox"
     assert default.opened == ([path.as_uri()] if graphical else [])
+
+
+@pytest.fixture
+def graphical_browser(monkeypatch, tmp_path):
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("webbrowser.get", lambda: Browser("firefox", True))
+
+
+@pytest.mark.usefixtures("graphical_browser")
+def test_opened_page_is_deleted_after_the_process_has_ended(tmp_path):
+    """The process ends immediately, and the page remains long enough for a browser to read it."""
+    script = f"""
+import tempfile, webbrowser
+from ipygpumem import Snapshot
+from ipygpumem.viewer import write
+tempfile.tempdir, write._LIFETIME, write._open = {str(tmp_path)!r}, 1, lambda address: True
+print(write.open_page([Snapshot.load({str(files.path("gpt_small"))!r})])[0])
+"""
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    directory = Path(process.stdout.strip()).parent
+    while directory.exists():
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("graphical_browser")
+def test_process_that_deletes_an_opened_page(snapshot, tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr("subprocess.Popen", lambda command, **options: commands.append((command, options)) or Mock())
+    path, _ = open_page([snapshot])
+    ((command, options),) = commands
+    assert command[-2:] == [str(path.parent), "600"]
+    assert options["start_new_session"] is True, "closing the terminal does not end the process"
+    assert options["stdout"] == subprocess.DEVNULL, "the process does not keep the pipe of a caller open"
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert list(tmp_path.iterdir()) == [path.parent]
+
+
+@pytest.mark.usefixtures("graphical_browser")
+def test_pages_of_earlier_days_are_deleted(snapshot, tmp_path, monkeypatch):
+    monkeypatch.setenv("DISPLAY", "")
+    old, _ = open_page([snapshot])
+    recent, _ = open_page([snapshot])
+    (tmp_path / "private").mkdir()
+    (tmp_path / "ipygpumem-view-link").symlink_to(tmp_path / "private")
+    for path in (old.parent, tmp_path / "ipygpumem-view-link"):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    newest, _ = open_page([snapshot])
+    remaining = {recent.parent, newest.parent, tmp_path / "private", tmp_path / "ipygpumem-view-link"}
+    assert set(tmp_path.iterdir()) == remaining
+
+
+@pytest.mark.usefixtures("graphical_browser")
+def test_failed_page_leaves_no_directory(snapshot, tmp_path):
+    with pytest.raises(OptionError, match="unknown theme"):
+        open_page([snapshot], theme="pink")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_browser(snapshot, monkeypatch, tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.core.files import check_ending, check_path, write_file
-from ipygpumem.core.serialization import plain
+from ipygpumem.core.serialization import plain, printable
 from ipygpumem.core.tables import text_tables
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
@@ -81,7 +81,7 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], SessionRows] = r
 
             image = history_plot(selected, rows.name)
             write_file(check_path(arguments.plot), image.png)
-            print_lines(f"{arguments.plot}: {image.text}")
+            print_lines(f"{printable(arguments.plot)}: {image.text}")
         elif not selected and rows.name.endswith(".ipynb"):
             print_lines(f"{rows.name}: no output contains measurements; execute the notebook with ipygpumem loaded")
         else:

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, ReportError
-from ipygpumem.core.files import check_path
+from ipygpumem.core.files import check_path, open_for_appending
 from ipygpumem.core.units import many
 from ipygpumem.features.commands.output import print_error
 from ipygpumem.features.history.load import starts_with_report
@@ -62,7 +62,7 @@ class ReportLog:
 
 def _append(path: Path, data: bytes) -> None:
     """Append data. If only a part of it can be written, remove this part and raise `OSError`."""
-    with path.open("a+b", buffering=0) as file:
+    with open_for_appending(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(-1, os.SEEK_END)

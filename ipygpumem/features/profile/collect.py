@@ -129,11 +129,8 @@ class ProfileCollector(Collector):
         if self._session.aside is not None:
             notes.append("The profile ended when the code started its own profiler.")
         page = timeline_page(timelines, path.name, notes).encode("utf-8")
-        try:
-            with replacing(path) as temporary:
-                temporary.write_bytes(page)
-        except OSError as error:
-            raise OptionError(f"the timeline {path} was not written: {error.strerror or error}") from error
+        with replacing(path, "the timeline ") as file:
+            file.write(page)
         self.timelines = timelines
         return {
             "timeline": str(path),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ipygpumem.core.serialization import printable
 from ipygpumem.core.units import duration, precise_size
 
 
@@ -58,9 +59,13 @@ class ProfileSummary:
         if self.aside is not None:
             notes.append(f"the profile ended after {duration(self.aside)} because the code started its own profiler")
         if self.trace is not None:
-            notes.append(f"trace: {self.trace} ({precise_size(self.trace_size)}); open it at https://ui.perfetto.dev")
+            notes.append(
+                f"trace: {printable(self.trace)} ({precise_size(self.trace_size)}); open it at https://ui.perfetto.dev"
+            )
         if self.timeline is not None:
-            notes.append(f"timeline: {self.timeline} ({precise_size(self.timeline_size)}); open it in a browser")
+            notes.append(
+                f"timeline: {printable(self.timeline)} ({precise_size(self.timeline_size)}); open it in a browser"
+            )
         if self.why:
             notes.append(self.why)
         notes += self.errors

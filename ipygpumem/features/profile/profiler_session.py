@@ -15,9 +15,10 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
+from ipygpumem.core.files import replacing
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
@@ -34,6 +35,7 @@ _BUSY = "a profiler is already running, and PyTorch supports only one at a time:
 _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 _INCOMPLETE = "the file is incomplete, possibly because the disk is full"
 _TAIL = 1 << 14
+_CHUNK = 1 << 20
 _TRACE_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
 """Pattern for the file name, which Kineto writes to the end of a trace without escaping special characters."""
 
@@ -158,10 +160,11 @@ class ProfilerSession:
         if self._profile is None or self.result is None:
             raise RecordingError(self.error or "nothing was profiled")
         try:
-            return _write_trace(self._profile.profiler, path)
-        except (OSError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or first_line(error)
-            raise RecordingError(f"the trace {path} was not written: {reason}") from error
+            with replacing(path, "the trace ", RecordingError) as file:
+                _write_trace(self._profile.profiler, path, file)
+                return file.tell()
+        except RuntimeError as error:
+            raise RecordingError(f"the trace {path} was not written: {first_line(error)}") from error
 
 
 def _is_warming_up(torch: Any) -> bool:
@@ -188,9 +191,9 @@ def _kineto_silenced() -> Iterator[None]:
         os.environ.pop(_KINETO_LOG_LEVEL, None)
 
 
-def _write_trace(profiler: Any, path: Path) -> int:
+def _write_trace(profiler: Any, path: Path, target: IO[bytes]) -> None:
     with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as directory:
-        trace, target = Path(directory, "trace.json"), Path(directory, "target")
+        trace = Path(directory, "trace.json")
         profiler.export_chrome_trace(str(trace))
         if not trace.exists():
             raise OSError(_INCOMPLETE)
@@ -203,11 +206,9 @@ def _write_trace(profiler: Any, path: Path) -> int:
             file.seek(position)
             file.write(_TRACE_NAME.sub(lambda _: b'"traceName": ' + json.dumps(str(path)).encode(), tail))
             file.truncate()
-        if path.suffix == ".gz":
-            with trace.open("rb") as source, gzip.open(target, "wb", compresslevel=6) as compressed:
-                shutil.copyfileobj(source, compressed, 1 << 20)
-        else:
-            trace.rename(target)
-        size = target.stat().st_size
-        target.replace(path)
-    return size
+            file.seek(0)
+            if path.suffix != ".gz":
+                shutil.copyfileobj(file, target, _CHUNK)
+                return
+            with gzip.GzipFile(path.stem, "wb", compresslevel=6, fileobj=target) as compressed:
+                shutil.copyfileobj(file, compressed, _CHUNK)

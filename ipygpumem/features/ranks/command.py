@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_ending, check_path, write_file
+from ipygpumem.core.serialization import printable
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import HELP, Command, Option, positive
@@ -66,7 +67,7 @@ def _shell(arguments: argparse.Namespace) -> int:
         from ipygpumem.features.ranks.plot import ranks_plot
 
         write_file(check_path(arguments.plot), ranks_plot(ranks.members).png)
-        print_lines(f"{arguments.plot}: memory usage of each rank over time")
+        print_lines(f"{printable(arguments.plot)}: memory usage of each rank over time")
     if arguments.html is not None:
         _write_page(arguments.html, ranks)
     return BAD_FILE if ranks.faults else 0
@@ -81,7 +82,7 @@ def _write_page(target: str, ranks: Ranks) -> None:
         path = write_page(target, [Snapshot.load(file) for file in files])
     count = len(ranks.snapshots)
     selection = f"; the page contains {len(files)} of {count} ranks" if count > len(files) else ""
-    print_lines(f"{target}: {size(path.stat().st_size)}{selection}", ranks.clock(files))
+    print_lines(f"{printable(target)}: {size(path.stat().st_size)}{selection}", ranks.clock(files))
 
 
 RANKS = Command(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, write_file
+from ipygpumem.core.files import check_path, temporary_file, write_file
 from ipygpumem.features.ranks.model import MAX_RANKS, RankResult
 from ipygpumem.features.ranks.rank_info import current_rank_info
 from ipygpumem.measurement.allocation_history import recording_problem
@@ -67,12 +67,10 @@ class RankFiles:
 
     def _clock_difference(self) -> float | None:
         """Return the offset in seconds of the file system's clock, which all hosts share, from this host's clock."""
-        probe = self._directory / f".clock.{os.getpid()}.tmp"
+        before = time.time()
         try:
-            before = time.time()
-            probe.touch()
-            difference = probe.stat().st_mtime - (before + time.time()) / 2
-            probe.unlink()
+            with temporary_file(self._directory / "clock") as file:
+                difference = os.fstat(file.fileno()).st_mtime - (before + time.time()) / 2
         except OSError:
             return None
         return round(difference, 3) if abs(difference) >= _CLOCK_TOLERANCE else 0.0

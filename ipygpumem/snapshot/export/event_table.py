@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import import_library
+from ipygpumem.core.files import check_path, import_library, replacing
 from ipygpumem.snapshot.model.columns import ACTIONS
 from ipygpumem.snapshot.model.segment_history import AllocatorState
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator
 
     from ipygpumem.snapshot.model.timeline import Timeline
@@ -102,7 +102,12 @@ def write_csv(
 def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:
     """Write the events of a device or of all devices as Parquet; raise `OptionError` if pyarrow is not installed."""
     arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
-    parquet.write_table(arrow.table(_all_columns(snapshot, device, _valid_utf8)), file)
+    table = arrow.table(_all_columns(snapshot, device, _valid_utf8))
+    if isinstance(file, (str, os.PathLike)):
+        with replacing(check_path(file, "table", "events.parquet")) as output:
+            parquet.write_table(table, output)
+    else:
+        parquet.write_table(table, file)
 
 
 def _valid_utf8(text: str) -> str:

@@ -177,7 +177,7 @@ def test_full_disk(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OptionError, match=r"a.csv was not written: No space left on device"):
         Reports().to_csv(tmp_path / "a.csv")
     assert list(tmp_path.iterdir()) == []

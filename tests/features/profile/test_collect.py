@@ -163,7 +163,7 @@ def test_full_disk(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("pathlib.Path.replace", full)
     monkeypatch.setattr("shutil.copyfileobj", full)
     with pytest.warns(RuntimeWarning, match="No space left on device") as warnings:
         summary = measure_profile(tmp_path).profile

@@ -310,7 +310,7 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
 
     with pytest.warns(RuntimeWarning, match="rank_00000.json was not written: No space left"):  # noqa: SIM117 (the warning comes at the block's end)
         with measure(rank_reports=tmp_path, rank=0) as m:
-            monkeypatch.setattr(Path, "write_bytes", full)
+            monkeypatch.setattr(Path, "replace", full)
     assert m.report.success is True
     assert read_ranks(tmp_path).members[0].state == "running"
 

@@ -111,7 +111,7 @@ def _copy_snapshots(engines: Engines, ranks: Ranks, directory: str) -> Iterator[
 
 
 def _copy(view: Any, source: str, path: Path) -> int:
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with replacing(path) as file:
         while chunk := view.apply_sync(_read_chunk, source, file.tell(), _CHUNK_BYTES):
             file.write(chunk)
         return file.tell()
