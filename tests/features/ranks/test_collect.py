@@ -325,7 +325,7 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
         ({"snapshot": "x.pickle"}, "omit snapshot"),
         ({"rank_reports": ""}, "rank_reports must be a path to a directory, not ''"),
         ({"rank_reports": "/dev/null/x"}, "cannot create the directory"),
-        ({"rank_reports": None, "rank": 0}, "rank requires rank_reports=DIRECTORY"),
+        ({"rank_reports": None, "rank": 0}, "rank= requires rank_reports=DIRECTORY"),
     ],
 )
 def test_invalid_options(tmp_path, options, message):

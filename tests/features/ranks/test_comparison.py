@@ -138,7 +138,7 @@ def test_json_round_trip():
         ({"origin": {"began": 1e300}}, "finite"),
         ({"origin": {"began": -5.0}}, "is not a time"),
         ({"peaks": [{}]}, "missing"),
-        ({"schema": None}, "no schema"),
+        ({"schema": None}, "no valid schema version"),
     ],
 )
 def test_invalid_results(change, message):
