@@ -112,7 +112,7 @@ def __dir__() -> list[str]:
 
 
 def reading() -> Reading:
-    """Return the current memory usage of the host and of the devices, such as ``reading().devices["cuda:0"].free``."""
+    """Return a `Reading` of the current memory usage. Example: ``reading().devices["cuda:0"].free``."""
     from ipygpumem.measurement.runtime import current
 
     return current().reading()

@@ -53,9 +53,9 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         host_peak: ``"reset"`` makes the host peak exact but lowers ``ru_maxrss``; ``"bound"`` permits an upper bound.
         synchronize: Whether to wait for the current stream of each device before and after the block.
         lines: If True, report memory by source line for the block and the notebook functions that it calls. Instead of
-            True, pass functions or methods to list only these and the block. Allocation history is recorded.
+            True, pass functions or methods to list only these and the block. Both record allocation history.
         modules: A ``torch.nn.Module`` whose memory is reported by module and by phase. The block should run one or more
-            steps of training or inference. Allocation history is recorded.
+            steps of training or inference, whose allocation history is recorded.
         trace: File for torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and
             chrome://tracing), which is also written if the block fails.
         timeline: File for an HTML page that shows memory by category over time.
@@ -73,7 +73,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         report: The report, available after the block has ended, even if it raised an exception.
 
     Raises:
-        OptionError: An option is invalid. Raised before the block runs.
+        OptionError: An argument is invalid. Raised before the block runs.
         RecordingError: Allocation history is required but cannot be recorded. Raised before the block runs.
         GPUMemLimitExceeded: A limit is exceeded. Raised after the block has ended without an error.
 

@@ -16,8 +16,8 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 def split_devices(devices: Any, option: str) -> list[str]:
     """Split the value of a device option into one string per device.
 
-    Examples of values are ``"0,1"``, ``1`` and ``[torch.device("cuda:1")]``. Raises `OptionError`, with the name of the
-    option in the message, if the value is an empty list or another empty iterable.
+    Examples of values are ``"0,1"``, ``1`` and ``[torch.device("cuda:1")]``. Raises `OptionError` if the value is an
+    empty iterable. The message contains ``option``, the name of the option.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]

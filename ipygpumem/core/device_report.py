@@ -110,7 +110,7 @@ class DeviceReport(PlainData):
 
     @property
     def accounted(self) -> int | None:
-        """Lower bound on `outside_peak` from NVML's accounting mode; None if the mode is off or recorded no new peak.
+        """Lower bound on peak memory outside PyTorch from NVML's accounting mode; None if it recorded no new peak.
 
         If the recorded peak of this process rises during a measurement, the new peak was reached during the
         measurement, and PyTorch's share of the new peak was at most PyTorch's peak reserved memory.

@@ -31,7 +31,7 @@ class OptionError(IpyGpuMemError, ValueError):
 
 
 class DeviceError(OptionError):
-    """Raised if a device does not exist."""
+    """Raised if a device name is invalid or a device does not exist."""
 
 
 class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (part of the public API)

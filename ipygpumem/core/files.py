@@ -23,8 +23,8 @@ _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
     """Check that a file can be written and return its absolute path.
 
-    The check creates a temporary file in the same directory. Raises `OptionError` if the path is empty, refers to a
-    directory or device, or is not writable. The kind of file and an example of a file name are used in the message.
+    The check creates and deletes a temporary file in the same directory. Raises `OptionError` if the path is empty,
+    refers to a directory or device, or is not writable. Messages contain ``kind`` (of file) and ``example`` (a name).
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")

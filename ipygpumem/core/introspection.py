@@ -73,7 +73,7 @@ def instance_dict(obj: Any) -> dict[Any, Any] | None:
 
 
 def slot_values(obj: Any, cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield a (name, value) pair for each slot of an object that ``cls`` defines and that has a value."""
+    """Yield (name, value) pairs for those slots of an object that ``cls`` defines and that have a value."""
     for name, slot in list(type_dict(cls).items()):
         if type(slot) is types.MemberDescriptorType and type(name) is str:
             try:
@@ -187,7 +187,7 @@ def running_frames() -> list[tuple[str, FrameType]]:
 
 
 def thread_name(thread: threading.Thread) -> str:
-    """Return a thread's name, even if a subclass overrides the property; an empty string if it is not a string."""
+    """Return a thread's name as stored by `threading.Thread`, or an empty string if the name is not a string."""
     name = _thread_dict(thread).get("_name")
     return name if type(name) is str else ""
 

@@ -18,7 +18,7 @@ class OtherProcess:
 
     Attributes:
         pid: Process ID in NVML's list.
-        amount: Memory usage on the device in bytes; None if NVML does not report it or in `OtherProcessChange`.
+        amount: Memory usage on the device in bytes; None if unknown, and always None in `OtherProcessChange`.
         name: Program and script (``python train.py``); for processes of other users, only the program.
         relation: Relation to this process (see `Relation`).
         user: Name of the process's owner.

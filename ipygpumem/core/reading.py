@@ -61,8 +61,8 @@ class DeviceReading(PlainData):
         process: Memory usage of this process according to NVML.
         others: Total memory usage of other processes according to NVML.
         total: Total memory of the device.
-        mode: ``process`` if the memory of this process is known and verified, ``device`` if only the usage of the
-            whole device is known, or ``torch-only`` if neither is known.
+        mode: ``process`` if the memory usage of this process is known and verified, ``device`` if only the memory usage
+            of the whole device is known, or ``torch-only`` if neither is known.
         why: Reason for the mode.
         source: The query that returned ``used`` and ``total``.
         busy: Whether this process had pending work on the current stream of the device.

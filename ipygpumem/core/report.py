@@ -73,7 +73,7 @@ class RecordingInfo:
         size: Size of the file in bytes.
         events: Number of events on all devices.
         dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
-        own: Whether this package started the recording. If not, the program did, and only a part was saved.
+        own: Whether this package started the recording. If the program started it, only a part was saved.
         error: Reason why the file could not be written or events are missing.
         peak_lines: Source lines that allocated the memory in use at the peak of each device, if requested.
     """
@@ -159,7 +159,7 @@ class Report(PlainData):
         except ReportError as error:
             if schema <= SCHEMA:
                 raise
-            raise ReportError(f"{error} (written by a later version of ipygpumem, schema {schema})") from None
+            raise ReportError(f"{error} (the data was written by a later version of ipygpumem)") from None
         return report
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Report(PlainData):
 
     @property
     def caption(self) -> str:
-        """Execution count (if any), duration and, after an error, ``failed``: ``In [7], 2.31 s, failed``."""
+        """Execution count (if any), duration and, after an error, ``failed``, as in ``In [7], 2.31 s, failed``."""
         cell = "" if self.cell is None else f"In [{self.cell}], "
         return f"{cell}{duration(self.seconds)}{', failed' if self.success is False else ''}"
 
@@ -199,7 +199,7 @@ def build_report(
     """Build the report of one measurement from its readings and its peaks by device name.
 
     ``devices`` contains the names of the devices to report on; None selects all devices that this process uses.
-    ``sampled`` contains lower bounds on peaks of memory outside PyTorch, and ``sampling_problems`` contains the reasons
+    ``sampled`` contains lower bounds on peak memory outside PyTorch, and ``sampling_problems`` contains the reasons
     why samples are missing, both by device name.
     """
     reports = {}

@@ -85,5 +85,5 @@ def highest_outside(
 
 
 def memory_of_others(before: DeviceReading, after: DeviceReading) -> int:
-    """Return the larger of two values in bytes: memory used by neither this process nor the driver in each reading."""
+    """Return the maximum over both readings of the memory used by neither this process nor the driver, in bytes."""
     return max((reading.others or 0) + (reading.unattributed or 0) for reading in (before, after))

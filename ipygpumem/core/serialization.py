@@ -86,7 +86,7 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
         raise ReportError("the data has no valid schema version, so it was not written by ipygpumem")
     if maximum is not None and schema > maximum:
         raise ReportError(
-            f"the data has schema {schema}, but this version of ipygpumem supports schemas up to {maximum}: upgrade it"
+            f"the data has schema {schema}, but this version supports schemas up to {maximum}: upgrade ipygpumem"
         )
     return schema
 

@@ -29,7 +29,7 @@ class BackwardPassObservers(CallObservers):
 
 @dataclass(frozen=True, slots=True)
 class BackwardPass:
-    """The caller of a backward pass, and positions in the sequence of allocation events.
+    """A backward pass: its caller and its place in the sequence of allocation events.
 
     Attributes:
         begin: Position before the backward pass.

@@ -6,7 +6,7 @@ import linecache
 
 
 def notebook_sources() -> dict[str, str]:
-    """Return the source code of notebook cells and of other code without a file, by file name in tracebacks."""
+    """Return the source code of notebook cells and of other code without a file, by the file name in tracebacks."""
     # entries are (size, mtime, lines, name), where mtime is None unless the code is from a file. IPython 7 always sets
     # mtime and lists its cells in a separate attribute
     cells = getattr(linecache, "_ipython_cache", {})

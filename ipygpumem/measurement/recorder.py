@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 _PICKLE_PROTOCOL = 4
-"""Not 5, the default since Python 3.14, because pytorch.org/memory_viz cannot read it (pytorch#183842)."""
+"""Protocol 5, the default since Python 3.14, cannot be read by pytorch.org/memory_viz (pytorch#183842)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Recorder:
         cells: Cells that have finished since the start.
         keep_snapshot: Whether `save` stores the snapshot in ``snapshot``, for collectors that read it.
         snapshot: The last snapshot, including this package's keys. It is set to None after it has been read.
-        begin_position: Position in the allocation events at the start.
-        end_position: Position in the allocation events at the last snapshot.
+        begin_position: Position in the sequence of allocation events at the start.
+        end_position: Position in the sequence of allocation events at the last snapshot.
         windows: Samples of device memory usage since the start.
     """
 

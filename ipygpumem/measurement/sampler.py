@@ -40,7 +40,7 @@ class DeviceSamples:
     """Samples of one device in one measurement.
 
     Attributes:
-        samples: The stored samples, set at the end of the measurement. They include every local maximum.
+        samples: The stored samples, including their maximum. They are set at the end of the measurement.
         count: Number of samples, including those that were not stored.
         gap: Longest time between two consecutive samples in seconds.
         source: The query that returned the samples, as in `DeviceReading`.

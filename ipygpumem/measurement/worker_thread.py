@@ -20,7 +20,7 @@ _JOIN_TIMEOUT = 2.0
 class WorkerThread:
     """Thread that calls ``work`` periodically.
 
-    The first call of `start` creates the thread. It ends on `close` or `IDLE_SECONDS` after `pause`, and a later
+    The first call of `start` creates the thread. It ends on `close`, or `IDLE_SECONDS` after `pause`, and a later
     `start` creates a new one. An exception in ``work`` pauses the thread. Methods have no effect in a forked process.
     """
 

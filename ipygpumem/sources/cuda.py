@@ -28,7 +28,7 @@ class RelaxedCaptureMode:
 
     In the default capture mode, potentially unsafe calls, including queries, fail and invalidate the capture. This also
     applies if a stream other than the current stream is being captured, which PyTorch cannot detect. PyTorch's
-    allocator changes the mode in the same way. ``__enter__`` returns whether this succeeded; if not, do not call CUDA.
+    allocator changes the mode in the same way. If ``__enter__`` returns False, the mode is unchanged: do not call CUDA.
     """
 
     # a class because a contextlib generator takes three times as long

@@ -1,6 +1,6 @@
 """CUDA device and its counterpart in NVML, matched by UUID.
 
-Test allocations identify this process in NVML's process list: the process whose memory usage changes with them.
+This process is identified in NVML's process list by test allocations, which change its memory usage.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class DeviceMonitor:
         self._callbacks: list[Callable[[], None]] = []
 
     def call_when_started(self, callback: Callable[[], None]) -> None:
-        """Call a function once CUDA is initialized, or immediately if it already is."""
+        """Call a function as soon as CUDA is initialized, or immediately if CUDA is already initialized."""
         if self.find_devices() is not None:
             callback()
         else:
@@ -109,7 +109,7 @@ class DeviceMonitor:
     def read(
         self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator = allocator.statistics
     ) -> Reading:
-        """Read all counters. Never raises: a value that cannot be read is None, and the reading contains the reason.
+        """Read all counters. No exception is raised: a value that cannot be read is None, and the reading states why.
 
         Args:
             available: Whether to read the available host memory.

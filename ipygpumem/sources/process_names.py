@@ -65,7 +65,7 @@ class ProcessInfoCache:
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
     def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
-        """Return a process that no longer uses the device, together with whether it is still running."""
+        """Return a tuple ``(process, running)`` for a process that no longer uses the device."""
         process = self._processes.pop((pid, trusted), None) or _look_up(pid, trusted)
         return process, _is_running(process)
 
@@ -118,7 +118,7 @@ def _look_up(pid: int, trusted: bool) -> OtherProcess:
 
 
 def _uses_driver(pid: int) -> bool:
-    """Return whether a process has opened the NVIDIA driver. If so, its PID in NVML's list refers to this process."""
+    """Return whether a process has opened the NVIDIA driver. If so, this PID in NVML's list is that process."""
     try:
         links = (str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)
@@ -187,7 +187,7 @@ def _role(process: Any, program: str, environment: dict[str, str], *, child: boo
 
 
 def _multiprocessing_name(pid: int) -> str:
-    """Return a child's name in multiprocessing, without calling ``active_children()``, which joins ended children."""
+    """Return a child's ``multiprocessing`` name without calling ``active_children()``, which joins ended children."""
     module = sys.modules.get("multiprocessing.process")
     for child in tuple(getattr(module, "_children", ())):
         if getattr(getattr(child, "_popen", None), "pid", None) == pid:

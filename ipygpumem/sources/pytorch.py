@@ -55,7 +55,7 @@ def problem(*, load: bool) -> str | None:
         return None
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < MINIMUM_VERSION:
-        return f"torch {torch.__version__} is older than {MINIMUM_VERSION[0]}.{MINIMUM_VERSION[1]}"
+        return f"torch {torch.__version__} is too old: {MINIMUM_VERSION[0]}.{MINIMUM_VERSION[1]} or later is required"
     if not hasattr(torch._C, "_cuda_memoryStats"):
         return f"torch {torch.__version__} is built without CUDA"
     if load and not torch.cuda.is_available():
@@ -177,7 +177,7 @@ class WrappedFunctions:
         self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
     def wrap(self, name: str, call: Callable[..., Any]) -> None:
-        """Replace a function with ``call(original, *arguments)`` if the module has a function of this name."""
+        """Wrap a function, if it exists in the module, so that ``call(original, *arguments)`` is called instead."""
         module = sys.modules.get(self._module)
         current = getattr(module, name, None)
         if current is None:

@@ -85,7 +85,7 @@ class TorchInspector:
         return attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return a list with a storage's location, if any. ``address`` defaults to ``data_ptr()``, which may copy."""
+        """Return a list with a storage's location, if any. ``data_ptr()``, the default ``address``, may copy data."""
         try:
             device = storage.device
             if device.type == "meta":
@@ -165,7 +165,7 @@ class TorchInspector:
         return [value for value in values if value is not None], incomplete
 
     def saved_parts(self, saved: Any) -> tuple[list[Any], bool]:
-        """Return a tuple ``(objects, complete)``: objects that a saved value contains, and whether none are missing."""
+        """Return a tuple ``(objects, complete)``: the objects in a saved value, and whether they are complete."""
         if not is_saved_tensor(saved):
             return [saved], True
         kind = type(saved)

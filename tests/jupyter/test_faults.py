@@ -115,7 +115,7 @@ def test_old_torch(fake_gpu, notebook, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.1.2")
     result = notebook.load()
     assert result.stdout.startswith(
-        "ipygpumem: no GPU (torch 2.1.2 is older than 2.4): reporting host memory (RSS) instead"
+        "ipygpumem: no GPU (torch 2.1.2 is too old: 2.4 or later is required): reporting host memory (RSS) instead"
     )
     assert result.success
     assert notebook.run("1 + 1").success

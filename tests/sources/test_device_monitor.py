@@ -120,7 +120,7 @@ def test_torch_errors(monkeypatch, fake_gpu):
     assert pytorch.problem(load=True) is None
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "2.3.1+cu121")
-        assert pytorch.problem(load=True) == "torch 2.3.1+cu121 is older than 2.4"
+        assert pytorch.problem(load=True) == "torch 2.3.1+cu121 is too old: 2.4 or later is required"
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "2.14.0a0+git1234")
         assert pytorch.problem(load=True) is None

@@ -2,8 +2,8 @@
 
 CUPTI invokes the callbacks within the program's CUDA calls. A Python callback would wait for the GIL while PyTorch's
 allocator is locked, which deadlocks if the thread that holds the GIL waits for the allocator. The callbacks are
-therefore compiled with llvmlite. One pipe contains the addresses of free buffers, and another pipe those of completed
-buffers. If completed buffers are not read in time, CUPTI drops records instead of blocking.
+therefore compiled with llvmlite. One pipe contains the addresses of free buffers, and another pipe contains those of
+completed buffers. If completed buffers are not read in time, CUPTI drops records instead of blocking.
 
 CUPTI callbacks cannot be unregistered, so the buffers, the pipes and the callbacks exist until the process exits.
 """
@@ -126,7 +126,7 @@ class ActivityBuffers:
         return cls._shared
 
     def _detach(self) -> None:
-        """Replace the pipes in a forked child, because its messages must not reach the parent."""
+        """Replace the pipes in a forked child process, because its messages must not reach the parent."""
         with contextlib.suppress(OSError):
             null = os.open(os.devnull, os.O_RDWR)
             for descriptor in self._pipes:

@@ -53,9 +53,9 @@ _REASONS = {
     15: "CUPTI is not initialized",
     27: "CUPTI does not support this device",
     33: "CUPTI does not support this virtual GPU",
-    35: "no permission: profiling is restricted to administrators (NVreg_RestrictProfilingToAdminUsers)",
+    35: "only administrators may profile on this machine (NVreg_RestrictProfilingToAdminUsers)",
     39: "another profiler or debugger is using CUPTI (such as nsys, ncu, compute-sanitizer or cuda-gdb)",
-    40: "no permission to profile this virtual GPU",
+    40: "this user has no permission to profile this virtual GPU",
     41: "CUPTI does not support confidential computing",
     43: "CUPTI does not support this MIG instance",
     45: "CUPTI does not support this version of WSL",
@@ -116,7 +116,7 @@ class Cupti:
         if not stride:
             return np.zeros(0, dtype=RECORD)
         if stride < RECORD.itemsize:  # fail, because incomplete values would look complete
-            raise CuptiError(f"a record of this version of CUPTI has {stride} bytes instead of {RECORD.itemsize}")
+            raise CuptiError(f"records of this version of CUPTI have {stride} bytes instead of {RECORD.itemsize} bytes")
         count = valid // stride
         raw = np.frombuffer(ctypes.string_at(address, count * stride), dtype=np.uint8).reshape(count, stride)
         records: NDArray[Any] = raw[:, : RECORD.itemsize].copy().view(RECORD)[:, 0]
@@ -142,7 +142,7 @@ class Cupti:
 
 def _loaded() -> Any:
     if not sys.platform.startswith("linux"):
-        raise CuptiError("CUPTI is supported on Linux only")
+        raise CuptiError("recording with CUPTI is supported only on Linux")
     path = loaded_library("libcupti.so")
     if path is None:
         raise CuptiError("the CUPTI library is not loaded; PyTorch's CUDA builds load it")

@@ -96,7 +96,7 @@ def test_records_of_unknown_version_raise(count):
     for i in range(count):
         library.write(bytes(112))
         library.clock += i
-    with pytest.raises(CuptiError, match=r"^a record of this version of CUPTI has 112 bytes instead of 128$"):
+    with pytest.raises(CuptiError, match=r"^records of this version of CUPTI have 112 bytes instead of 128 bytes$"):
         session.records(*filled(library))
 
 
@@ -158,7 +158,7 @@ def test_different_library_of_that_name(monkeypatch, tmp_path):
 
 def test_systems_other_than_linux(monkeypatch):
     monkeypatch.setattr(cupti.sys, "platform", "win32")
-    with pytest.raises(CuptiError, match=r"^CUPTI is supported on Linux only$"):
+    with pytest.raises(CuptiError, match=r"^recording with CUPTI is supported only on Linux$"):
         cupti.Cupti()
 
 
