@@ -85,7 +85,7 @@ class Snapshot(SnapshotData):
     def allocated(self, time_us: int, device: int | None = None) -> int: ...
 
     def allocated(self, time_us: int | None = None, device: int | None = None) -> Curve | int:
-        """Return the total requested size of the blocks whose free is not completed, after each event or at one time.
+        """Return the total requested size of the blocks whose free has not completed, after each event or at one time.
 
         Args:
             time_us: Time in microseconds since the Unix epoch; None to return the curve over all events.
@@ -168,7 +168,7 @@ class Snapshot(SnapshotData):
         )
 
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
-        """Return the allocations after event ``first`` that are alive after ``last``, by default the last event."""
+        """Return the allocations after event ``first`` that are alive after event ``last`` (by default the last)."""
         timeline, last = self._window(first, last, device)
         return LiveSet(self, timeline, last, event_window.leaks(timeline, first, last))
 

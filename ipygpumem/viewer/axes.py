@@ -127,7 +127,7 @@ class PlotLayout:
         legend.get_title().set_color(SOFT)
 
     def strip(self, top: float, height: float, x_limits: tuple[float, float]) -> Any:
-        """Add axes with the width of a plot and a vertical range from 0 to 1, without frame and ticks."""
+        """Add axes with the width of a plot and a vertical range from 0 to 1, without a frame or ticks."""
         bottom = 1 - (top + height) / self.height
         axes = self.figure.add_axes((LEFT / WIDTH, bottom, PLOT_WIDTH / WIDTH, height / self.height))
         axes.set(xlim=x_limits, ylim=(0, 1))

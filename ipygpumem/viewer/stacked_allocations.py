@@ -41,7 +41,7 @@ _LABEL_COLORS = {"(older": "#b4bfcc", "(no stack": "#c9c2b4", "(no frame": "#bfc
 _OTHER_LINES_COLOR = "#c4c9d0"
 _SMALL_COLOR = (154, 161, 171, 255)
 _SHADES = (0.0, 0.14, 0.28, 0.5)
-"""Fractions of white in the shades of a color. Allocations alternate between all but the last, which is for bands."""
+"""Fractions of white in the shades of a color. Allocations use all but the last in turn. Bands use the last."""
 _ALTERNATING = len(_SHADES) - 1
 
 

@@ -50,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class RecorderMetadata:
-    """Metadata that ipygpumem's recorder writes. Files from other programs do not contain any of it.
+    """Metadata that ipygpumem's recorder writes. Files from other programs contain none of it.
 
     Attributes:
         version: Version of ipygpumem that wrote the file, or None if another program did.
@@ -137,7 +137,6 @@ class CellLookup:
         return labels.tolist()
 
     def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of the latest cell running at each time, or -1. An empty ``file`` stands for any file."""
         numbers = self._runs[file] if file else np.arange(len(self._cells))
         if file not in self._intervals:
             runs = [self._cells[number] for number in numbers.tolist()]

@@ -36,7 +36,7 @@ SEGMENT = np.dtype(
 BLOCK = np.dtype(
     [("address", "i8"), ("requested", "i8"), ("rounded", "i8"), ("row", "i8"), ("stack", "i4"), ("pending", "?")]
 )
-"""Columns of ``AllocatorState.blocks``. ``rounded`` is -1, which means unknown, for blocks that are freed later."""
+"""Columns of ``AllocatorState.blocks``. ``rounded`` is -1 (unknown) for blocks that are freed before the end."""
 
 SMALL_SEGMENT = 2 * MIB
 """Size in bytes of segments that are allocated with cudaMalloc for the small pool. No other segment has this size."""

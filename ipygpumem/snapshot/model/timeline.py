@@ -95,7 +95,7 @@ class Timeline:
 
     @cached_property
     def requested(self) -> Curve:
-        """Curve of the total requested size of all allocations whose free is not completed."""
+        """Curve of the total requested size of all allocations whose free has not completed."""
         change = np.zeros(len(self.trace) + 2, np.int64)
         # indices are events plus one because index 0 stands for the time before the first event
         np.add.at(change, self.allocations.start + 1, self.allocations.size)

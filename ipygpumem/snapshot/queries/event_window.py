@@ -124,7 +124,7 @@ def _lifetimes(timeline: Timeline, rows: Ints, last: int) -> Ints:
 
 
 def churn(snapshot: Snapshot, timeline: Timeline, first: int, last: int, key: str) -> tuple[Churn, ...]:
-    """Return totals for the allocations after event ``first`` up to event ``last`` by a key, largest group first."""
+    """Group the allocations after event ``first`` up to event ``last`` by a key. Return totals, largest group first."""
     rows = _allocated(timeline, first, last)
     labels, group = label_rows(snapshot, timeline, rows, key)
     if not len(rows):
@@ -191,7 +191,7 @@ def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[RepeatedR
     annotations = snapshot.annotations(timeline.device)
     regions = [region for region in annotations if region.name == name]
     if not regions:
-        names = ", ".join(sorted({clip(region.name) for region in annotations})[:_MAX_SUGGESTIONS])
+        names = ", ".join(map(repr, sorted({clip(region.name) for region in annotations})[:_MAX_SUGGESTIONS]))
         hint = f": choose from {names}" if names else ": the device has no annotated regions"
         raise OptionError(f"no annotated region {name!r} on device {timeline.device}{hint}")
     repetitions: list[RepeatedRegion] = []

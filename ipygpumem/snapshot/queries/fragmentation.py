@@ -76,7 +76,7 @@ class Fragmentation(PlainData):
 
 
 def round_request(requested: int) -> int:
-    """Round a requested size up to a multiple of 512 bytes, the default of the allocator."""
+    """Round a requested size up to a multiple of 512 bytes, as the allocator does by default."""
     return max(_QUANTUM, -(-requested // _QUANTUM) * _QUANTUM)
 
 
@@ -138,7 +138,7 @@ def _recorded_free_blocks(snapshot: Snapshot, state: AllocatorState) -> tuple[In
 
 
 def _derived_free_blocks(state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return the size and the segment row of each gap between blocks. Block sizes are multiples of 512 bytes."""
+    """Return the size and the segment row of each gap between blocks. Block sizes are estimated."""
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
@@ -161,7 +161,7 @@ class OomAnalysis(PlainData):
 
     Attributes:
         asked: Requested size in bytes, rounded by the allocator.
-        device_free: Free device memory in bytes at that time; None if not recorded.
+        device_free: Free device memory in bytes when the allocation failed; None if not recorded.
         reason: Sentences that explain the failure.
     """
 

@@ -96,7 +96,7 @@ def _grouping(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> G
 
 
 def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
-    """Return for each row the index of the innermost frame of user code, or a key of `_WITHOUT_FRAME`."""
+    """For each row, return the index of the innermost user frame, or a key of `_WITHOUT_FRAME` if there is none."""
     stacks, allocations = snapshot.stacks, timeline.allocations
     table = np.append(np.where(stacks.leaf < 0, _EMPTY, stacks.user_frame), _NO_STACK).astype(np.int64)
     frames = table[allocations.stack[rows]]
@@ -153,7 +153,6 @@ def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
 def _by_frame(
     snapshot: Snapshot, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
 ) -> tuple[Ints, list[Any]]:
-    """Return a tuple of group IDs and frame keys. An ID is an index into the keys, or a key of `_WITHOUT_FRAME`."""
     numbers = IndexByValue()
     table = np.asarray([*(numbers[key(frame)] for frame in snapshot.stacks.frames), 0], np.int64)
     frames = _user_frames(snapshot, timeline, rows)

@@ -101,7 +101,7 @@ def notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
         gaps.only_in_segments,
         "{n} block{s} in the final allocator state {was} allocated after the recorded events were copied",
     )
-    add(gaps.only_in_events, "{n} block{s} alive according to the events {is} missing in the final allocator state")
+    add(gaps.only_in_events, "{n} block{s} alive according to the events {is} missing from the final allocator state")
     add(trace.out_of_order, "{n} event{s} {was} out of order and {was} sorted by time")
     if trace.untimed < len(trace):
         add(trace.untimed, "{n} event{s} {has} no timestamp, so timestamps are not used")

@@ -85,7 +85,7 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
 
 
 def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
-    """Return None if ``value`` is None, or the result of a check."""
+    """Return None if ``value`` is None, otherwise the result of ``check``."""
     return None if value is None else check(value, where)
 
 

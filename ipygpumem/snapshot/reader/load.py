@@ -105,7 +105,7 @@ def _contents(path: str, limits: ReadLimits) -> bytes:
 
 
 def _fail_too_large(limit: int) -> NoReturn:
-    raise SnapshotLimitError(f"the data exceeds {size(limit)}; pass limits=ReadLimits(size=...) to read a larger file")
+    raise SnapshotLimitError(f"the data exceeds {size(limit)}; pass limits=ReadLimits(size=..., ratio=...) to read it")
 
 
 def _decompress(raw: bytes, limits: ReadLimits) -> bytes:

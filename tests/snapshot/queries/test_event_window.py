@@ -95,7 +95,7 @@ def test_invalid_windows_and_names(two_runs):
             query(5, 2)
     with pytest.raises(OptionError, match="ends before it starts"):
         two_runs.window(9, 8)
-    with pytest.raises(OptionError, match="no annotated region 'nope' on device 0: choose from inner, step"):
+    with pytest.raises(OptionError, match="no annotated region 'nope' on device 0: choose from 'inner', 'step'"):
         two_runs.growth("nope")
     with pytest.raises(OptionError, match="cannot group by 'zzz'"):
         two_runs.churn(3, 3, key="zzz")
