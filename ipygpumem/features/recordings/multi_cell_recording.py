@@ -67,7 +67,7 @@ class MultiCellRecording(Collector):
         problem = self.recorder.history.lost
         if problem:
             hint = "before starting another one, run %gpumem record stop"
-            return with_notes(report, f"the recording across cells has ended because {problem}; {hint}")
+            return with_notes(report, f"the recording across cells has ended: {problem}; {hint}")
         count = many(len(self.recorder.cells), "cell")
         hint = "%gpumem record save PATH saves the recording; %gpumem record stop ends it"
         return with_notes(report, f"recording allocation history ({count} so far): {hint}")
