@@ -25,7 +25,7 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 class RowPair:
     """The rows of the same code and device in two runs of a notebook: ``before`` in the first, ``after`` in the second.
 
-    A row is None if that run does not contain the code. ``row`` is ``after`` or, if ``after`` is None, ``before``.
+    A row is None if its run does not contain the code. ``row`` is ``after`` or, if ``after`` is None, ``before``.
     """
 
     row: ReportRow
@@ -42,7 +42,7 @@ def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[
 
     Cells are matched by the front end's cell ID if the runs have IDs in common, otherwise by the number in
     ``In [n]``, because a recreated or converted notebook has different IDs. Code outside cells is matched by its
-    position in the run. If a run executed a cell more than once, only the last execution is compared.
+    position in the run. Only the last execution of each cell in a run is compared.
 
     Returns:
         ``(pairs, (skipped_before, skipped_after))``: the pairs in the order of the second run, followed by those of

@@ -67,7 +67,7 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
 def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """Return a table with a row per measurement and device. Rows without changes are listed only if sorted by time."""
+    """Return a table with a row per measurement and device, without unchanged rows unless ``page.by`` is ``time``."""
     listed = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
     bar_field = page.by if page.by in {"held", "outside"} else "peak"
@@ -151,7 +151,7 @@ def comparison_tables(
     listed = [pair for pair in pairs if by == "time" or not (_is_unchanged(pair.before) and _is_unchanged(pair.after))]
     both = sum(pair.before is not None and pair.after is not None for pair in pairs)
     differing = sum(is_visible(*(pair.change(name) for name in ("held", "peak", "outside"))) for pair in pairs)
-    title = f"{names[1]} compared with {names[0]}: rows in both: {both:,}, different: {differing:,}"
+    title = f"{names[1]} compared with {names[0]} (rows in both: {both:,}, different: {differing:,})"
     notes = [
         f"{name}: only the last run of each cell is compared (skipped: {many(count, 'earlier run')})"
         for name, count in zip(names, skipped, strict=True)

@@ -273,11 +273,11 @@ def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) ->
         owner_names = {part.name for part in own}
         tensors = [part for part in parts if part.name in owner_names and not part.graph]
         is_scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
-        graphs = f"the autograd graph of {name} keeps"
+        activations = f"{size(own_size)} of activations"
+        graphs = f"the autograd graph of {name} keeps {activations} alive"
         if len(owner_names) > 1:
-            graphs = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep"
+            graphs = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep {activations} alive"
         replacement = ".item()" if is_scalar else ".detach()"
-        graphs = f"{graphs} {size(own_size)} of activations alive"
         return f"{graphs}; to avoid this, store the result of {replacement} instead"
     largest = parts[0]
     if largest.view is not None and 2 * largest.view <= largest.amount >= MIB:

@@ -183,7 +183,7 @@ class Holders(PlainData):
         return next((total for total in self.totals if total.device == device), None)
 
     def freeable(self, device: str, *places: Place) -> int:
-        """Return the size in bytes of storages kept alive only by names in these places or by unreachable cycles."""
+        """Return the size in bytes of storages kept alive only by names in ``places`` or by unreachable cycles."""
         removed = {"garbage", *places}
         parts = (part for holder in self.holders if holder.device == device for part in holder.parts)
         return sum(part.amount for part in parts if removed.issuperset(part.places))

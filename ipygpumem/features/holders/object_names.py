@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
-"""Depth added by a reference from an optimizer, for example, so that parameters are named after their modules."""
+"""Depth added by a last-resort reference, such as one from an optimizer, so that modules name their parameters."""
 _SHARED_ROOT_DEPTH = 5
 _MAX_NAME_PARTS = 12
 _ELLIPSIS = "..."
@@ -57,7 +57,7 @@ class ObjectName:
     def child(
         self, own_id: int, label: ReferenceLabel, *, holder: str = "", graph: bool = False, last_resort: bool = False
     ) -> ObjectName:
-        """Return the name of an object to which this object refers."""
+        """Return the name of an object to which the named object refers."""
         # a module's own dicts and the objects in them have the same depth as the module
         inside_module = label.style in {"module", "members"} or self.label.style == "members"
         steps = _LAST_RESORT_STEPS if last_resort else 0 if inside_module else 1
@@ -177,7 +177,7 @@ class ObjectNames:
                 self._name(child_id, named.child(object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
-        """Return the label of a reference from a tensor, such as ``.grad``; empty if it leads to the base of a view."""
+        """Return the label of a reference from a tensor, such as ``.grad``; empty for one from a view to its base."""
         if not any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
             return fallback_label(tensor)
         return ".grad" if child_id in self._targets.gradient_ids else ""

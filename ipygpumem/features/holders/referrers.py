@@ -231,11 +231,11 @@ class ReferrerGraph:
         return bool(variables)
 
     def alive_ids(self, ids: Collection[int], own_references: Mapping[int, int]) -> set[int]:
-        """Return the ids of the objects that are not part of unreachable cycles.
+        """Return those of the ids whose objects are not part of unreachable cycles.
 
         This is the algorithm of the garbage collector. An object is kept alive from outside if its reference count
-        exceeds the number of references from these objects and from the search. The search refers to each object once
-        in the list of tracked objects, once in this graph, and as often as specified in ``own_references``.
+        exceeds the number of references from the objects with these ids and from the search. The search refers to each
+        object once in the list of tracked objects, once in this graph, and as often as ``own_references`` states.
         """
         inner_references = Counter(child_id for object_id in ids for child_id in self.children.get(object_id, ()))
         alive = set()

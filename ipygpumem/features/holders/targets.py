@@ -44,7 +44,7 @@ _MAX_HOOK_DEPTH = 7
 
 
 @dataclass(slots=True)
-class Target:
+class SearchTarget:
     """A tensor or storage, with the locations of its memory and, for a tensor, the tensors that it wraps."""
 
     obj: Any
@@ -72,7 +72,7 @@ class SearchTargets:
         self._is_wanted = is_wanted
         self._without_memory: dict[int, Any] = {}
         self._roles: dict[int, Kind] = {}
-        self.by_id: dict[int, Target] = {}
+        self.by_id: dict[int, SearchTarget] = {}
         self.kinds: dict[tuple[str, int], Kind] = {}
         self.extra: dict[int, list[Any]] = {}
         self.gradient_ids: set[int] = set()
@@ -108,7 +108,7 @@ class SearchTargets:
             self._without_memory[object_id] = obj  # added first, because it may wrap itself
             wrapped = [tensor for tensor in wrapped if self._add(tensor, levels=levels - 1)]
         if wanted or wrapped:
-            self.by_id[object_id] = Target(obj, wanted, is_tensor, wrapped)
+            self.by_id[object_id] = SearchTarget(obj, wanted, is_tensor, wrapped)
             self._without_memory.pop(object_id, None)
         return object_id in self.by_id
 

@@ -144,7 +144,7 @@ class AttributedAllocations:
         return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
-        """Return ``(event, bytes)`` for the peak of the selected allocations, or (-1, 0) if none is selected."""
+        """Return the event and the size in bytes of the selected allocations' peak; (-1, 0) if none is selected."""
         if not rows.any():
             return -1, 0
         allocations = self._timeline.allocations

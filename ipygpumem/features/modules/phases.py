@@ -33,9 +33,9 @@ class PhaseTracker:
         self.cost = 0.0
         self.inside: tuple[str, ...] = ()
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
-        """Duration in seconds of each time that a phase ran, by phase name."""
+        """Duration in seconds each time that a phase ran, by phase name."""
         self._memory: defaultdict[tuple[str, int], list[tuple[int, int, int | None]]] = defaultdict(list)
-        """Change, final value and exact peak (or None) of allocated memory each time, by phase name and device."""
+        """Allocated memory (change, end, exact peak or None) each time that a phase ran, by phase name and device."""
         self._reset_peaks = reset
         self._scope: PeakScope | None = None
         self._started = 0.0

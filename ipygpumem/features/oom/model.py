@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Holders
 
 Frame = tuple[str, int, str]
-"""File name, line number, and name of the function."""
+"""Stack frame as file name, line number and function name."""
 _NEGLIGIBLE = 64 << 20
 """Size in bytes below which growth of the memory outside PyTorch is not reported as a cause."""
 

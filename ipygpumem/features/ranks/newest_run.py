@@ -51,7 +51,7 @@ def _start(result: RankResult) -> float:
 
 
 def _earlier_reason(result: RankResult, newest_result: RankResult) -> str:
-    """Return the reason why a result is not from the newest run, or "" if it may be from this run."""
+    """Return the reason why a result is not from the newest run, or "" if it may be from that run."""
     origin, newest = result.origin, newest_result.origin
     if origin is None or newest is None:
         return ""
@@ -80,7 +80,7 @@ def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
 
 
 def missing_ranks(chosen: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
-    """Yield a result for each rank without a file from this run. Ranks in ``earlier`` have files from earlier runs."""
+    """Yield a result for each rank that is not in ``chosen``. Ranks in ``earlier`` have files from earlier runs."""
     world = max((result.origin.world or 0 for result in chosen if result.origin is not None), default=0)
     names = {result.name for result in chosen}
     for name in map(str, range(min(world, _MAX_MISSING))):

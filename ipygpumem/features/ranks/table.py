@@ -46,8 +46,8 @@ def ranks_tables(
 ) -> list[Table]:
     """Create the tables for several processes, each with at most ``limit`` rows.
 
-    ``role`` is the term for a process, such as ``rank``. Rows are sorted by the column ``by`` in descending order, or
-    keep their order if it is ``rank``. ``code`` is the label of the code that was run, or empty.
+    ``role`` is the term for a process, such as ``rank``. Rows are sorted by the column ``by`` in descending order;
+    ``rank`` keeps their order. ``code`` is the label of the code that was run, or empty.
     """
     rows = rank_rows(results)
     usage = _usage_table(results, rows, role, by, limit)
@@ -180,7 +180,7 @@ def _comparison_table(comparison: RankComparison, role: str) -> Table:
     if comparison.compared > len(peaks):
         names = f"{outlier} deviates most, {typical} is the most typical"
         same, others = comparison.alike - 1, comparison.compared - 1
-        notes.append(f"{typical} has the same sizes as {same:,} of {others:,} other {role}s")
+        notes.append(f"{typical} has the same lines and sizes as {same:,} of {others:,} other {role}s")
     return Table(f"{title}: {names}", (typical, outlier, "change"), tuple(body), tuple(notes))
 
 

@@ -121,7 +121,7 @@ def test_compare_a_notebook_with_a_log(capsys, notebook, log):
     after = log("s.jsonl", [cell(1, held=5), cell(2, held=9)])
     status, out, err = run(capsys, "compare", before, after, "--by", "held")
     assert (status, err) == (0, "")
-    assert out.splitlines()[0] == "s.jsonl compared with run.ipynb: rows in both: 2, different: 1"
+    assert out.splitlines()[0] == "s.jsonl compared with run.ipynb (rows in both: 2, different: 1)"
     assert out.splitlines()[2].startswith("  In [2]  step(2)  +9.0 MiB  +3.0 MiB")
     output = json.loads(run(capsys, "compare", before, after, "--json")[1])
     assert [item["change"]["held"] for item in output["cells"]] == [0, 3 << 20]

@@ -133,7 +133,7 @@ AFTER = [cell(1, held=400, peak=900), cell(2, held=50, seconds=1.31), cell(3, he
 
 def test_comparison_of_two_runs():
     assert compared(BEFORE, AFTER) == [
-        "b.jsonl compared with a.jsonl: rows in both: 4, different: 3",
+        "b.jsonl compared with a.jsonl (rows in both: 4, different: 3)",
         "                         held     change        peak      change    time   change",
         "  In [1]  step(1)  +400.0 MiB          =  +900.0 MiB  -300.0 MiB  2.31 s  +0.0 ms",
         "  In [2]  step(2)   +50.0 MiB  +45.0 MiB   +50.0 MiB   +45.0 MiB  1.31 s  -1.00 s",

@@ -30,7 +30,7 @@ _EXAMPLES = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "
 
 
 def engines_for_cell(options: argparse.Namespace) -> Engines:
-    """Return the monitored engines; raise `OptionError` if there are none or if they do not support an option."""
+    """Return the monitored engines; raise `OptionError` if there are none or an option does not support engines."""
     engines = active()
     if engines is None:
         raise OptionError("no engines are monitored: use %gpumem engines CLIENT to monitor them")
