@@ -61,7 +61,7 @@ class ReportLog:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append data. If only a part of it can be written, remove this part and raise `OSError`."""
+    """Append data. If only part of it can be written, remove that part and raise `OSError`."""
     with open_for_appending(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
