@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from browser import chromium
-from browser.viewing import Viewing
+from browser.snapshot_page import SnapshotPage
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -89,7 +89,7 @@ def viewing(browser, tmp_path, open_pages):
         else:
             while len(open_pages) >= MAX_OPEN_PAGES:
                 open_pages.pop(next(iter(open_pages))).close()
-            open_pages[key] = Viewing(browser, tmp_path, *snapshots, **options).drawn()
+            open_pages[key] = SnapshotPage(browser, tmp_path, *snapshots, **options).drawn()
             open_pages[key].snapshots = snapshots  # keeps them alive, so that their ids stay unique
         used.append(open_pages[key])
         return used[-1]

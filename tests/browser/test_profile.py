@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from browser.viewing import both_schemes
+from browser.snapshot_page import both_schemes
 from fakes.timelines import random_timeline
 from ipygpumem.core.units import size
 from ipygpumem.features.profile.categories import CATEGORIES

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from browser.viewing import both_schemes
+from browser.snapshot_page import both_schemes
 from ipygpumem.core.reading import DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, PeakCounters, RecordingInfo, Report
 from ipygpumem.core.tables import html_tables

@@ -91,7 +91,7 @@ def test_link_beyond_the_data_is_limited(viewing, small):
         ("zoom(1, 3, 10)", "high must be a number, not undefined"),
         ("zoom(1, 3, 10, 10)", "low (10) must be less than high (10)"),
         ("select(NaN)", "event must be an integer, not NaN"),
-        ("select(99999)", "There is no event 99999: events go from -1 (before the first) to 8087"),
+        ("select(99999)", "There is no event 99999: events range from -1 (before the first event) to 8087"),
         ("state(1.5)", "event must be an integer, not 1.5"),
         ("search(null)", "search: text must not be empty, got null"),
         ("search('  ')", 'search: text must not be empty, got "  "'),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from browser.viewing import Viewing
+from browser.snapshot_page import SnapshotPage
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.viewer.page import PageData, page
 
@@ -102,7 +102,7 @@ def viewing(browser, tmp_path):
     opened = []
 
     def view(*snapshots, **options):
-        opened.append(Viewing(browser, tmp_path, *snapshots, **options))
+        opened.append(SnapshotPage(browser, tmp_path, *snapshots, **options))
         return opened[-1]
 
     yield view

@@ -1,4 +1,4 @@
-"""Queries on the events in a window."""
+"""Queries on a range of events."""
 
 from __future__ import annotations
 

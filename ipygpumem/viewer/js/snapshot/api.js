@@ -140,7 +140,7 @@ function checkEvent(viewer, event) {
   checkInteger("event", event);
   const { events } = viewer.context.facts();
   if (event < -1 || event >= Math.max(events, 1))
-    throw new Error(`There is no event ${event}: events go from -1 (before the first) to ${events - 1}.`);
+    throw new Error(`There is no event ${event}: events range from -1 (before the first event) to ${events - 1}.`);
 }
 
 /** @param {Viewer} viewer */

@@ -153,7 +153,7 @@ function pending(snapshot, device) {
   }
   if (largest < 0) return [];
   const wait = trace.timed ? duration(waitOf(largest)) : plural(waitOf(largest), "event");
-  const text = `${fine(sizes[largest])} waited ${wait} for a stream after it was freed: ${lineOf(snapshot, device, largest)}`;
+  const text = `${fine(sizes[largest])} was freed, but another stream still used it for ${wait}: ${lineOf(snapshot, device, largest)}`;
   return [finding({ kind: "pending", title: "Long pending free", text, event: freeRequested[largest], row: largest })];
 }
 

@@ -261,8 +261,7 @@ function fragmentation(state) {
         `${upTo}${size(free)} of ${size(reserved)} reserved is free, in ${plural(pieces, "block")}; the largest is ${size(largest)}.`,
       ]
     : ["No memory in the segments is free."];
-  if (empty)
-    sentences.push(`${size(empty)} is in segments without blocks in use, which torch.cuda.empty_cache() releases.`);
+  if (empty) sentences.push(`${size(empty)} is in unused segments, which torch.cuda.empty_cache() releases.`);
   if (partly) sentences.push(`${upTo}${size(partly)} is in partly used segments, which only PyTorch can reuse.`);
   if (state.private)
     sentences.push(`${upTo}${size(state.private)} is in private pools, which only their CUDA graphs can use.`);

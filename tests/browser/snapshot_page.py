@@ -40,8 +40,8 @@ def encoded(snapshot):
     return PageData(snapshot.name, snapshot.encode())
 
 
-class Viewing:
-    """A page in its own browser context."""
+class SnapshotPage:
+    """The viewer's page of some snapshots, in its own browser context."""
 
     def __init__(self, browser, folder, *snapshots, scheme="light", size=(1280, 900), hash_="", text=None):
         self.context = browser.new_context(
