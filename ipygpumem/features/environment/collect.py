@@ -99,7 +99,7 @@ def _version(name: str) -> str | None:
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
-    """Return a tuple ``(problem, driver_version, devices)``."""
+    """Return a tuple ``(problem, driver_version, devices)``. ``problem`` is None if NVML is available."""
     try:
         nvml = Nvml()
         devices = tuple((name, nvml.memory(handle).total) for name, handle in nvml.handles())

@@ -162,7 +162,7 @@ class _LineEvents:
                 self._event_set[during[before == number]] = extended
 
     def lines(self) -> list[Line]:
-        """Return the lines in the given files that occur in the stacks of the events."""
+        """Return the lines of the given files that occur in the stacks of the events."""
         sets, lines = list(self._sets), list(self._line_numbers)
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]

@@ -96,7 +96,7 @@ class AllocationSite:
 
     @property
     def known(self) -> bool:
-        """Whether the line is known."""
+        """Whether the line of code is known."""
         return not self.label.startswith("(")
 
 

@@ -158,7 +158,7 @@ class LiveAllocations:
         self._unmatched_frees: dict[int, tuple[int, int]] = {}
 
     def table(self, cupti: Cupti, address: int, valid: int) -> NDArray[Any]:
-        """Return the records of a completed buffer as rows of integers."""
+        """Return the records of a completed CUPTI buffer as rows of integers."""
         records = cupti.records(address, valid)
         records = records[np.isin(records["memory"], tuple(KINDS))]
         table = np.empty((len(records), COLUMNS), dtype=np.int64)
@@ -180,7 +180,7 @@ class LiveAllocations:
         self._live.setdefault(address, (self.owner_numbers[AllocationOwner.allocator(device)], nbytes))
 
     def apply(self, table: NDArray[Any], intervals: Iterable[RecordingInterval]) -> None:
-        """Apply records, which must be in chronological order, to the live allocations and the intervals."""
+        """Update the live allocations and the intervals with records, which must be in chronological order."""
         record_owners, late_frees = self._find_owners(table)
         numbers, owners = np.array(record_owners, dtype=np.int64), list(self.owner_numbers)
         changes = np.where(table[:, ALLOCATES] == 1, table[:, BYTES], -table[:, BYTES])

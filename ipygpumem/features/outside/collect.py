@@ -187,7 +187,7 @@ class OutsideSetting:
         self._acquired = False
 
     def install(self) -> None:
-        """Observe changes to the setting."""
+        """Observe changes to ``GPUMem.outside``."""
         self._settings.observe(self.apply, names=["outside"])
 
     def apply(self, _change: Any = None) -> None:

@@ -55,12 +55,12 @@ class TensorCategories:
         self._by_identity.update((self._identities[tensor], category) for tensor in tensors)
 
     def assign_default(self, versions: Iterable[_Version], category: int) -> None:
-        """Set the category of the given versions, except those that already have a category."""
+        """Set the category of the given tensor versions, except those that already have a category."""
         for version in versions:
             self._by_version.setdefault(version, category)
 
     def any_in(self, versions: Iterable[_Version], categories: frozenset[int]) -> bool:
-        """Return whether any of the versions belongs to one of the categories."""
+        """Return whether any of the tensor versions belongs to one of the categories."""
         return any(self.category_of(*version) in categories for version in versions)
 
 

@@ -149,7 +149,7 @@ class ProfilerSession:
         self.stop()
 
     def release(self) -> None:
-        """Discard the result to free its memory."""
+        """Discard the profiler's result to free its memory."""
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
