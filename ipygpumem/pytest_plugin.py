@@ -112,7 +112,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def _user_properties(report: Report) -> list[tuple[str, object]]:
-    """Return the ``user_properties`` of a measured test. GPU values are maximums over all devices, in bytes."""
     devices = report.devices.values()
     peaks = [device.peak for device in devices if device.high is None or device.high.exact]
     outside = [device.outside for device in devices if device.process_wide]

@@ -14,10 +14,9 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 
 def split_devices(devices: Any, option: str) -> list[str]:
-    """Split the value of a device option into one string per device.
+    """Split the value of a device option, such as ``"0,1"``, ``1`` or ``[torch.device("cuda:1")]``, into strings.
 
-    Examples of values are ``"0,1"``, ``1`` and ``[torch.device("cuda:1")]``. Raises `OptionError` if the value is an
-    empty iterable. The message contains ``option``, the name of the option.
+    Raises `OptionError` if the value is an empty iterable. The message contains ``option``, the name of the option.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
@@ -27,10 +26,7 @@ def split_devices(devices: Any, option: str) -> list[str]:
 
 
 def device_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Convert strings such as ``0``, ``cuda`` and ``host`` to device names. The devices need not exist.
-
-    Raises `DeviceError` for an invalid string.
-    """
+    """Convert strings such as ``0``, ``cuda`` and ``host`` to device names. Raises `DeviceError` if one is invalid."""
     return tuple(dict.fromkeys(HOST if text.strip() == HOST else cuda_device(text) for text in texts))
 
 

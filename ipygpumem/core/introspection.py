@@ -127,7 +127,6 @@ def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _locals_in_slots(frame: FrameType) -> list[tuple[str, Any]]:
-    """Return the local variables on Python 3.10 and 3.11, read from the frame's slots in memory."""
     if sys.implementation.name != "cpython" or hasattr(sys, "getobjects"):
         return []  # the memory layout of objects differs
     code = frame.f_code

@@ -147,8 +147,6 @@ class HostReading(PlainData):
         rss: Resident memory of this process.
         peak: Peak resident memory of this process (VmHWM).
         pinned: Pinned memory reserved by PyTorch's host allocator.
-        total: Total host memory.
-        available: Available host memory.
     """
 
     rss: int | None = None

@@ -43,7 +43,6 @@ __all__ = [
 _FEATURES = ("limits", "lines", "modules", "outside", "profile")
 """Features that define sections of a report. They are imported when a report is read from a file."""
 CODE_WIDTH = 80
-"""Maximum length of a code label in characters."""
 _SEARCHED = 2_000
 """Number of characters searched for the first line of code, limited because cells may contain long literals."""
 

@@ -25,8 +25,7 @@ SCHEMA = 1
 
 _Dataclass = TypeVar("_Dataclass")
 _LIMIT = 1 << 63
-_LATEST_TIME = 1 << 33
-"""Upper limit for timestamps in seconds since the Unix epoch (in the year 2242)."""
+_LATEST_TIME = 1 << 33  # in the year 2242
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Line separators, bidirectional formatting characters, surrogates, and all control characters other than tab."""
 

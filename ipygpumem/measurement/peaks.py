@@ -198,7 +198,6 @@ def _maximum(first: Counters | None, second: Counters) -> Counters:
 
 
 def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
-    """Return, for each counter, the peak if it exceeds the earlier peak, and the current value otherwise."""
     triples = zip(_values(peak), _values(earlier), _values(now), strict=True)
     return Counters(*(new if new > old else current for new, old, current in triples))
 

@@ -148,7 +148,6 @@ def with_notes(report: Report, *notes: str) -> Report:
 
 
 def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snapshot | None, str]:
-    """Return the values of the attributes ``snapshot`` and ``problem`` of an `Outcome`."""
     info = measurement.recorded
     if info is None or not recorder.keep_snapshot:
         return None, ""

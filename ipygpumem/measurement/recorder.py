@@ -113,7 +113,6 @@ class Recorder:
     def _snapshot(
         self, sources: Mapping[str, str], numbers: Mapping[str, int], cell: CellInfo | None, after: Reading
     ) -> tuple[dict[str, Any], list[int | None]]:
-        """Return a snapshot that includes this package's keys, and the result of `AllocationHistory.dropped`."""
         history, before = self.history, self._before or after
         options = history.options
         ended_us = time.time_ns() // 1000

@@ -150,7 +150,6 @@ class Runtime:
 
 
 def _outside_growth(before: DeviceReading, after: DeviceReading) -> int | None:
-    """Return the growth of memory outside PyTorch in this process or, if that is unknown, on the whole device."""
     if after.process is not None and before.process is not None:
         return difference(before.outside, after.outside)
     if after.source != before.source:

@@ -90,7 +90,6 @@ class DeviceSamples:
             self._halve()
 
     def _halve(self) -> None:
-        """Discard the lower sample of each pair of consecutive samples, and store equal samples half as often."""
         pairs = zip(self._stored[::2], self._stored[1::2], strict=False)
         remainder = self._stored[-1:] if len(self._stored) % 2 else []
         self._stored = [max(pair, key=lambda sample: sample.used) for pair in pairs] + remainder

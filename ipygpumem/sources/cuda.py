@@ -15,8 +15,7 @@ from ipygpumem.sources.host import loaded_library
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_RELAXED = 2
-"""Value of cudaStreamCaptureModeRelaxed."""
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed
 
 PoolKind = Literal["stream", "graph"]
 _POOL_ATTRIBUTES: dict[PoolKind, tuple[int, int, int]] = {"stream": (5, 7, 6), "graph": (2, 0, 3)}

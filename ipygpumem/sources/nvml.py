@@ -14,7 +14,6 @@ from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.reading import DeviceMemory
 
 _INITIAL_CAPACITY = 32
-"""Number of processes that fit into the buffer of the first query."""
 _LIST_TRIES = 4
 _NOT_AVAILABLE = 2**64 - 1
 
@@ -63,7 +62,6 @@ class Nvml:
             raise NvmlError(self._reason(error)) from error
 
     def _attempt(self, name: str, *arguments: Any) -> Any | None:
-        """Return the result of an NVML function, or None if it fails, for example on a device without support."""
         try:
             return self._call(name, *arguments)
         except NvmlError:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _INITIAL_NAMESPACE = "pid:[4026531836]"
-"""Identifier of the initial PID namespace in the Linux kernel."""
 _FOREIGN_PID = "not looked up, because NVML's PID may belong to another PID namespace"
 _ENDED = "the process has ended or is hidden from this user"
 _UNREADABLE = "the operating system provides no information about this process"
@@ -89,7 +88,6 @@ def _may_be_nested() -> bool:
 
 
 def _is_running(process: OtherProcess) -> bool:
-    """Return whether a process is still running and its PID has not been reused by a later process."""
     import psutil
 
     if process.began is None:
@@ -161,7 +159,6 @@ def _describe(process: Any, *, same_user: bool) -> OtherProcess:
 
 
 def _read(getter: Any, default: Any) -> Any:
-    """Call a psutil getter. Return ``default`` if access is denied (possible even for the user's own processes)."""
     import psutil
 
     try:
@@ -196,6 +193,5 @@ def _multiprocessing_name(pid: int) -> str:
 
 
 def _clip(name: str) -> str:
-    """Return a name on one line, truncated at its start to preserve the file name."""
     name = printable(" ".join(name.split()))
     return name if len(name) <= _MAX_NAME_LENGTH else f"…{name[1 - _MAX_NAME_LENGTH :]}"
