@@ -124,7 +124,7 @@ def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess,
 
 
 class ProcessesCollector(Collector):
-    """Collector of the memory changes of other processes. If ``unchanged`` is true, unchanged processes are included."""
+    """Collector of the memory changes of other processes. If ``unchanged`` is true, it includes changes of 0."""
 
     section = "names of other processes"
     needs_devices = True
