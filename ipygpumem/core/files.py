@@ -24,7 +24,7 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     """Check that a file can be written and return its absolute path.
 
     The check creates and deletes a temporary file in the same directory. Raises `OptionError` if the path is empty,
-    refers to a directory or device, or is not writable. Messages contain ``kind`` (of file) and ``example`` (a name).
+    refers to a directory or device, or is not writable. ``kind`` and ``example`` describe the file in error messages.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
@@ -70,9 +70,9 @@ def import_library(module: str, purpose: str) -> Any:
 
 @contextlib.contextmanager
 def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
-    """Yield a new file in the directory of ``path``, and delete it on exit unless it has been renamed.
+    """Yield a new file in the directory of ``path``. On exit, the file is deleted unless it has been renamed.
 
-    Its random name does not depend on the name of ``path``, which may already have the maximum length.
+    The name of the file is random and independent of ``path``, whose name may already have the maximum length.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
@@ -86,10 +86,10 @@ def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def replacing(path: Path, name: str = "", error_type: type[IpyGpuMemError] = OptionError) -> Iterator[IO[bytes]]:
-    """Yield a new file that replaces ``path`` on exit and keeps its permissions.
+    """Yield a new file, which replaces the file at ``path`` on exit and has the same permissions as the replaced file.
 
-    If an exception is raised, the existing file is unchanged. An `OSError` is replaced by an exception of the type
-    ``error_type``, whose message starts with ``name``, such as ``"the snapshot "``.
+    If an exception is raised, the existing file is unchanged. An `OSError` is converted to an ``error_type``, whose
+    message starts with ``name``, such as ``"the snapshot "``.
     """
     try:
         permissions = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
@@ -112,7 +112,7 @@ def write_file(target: Path, data: bytes) -> Path:
 
 
 def open_for_appending(path: Path) -> IO[bytes]:
-    """Open a regular file for reading and appending, without a buffer, and create it if it does not exist."""
+    """Open a regular file for unbuffered reading and appending. The file is created if it does not exist."""
     return _regular(open(path, "a+b", 0, opener=lambda name, flags: os.open(name, flags | _NO_FOLLOW | _NON_BLOCKING)))
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.introspection import frame_label
 from ipygpumem.jupyter.method_patch import replace_method
-from ipygpumem.measurement.cell_sources import notebook_sources
+from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, one_line
 from ipygpumem.jupyter.clear_output import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.oom_panel import OomPanel
-from ipygpumem.measurement.cell_sources import notebook_sources
+from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.measurement import MeasuredCode, MeasurementOptions
 
 if TYPE_CHECKING:

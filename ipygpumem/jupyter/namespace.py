@@ -16,7 +16,7 @@ from IPython.utils.text import EvalFormatter
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, code_object, function_region, resolve_name
 from ipygpumem.features.ranks.rank_info import rank_and_world
-from ipygpumem.measurement.cell_sources import notebook_sources
+from ipygpumem.measurement.cell_source_code import notebook_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

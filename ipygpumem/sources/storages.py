@@ -142,7 +142,7 @@ class TorchInspector:
         return attempt(lambda: None if self._is_leaf(tensor) else self._grad_fn(tensor))
 
     def saved(self, node: Any) -> tuple[list[Any], bool]:
-        """Return a tuple ``(values, incomplete)``: a node's saved values, and whether some values cannot be read.
+        """Return a tuple ``(values, incomplete)``: values saved by an autograd node, and whether some cannot be read.
 
         No hook is called. For a tensor packed by a hook, the packed value and the unpack hook are returned.
         """
@@ -165,7 +165,7 @@ class TorchInspector:
         return [value for value in values if value is not None], incomplete
 
     def saved_parts(self, saved: Any) -> tuple[list[Any], bool]:
-        """Return a tuple ``(objects, complete)``: the objects in a saved value, and whether they are complete."""
+        """Return a tuple ``(objects, complete)``: the objects in a saved value, and whether all can be read."""
         if not is_saved_tensor(saved):
             return [saved], True
         kind = type(saved)
@@ -178,6 +178,6 @@ class TorchInspector:
 
     @staticmethod
     def next_nodes(node: Any) -> list[Any]:
-        """Return the nodes in ``next_functions`` of a node of the autograd graph."""
+        """Return the nodes in the ``next_functions`` of an autograd node."""
         functions = attempt(lambda: tuple(node.next_functions)) or ()
         return [next_node for next_node, _ in functions if next_node is not None]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
-from ipygpumem.measurement.cell_sources import notebook_sources
+from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.sources import allocator, pytorch
 

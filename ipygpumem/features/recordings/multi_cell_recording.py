@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.units import many
-from ipygpumem.measurement.cell_sources import notebook_sources
+from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.plan import Collector, with_notes
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 

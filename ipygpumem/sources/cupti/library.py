@@ -136,7 +136,7 @@ class Cupti:
 
     @staticmethod
     def text(pointer: int) -> str:
-        """Return the string at an address from a record. Call this immediately, because CUPTI may free the string."""
+        """Return the string at an address in a record. Call this immediately, because CUPTI may free the string."""
         return ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
 
 
