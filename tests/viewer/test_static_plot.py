@@ -32,7 +32,7 @@ def opened(still):
     return image
 
 
-@pytest.mark.parametrize("name", ["gpt_small", "gpt_cpp", "oom_fragmented", "resnet50", "gpt_500k"])
+@pytest.mark.parametrize("name", ["oom_fragmented", "gpt_500k"])
 def test_file_is_small_with_high_resolution(name):
     snapshot = Snapshot.load(files.path(name))
     still = static_image(snapshot)
@@ -62,7 +62,7 @@ def test_peak_is_at_its_event():
 
 
 def test_user_settings_are_neither_used_nor_changed():
-    snapshot = Snapshot.load(files.path("gpt_small"))
+    snapshot = load_events([numbered(number) for number in range(9)])
     expected = static_image(snapshot).png
     changes = {"font.size": 31.0, "axes.facecolor": "black", "text.color": "red", "lines.linewidth": 9.0}
     with mpl.rc_context(changes):
@@ -70,12 +70,14 @@ def test_user_settings_are_neither_used_nor_changed():
         before = dict(mpl.rcParams)
         assert static_image(snapshot).png == expected
         assert dict(mpl.rcParams) == before
+    event = {"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 1}
     code = (
         "import sys; from ipygpumem import Snapshot; from ipygpumem.viewer import static_image;"
-        "static_image(Snapshot.load(sys.argv[1])); print('matplotlib.pyplot' in sys.modules)"
+        f"static_image(Snapshot.load({{'segments': [], 'device_traces': [[{event}]]}}));"
+        "print('matplotlib.pyplot' in sys.modules)"
     )
-    command = [sys.executable, "-c", code, str(files.path("gpt_small"))]
-    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == "False\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout == "False\n"
 
 
 def test_many_live_blocks_have_a_coarser_picture():
