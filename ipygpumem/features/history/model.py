@@ -53,7 +53,7 @@ class ReportRow:
         outside_level: Memory outside PyTorch at the end.
         others_level: Memory of other processes at the end, including unattributed memory.
         capacity: Memory of the device that is available to programs.
-        retries: Number of allocations that PyTorch retried after releasing its cache.
+        retries: Number of failed cudaMalloc calls after which PyTorch released its cache and tried again.
         started: Whether this measurement created the process's CUDA context on the device.
     """
 
@@ -94,7 +94,7 @@ class ReportRow:
 
     @property
     def changed(self) -> bool:
-        """Whether this process changed its memory usage by a visible amount or ran out of memory."""
+        """Whether the memory usage of this process changed by at least 0.05 MiB or an allocation failed."""
         return self.ooms > 0 or is_visible(self.held, self.peak, self.cached, self.outside)
 
 

@@ -85,7 +85,7 @@ class Reports(Sequence["Report"]):
             self._reports[index] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
-        """Return ``(current, previous)``: the reports of the cell run that ``report`` is from and of the run before."""
+        """Return ``(current, previous)``: the reports of this run of the cell and of its previous run."""
         current, previous = self._runs.get(report.cell_id or "", ([], []))
         return ([], current) if current and current[-1].cell != report.cell else (current, previous)
 

@@ -1,4 +1,4 @@
-"""Tables of a session's measurements and of the comparison of two runs."""
+"""Tables of a session's measurements and of the comparison of two runs of a notebook."""
 
 from __future__ import annotations
 

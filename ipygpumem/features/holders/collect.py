@@ -273,10 +273,10 @@ def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) ->
         owner_names = {part.name for part in own}
         tensors = [part for part in parts if part.name in owner_names and not part.graph]
         is_scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
-        activations = f"{size(own_size)} of activations"
-        graphs = f"the autograd graph of {name} keeps {activations} alive"
+        kept = size(own_size)
+        graphs = f"the autograd graph of {name} keeps {kept} of activations alive"
         if len(owner_names) > 1:
-            graphs = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep {activations} alive"
+            graphs = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep {kept} of activations alive"
         replacement = ".item()" if is_scalar else ".detach()"
         return f"{graphs}; to avoid this, store the result of {replacement} instead"
     largest = parts[0]

@@ -177,7 +177,6 @@ class ObjectNames:
                 self._name(child_id, named.child(object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
-        """Return the label of a reference from a tensor, such as ``.grad``; empty for one from a view to its base."""
         if not any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
             return fallback_label(tensor)
         return ".grad" if child_id in self._targets.gradient_ids else ""

@@ -181,7 +181,6 @@ class _HolderSearch:
         return [self._named_storage(location, ids, names, holders) for location, ids in groups.items()]
 
     def _graph_holders(self, names: ObjectNames) -> dict[int, dict[str, None]]:
-        """Return some holders of the autograd graphs that keep each object alive, by the id of the object."""
         named, children, node_ids = names.named, self.referrers.children, self.targets.graph.nodes.keys()
         holders: dict[int, dict[str, None]] = {}
         pending: list[tuple[int, str]] = []

@@ -172,7 +172,6 @@ class ModelStorages:
                     yield StorageAddress(kind, location.device, location.address, index)
 
     def _tensors_in(self, value: Any, depth: int) -> Iterator[Any]:
-        """Yield all tensors in a value, including items of containers and inner tensors of wrapper subclasses."""
         cls = type(value)
         parts: Iterable[Any] = ()
         if self.types.role(cls) == "tensor":

@@ -26,7 +26,7 @@ _VARIABLES = (
 
 
 class FallbackRank:
-    """Rank to use if no launcher has set one: on an engine, the engine ID. Stored in the `Runtime`."""
+    """Rank of this process if no launcher has set one, such as the engine ID of an ipyparallel engine."""
 
     rank: int | None = None
 

@@ -101,7 +101,6 @@ def _join_error(error: Exception) -> str:
 
 
 def _published_reports(reply: Any) -> list[str]:
-    """Return the JSON text of each report that an engine has published, oldest first."""
     data = reply.output.metadata.get("data") or {}
     keys = [key for key in data if isinstance(key, str) and key.startswith(KEY) and isinstance(data[key], str)]
     return [data[key] for key in sorted(keys, key=lambda key: (len(key), key))]
