@@ -60,7 +60,7 @@ def _view(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"page": str(path), "opened": opened})
     else:
-        print_lines(*([] if opened else ["no browser was found: open this file manually within a day"]), str(path))
+        print_lines(*([] if opened else ["no browser was found: open this temporary file manually"]), str(path))
     return 0
 
 
