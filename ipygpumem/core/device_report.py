@@ -103,7 +103,7 @@ class DeviceReport(PlainData):
     def outside_peak(self) -> int | None:
         """Lower bound on peak memory outside PyTorch, relative to the start; None if no bound is known.
 
-        The value may include a process that started and ended during the measurement. See `ipygpumem.core.samples`.
+        The value may include memory of a process that started and ended in between. See `ipygpumem.core.samples`.
         """
         proven = [self.accounted, None if self.sampled is None else self.sampled.change]
         return max((peak for peak in proven if peak), default=None)

@@ -96,7 +96,7 @@ def replacing(path: Path, name: str = "", error_type: type[IpyGpuMemError] = Opt
         with temporary_file(path, 0o666 if permissions is None else permissions) as file:
             if permissions is not None:
                 with contextlib.suppress(OSError, AttributeError):  # Windows, and file systems without permissions
-                    os.fchmod(file.fileno(), permissions)  # the umask may have removed some
+                    os.fchmod(file.fileno(), permissions)  # the umask may have removed some permissions
             yield file
             file.close()
             Path(file.name).replace(path)

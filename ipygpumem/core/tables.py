@@ -1,7 +1,7 @@
 """Tables and their text and HTML representations.
 
-The HTML uses only inline styles. It contains no script, style, svg or iframe elements, because untrusted
-notebooks, nbconvert and GitHub remove them. Text inherits the page's color. Bars are visible on white and black.
+The HTML uses inline styles, but no script, style, svg or iframe elements, which untrusted notebooks, nbconvert and
+GitHub remove. Text inherits the page's color. Bars are visible on white and black backgrounds.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 _PICKLE_PROTOCOL = 4
-"""Protocol 5, the default since Python 3.14, cannot be read by pytorch.org/memory_viz (pytorch#183842)."""
+"""Pickle protocol 5, the default since Python 3.14, cannot be read by pytorch.org/memory_viz (pytorch#183842)."""
 
 
 @dataclass(frozen=True, slots=True)

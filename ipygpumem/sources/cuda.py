@@ -47,7 +47,7 @@ class RelaxedCaptureMode:
 
 @contextlib.contextmanager
 def raw_allocation(nbytes: int) -> Iterator[bool]:
-    """Allocate memory with cudaMalloc on the current device, yield whether it succeeded, and free memory on exit."""
+    """Allocate memory with cudaMalloc on the current device until exit. Yield whether the allocation succeeded."""
     runtime, pointer = _runtime(), ctypes.c_void_p()
     allocated = False
     if runtime is not None:
