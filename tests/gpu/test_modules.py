@@ -130,7 +130,7 @@ def test_checkpointing(torch, gpt):
         steps(torch, gpt, optimizer, 1)
     tree = check_sums(m.report)
     row = tree.row("blocks.2")
-    assert row.note.startswith("recomputed in backward")
+    assert row.note.startswith("recomputed during backward")
     assert row.activations < check_sums(reference.report).row("blocks.2").activations / 4
     parts = {part.kind: part for part in tree.parts}
     assert parts["other threads"].peak == 0
@@ -145,7 +145,7 @@ def test_compiled_model_is_reported_as_a_whole(torch, gpt):
     with ipygpumem.measure(modules=compiled) as m:
         steps(torch, compiled, optimizer, 1)
     tree = check_sums(m.report)
-    assert tree.rows[0].note == "compiled: the memory usage of its submodules is unknown"
+    assert tree.rows[0].note == "compiled: the memory usage of the submodules is unknown"
     assert tree.rows[0].activations > 10 * MIB
     inner = tree.row("_orig_mod.blocks.1")
     assert inner.parameters > 0

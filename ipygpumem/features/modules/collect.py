@@ -112,11 +112,12 @@ def _module_rows(tracker: ModuleTracker, allocations: AttributedAllocations, at_
 def _note(module: ModuleInfo, recomputed: int) -> str:
     notes = [_WRAPPER_NOTES[module.type]] if module.type in _WRAPPER_NOTES else []
     if module.compiled == "compiled":
-        notes.append("compiled: the memory usage of its submodules is unknown")
+        notes.append("compiled: the memory usage of the submodules is unknown")
     elif module.compiled == "inside":
         notes.append("in compiled code")
     if recomputed:
-        notes.append(f"recomputed {recomputed:,} times in backward" if recomputed > 1 else "recomputed in backward")
+        times = f" {recomputed:,} times" if recomputed > 1 else ""
+        notes.append(f"recomputed{times} during backward")
     return "; ".join(notes)
 
 

@@ -23,7 +23,7 @@ _NOTE = (
 _KIND_LABELS = {
     "forward, temporary": "forward, temporary (freed before forward returned)",
     "activations": "activations (saved for backward, and outputs)",
-    "recomputed": "recomputed in backward (checkpointing)",
+    "recomputed": "recomputed during backward (checkpointing)",
     "backward": "backward, other (activation gradients, workspaces)",
     "optimizer": "optimizer, other",
     "outside the model": "outside the model (inputs, loss, other code)",

@@ -85,5 +85,5 @@ def missing_ranks(chosen: Sequence[RankResult], earlier: set[str]) -> Iterator[R
     names = {result.name for result in chosen}
     for name in map(str, range(min(world, _MAX_MISSING))):
         if name not in names:
-            note = "the report is from an earlier run" if name in earlier else "no file in the directory"
+            note = "the report is from an earlier run" if name in earlier else "the directory contains no report"
             yield RankResult(name, "missing", note=note)

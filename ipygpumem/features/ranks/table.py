@@ -106,7 +106,7 @@ def _missing_reason(result: RankResult) -> str:
     if result.note:
         parts.append(result.note)
     if result.highest is not None:
-        parts.append(f"recorded peak {size(result.highest.requested)}")
+        parts.append(f"peak in the snapshot: {size(result.highest.requested)}")
     return ", ".join(parts)
 
 
@@ -173,7 +173,7 @@ def _comparison_table(comparison: RankComparison, role: str) -> Table:
         for label, *both in comparison.lines[:_MAX_LINES]
     ]
     peaks = comparison.typical_peak, comparison.outlier_peak
-    body.append(TableRow("peak, requested", (*map(size, peaks), change_text(peaks[1] - peaks[0])), 0))
+    body.append(TableRow("peak (requested)", (*map(size, peaks), change_text(peaks[1] - peaks[0])), 0))
     more = len(comparison.lines) - _MAX_LINES
     notes = [f"not shown: {many(more, 'more line')} with different sizes"] if more > 0 else []
     names = f"{outlier} compared with {typical}"

@@ -201,8 +201,8 @@ def test_checkpointed_modules_are_recomputed(traffic):
         forward(x).square().mean().backward()
     tree = check_sums(m)
     row = tree.row("1")
-    assert (row.calls, row.note) == (1, "recomputed in backward")
-    assert tree.row("1.up").note == "recomputed in backward"
+    assert (row.calls, row.note) == (1, "recomputed during backward")
+    assert tree.row("1.up").note == "recomputed during backward"
     assert tree.row("0").note == ""
     assert row.activations == 16 * 64 * 4, "the output only; the activations inside are discarded"
     assert row.temporary >= 16 * 256 * 4
@@ -228,13 +228,13 @@ def test_compiled_modules_are_reported_as_a_whole(traffic):
     tree = check_sums(m)
     compiled = tree.row("1")
     assert (compiled.type, compiled.calls) == ("OptimizedModule", 1)
-    assert compiled.note == "compiled: the memory usage of its submodules is unknown"
+    assert compiled.note == "compiled: the memory usage of the submodules is unknown"
     assert compiled.activations > 0
     inner = tree.row("1._orig_mod.up")
     assert inner.parameters == inner.gradients == 64 * 256 * 4, "addresses are known in compiled code"
     assert (inner.activations, inner.temporary, inner.peak, inner.own) == (None, None, None, None)
     assert tree.row("2").calls == 1
-    assert tree.row("2").note == "compiled: the memory usage of its submodules is unknown"
+    assert tree.row("2").note == "compiled: the memory usage of the submodules is unknown"
 
 
 def test_hooks_cause_no_graph_break_and_no_recompilation():

@@ -36,7 +36,7 @@ def test_tables(run, capsys):
     out = capsys.readouterr().out
     assert out.startswith("3 ranks on ")
     assert "rank 2 deviates most, rank 0 is the most typical" in out
-    assert "peak, requested  " in out
+    assert "peak (requested)  " in out
 
 
 def test_sort_and_limit(run, capsys):

@@ -58,7 +58,7 @@ def test_shared_device_dead_engine_and_slow_engine():
         "memory at the peak, by line of code: engine 1 deviates most, engine 0 is the most typical",
         "                    engine 0   engine 1     change",
         "  train.py:9 loss   20.0 MiB   90.0 MiB  +70.0 MiB",
-        "peak, requested    520.0 MiB  590.0 MiB  +70.0 MiB",
+        "peak (requested)   520.0 MiB  590.0 MiB  +70.0 MiB",
         "engine 0 has the same lines and sizes as 1 of 2 other engines",
     ]
 

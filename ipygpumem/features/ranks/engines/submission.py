@@ -69,10 +69,10 @@ def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], note
     if not reply.done():
         return RankResult(name, "late", origin)
     if _died(reply):
-        return RankResult(name, "died", origin, note="died while running the cell")
+        return RankResult(name, "died", origin, note="the engine died while running the cell")
     if number in notes:
         return RankResult(name, "absent", origin, note=notes[number])
-    return RankResult(name, "missing", origin, note="finished the cell, but sent no report")
+    return RankResult(name, "missing", origin, note="the engine finished the cell, but sent no report")
 
 
 def engine_identity(reply: Any) -> RankInfo | str:
