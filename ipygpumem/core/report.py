@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ _FEATURES = ("limits", "lines", "modules", "outside", "profile")
 CODE_WIDTH = 80
 _SEARCHED = 2_000
 """Number of characters searched for the first line of code, limited because cells may contain long literals."""
+_LITERAL = re.compile(r"""["'#!%]|[=:]\s*\d|\b(?=\w{16})\w*\d""")
+"""Pattern of text in lines of code that may be secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +238,16 @@ def _before_context(end: DeviceReading) -> DeviceReading:
 
 
 def code_label(code: str) -> str:
-    """Return the first line of the code that is not a comment or a cell magic, truncated to 80 characters."""
+    """Return the first line of the code that is not a comment or a cell magic, without secrets, in 80 characters."""
     lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]
     statements = (line for line in lines if not line.startswith(("#", "%%")))
-    label = printable(next(statements, lines[0] if lines else "").replace("\t", " "))
+    line = next(statements, lines[0] if lines else "")
+    magic = lines[0] if lines and lines[0].startswith("%%") else ""
+    if magic or _LITERAL.search(line):
+        from ipygpumem.core.secrets import redact_code
+
+        line = redact_code(line, magic)
+    label = printable(line.replace("\t", " "))
     return label if len(label) <= CODE_WIDTH else label[: CODE_WIDTH - 1] + "…"
 
 

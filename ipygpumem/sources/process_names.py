@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.other_process import OtherProcess
+from ipygpumem.core.secrets import redact_command, short_name
 from ipygpumem.core.serialization import printable
-from ipygpumem.sources.command_lines import redact_command, short_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

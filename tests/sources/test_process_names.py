@@ -81,7 +81,7 @@ def test_child(start, outermost):
         "",
     )
     assert process.name == f"{Path(sys.executable).name} -c"
-    assert process.command.endswith("--hf-token *** --lr=3 --password=***")
+    assert process.command == f"{sys.executable} -c ..."
     assert "hunter2" not in repr(process)
     assert process.began == pytest.approx(time.time(), abs=30)
 
@@ -165,7 +165,7 @@ def test_control_characters_are_removed(start, outermost, monkeypatch):
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["py\x1b[2J", "a\nb", "c\td"])
     process = ProcessInfoCache().lookup(other_process.pid, trusted=True)
     assert "\x1b" not in repr(process) and "\\x1b" not in repr(process)
-    assert process.command == "py?[2J *** ***"
+    assert process.command == "*** *** ***"
 
 
 def test_pid_that_may_belong_to_another_namespace(start, outermost):

@@ -1,0 +1,268 @@
+"""Redaction of secrets in command lines and in lines of code.
+
+Names, numbers and paths are kept. Source code, structured text, text that looks random, values of options whose names
+suggest secrets, and all ambiguous values are redacted, because the meaning of an argument depends on the program. All
+expressions take linear time, and only the beginning of a long text is examined.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ipygpumem.core.serialization import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_MAX_NAME_LENGTH = 60
+_MAX_LENGTH = 200
+_MAX_WORD_LENGTH = 1000
+_REDACTED = "***"
+_CODE_OPTIONS = {"-c", "-e", "--eval", "--command", "--exec"}
+_NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SECRET_NAME = re.compile(
+    r"\b(auth|authentication|authorization|bearer|cookies?|creds?|dsn|headers?|jwt|keys?(?! (cache|heads|value))"
+    r"|literal|login|mfa|mnemonic|pass|passcode|pat|pin(?! memory)|private|psk|salt|sas|signature|sshpass|(web)?hook)\b"
+    r"|(api|access|account|app|auth|client|deploy|encryption|gpg|hf|host|license|master|openai|private|rsa|secret"
+    r"|service|shared|signing|ssh|ssl|storage|tls|wandb) ?key|(admin|db|ftp|my|proxy|root|store|user)pass\b|passw"
+    r"|passphrase|secret|credential|otp\b|pwd?\b|token\b"
+)
+"""Pattern of names (split into words) that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
+_COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
+"""Words in names of numeric options such as ``--num_key_value_heads``. They take precedence over `_SECRET_NAME`."""
+_ADDRESS = re.compile(r"\b(addr|address|bind|endpoint|host|listen|server)\b")
+_NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
+_CONSTANT = re.compile(rf"{_NUMBER.pattern}|[Tt]rue|[Ff]alse|[Nn]one|null")
+_PLAIN = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~%*\[\]-]*")
+_PROGRAM = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~@-]*(:|::[\w.]+)?")
+_ABSOLUTE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]")
+_HOST = re.compile(r"(cuda|gpu|localhost|\*|\d{1,3}(\.\d{1,3}){3})?:\d{1,5}")
+_NAMED_HOST = re.compile(r"[\w.-]+:\d{1,5}")
+_VARIABLE = re.compile(r"[+~]{0,2}[A-Za-z_][\w./-]*")
+_OPTION = re.compile(r"(--?[A-Za-z][\w.-]*)(=.*)?", re.DOTALL)
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20}://)(.*)", re.DOTALL)
+_KEY = re.compile(
+    r"(?<![A-Za-z0-9])((A3-|api_org_|hf_|sk[-_]|[pr]k_|gh[a-z]_|github_pat_|gl[a-z]{2,5}-|pscale_|xapp-|xox[a-z]-|A[KS]IA|AIza|ya29\.|eyJ|npm_|pypi-"
+    r"|dop_v1_|wandb_v1_|nvapi-|r8_|hv[bs]\.|SG\.|sq0|shp[a-z]{2}_|tskey-|lin_api_|pplx-)[\w.+/\\-]{6,}"
+    r"|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9A-Za-z])"
+    r"|(?<![+./_-])(?=\S{,39}[a-z])(?=\S{,39}[A-Z])(?=\S{,39}\d)[A-Za-z0-9+][A-Za-z0-9+/]{39}(?![\w+./=-]))"
+)
+"""Pattern of API keys with a known prefix, of UUIDs, and of secret access keys of AWS."""
+_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
+"""Positions between two kinds of characters, which are frequent in random text."""
+_CONSONANTS = re.compile(r"[b-df-hj-np-tv-xz]{6}", re.IGNORECASE)
+_FREQUENT = 0.3
+_MIN_PART = 8
+_MIN_SUM = 20
+_LONG = 16
+"""Length from which text that mixes letters and digits is considered random."""
+_CODE_MAGIC = re.compile(r"%%?(capture|gpumem|memit|prun|px|time|timeit)\b")
+_CODE_PART = re.compile(r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|[^"'#]+""", re.DOTALL)
+_ASSIGNED_NUMBER = re.compile(r"(?<!\w)(\w+)(\s*(?::\s*\w+\s*)?[=:]\s*)\d[\w.]*")
+
+
+def redact_command(arguments: Sequence[str]) -> str:
+    """Return a command as a single line, with source code replaced by ``...`` and possible secrets by ``***``."""
+    text = ""
+    for word in _redact_words(_words(arguments)):
+        text = f"{text} {word}" if text else word
+        if len(text) > _MAX_LENGTH:
+            text = f"{text[: _MAX_LENGTH - 1]}…"
+            break
+    return printable(text)
+
+
+def redact_code(line: str, magic: str = "") -> str:
+    """Replace literals in a line of code by ``***`` if they follow a name that suggests a secret or may contain one.
+
+    Shell commands, magics and cells with a magic for another language are redacted like a command line.
+    """
+    command = line.lstrip("!%")
+    if (command != line or magic) and not _CODE_MAGIC.match(magic or line):
+        return line[: len(line) - len(command)] + redact_command(command.split())
+    parts = []
+    is_secret = False
+    for match in _CODE_PART.finditer(line):
+        text, quote = match.group(0, 1)
+        content = text.strip(quote or "")
+        if quote and content and (is_secret or _may_contain_secret(content)):
+            parts.append(f"{quote}{_REDACTED}{quote}")
+        elif text.startswith("#") and _may_contain_secret(text):
+            parts.append(f"# {_REDACTED}")
+        elif quote:
+            parts.append(text)
+        else:
+            text = _ASSIGNED_NUMBER.sub(_redact_number, text)
+            parts.append(re.sub(r"\w{16,}", lambda word: _REDACTED if _is_random(word[0], 32) else word[0], text))
+        is_secret = is_secret or _names_secret(text)
+    return "".join(parts)
+
+
+def short_name(arguments: Sequence[str]) -> str:
+    """Return the names of a program and of its script or module, for example ``python train.py``."""
+    words = _words(arguments)
+    program = _file_name(next(words, ""))
+    return printable(program + (_script(words) if "python" in program else ""))[:_MAX_NAME_LENGTH]
+
+
+def _words(arguments: Sequence[str]) -> Iterator[str]:
+    """Return the words of a command. The first argument may be a title of a process, which contains all words."""
+    yield from " ".join(arguments[:1]).split()
+    yield from filter(None, arguments[1:])
+
+
+def _script(words: Iterator[str]) -> str:
+    for word in words:
+        if word == "-m":
+            return f" -m {_redact(next(words, ''))}"
+        if word == "-c":
+            return " -c"
+        if word in {"-X", "-W"}:
+            next(words, "")
+        elif not word.startswith("-"):
+            return f" {_file_name(word)}"
+    return ""
+
+
+def _file_name(path: str) -> str:
+    return _redact_program(path).replace("\\", "/").rpartition("/")[2]
+
+
+def _redact_program(path: str) -> str:
+    return _redact_directories(path) if len(path) <= _MAX_WORD_LENGTH and _PROGRAM.fullmatch(path) else _REDACTED
+
+
+def _redact_words(words: Iterator[str]) -> Iterator[str]:
+    program = next(words, "")
+    yield _redact_program(program)
+    is_secret = _is_secret_name(program)  # a secret in a title has no quotes, and may consist of several words
+    name = ""  # name of the option to which the next word may belong
+    for word in words:
+        if name in _CODE_OPTIONS and not _NUMBER.fullmatch(word):
+            yield "..."  # in a title, the end of the code is unknown
+            return
+        if word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word) and not _is_secret_name(program):
+            text, name = _redact_option(word)
+            is_secret = text.endswith(_REDACTED) or _names_secret(name)
+        else:
+            text, name = _REDACTED if is_secret else _redact(word, name), ""
+            is_secret = is_secret or text.endswith(f"={_REDACTED}") or _is_secret_name(word, is_redacted=text != word)
+        yield text
+
+
+def _redact_option(word: str) -> tuple[str, str]:
+    """Return a tuple ``(text, name)``: the redacted option and, if the next word may be its value, its name."""
+    match = _OPTION.fullmatch(word[:_MAX_WORD_LENGTH])
+    if match is None or _is_random(match[1]):
+        return ("--", "") if word == "--" else (_REDACTED, "")
+    name, value = match.groups()
+    if value is not None:
+        return f"{name}={_redact(word[len(name) + 1 :], name)}", ""
+    value = "" if name.startswith("--") else name[2:]  # value of a short option, or a name with one dash
+    if _NUMBER.fullmatch(value) or (name[1] not in "pPu" and re.fullmatch(r"[a-z_-]{1,12}", value)):
+        return name, name
+    return f"{name[:2]}{_REDACTED}", ""
+
+
+def _redact(text: str, name: str = "") -> str:
+    """Redact the value of an option or variable, or an argument without a name."""
+    is_number = _NUMBER.fullmatch(text) is not None
+    if len(text) > _MAX_WORD_LENGTH or (_names_secret(name) and not (is_number and _COUNT.search(_split_name(name)))):
+        return _REDACTED
+    is_short_option = name.startswith("-") and len(name) == len("-x") and name != "-m"  # ambiguous
+    if is_short_option and not is_number and not _ABSOLUTE.match(text) and not _has_suffix(text):
+        return _REDACTED
+    return _redact_value(text, name)
+
+
+def _redact_value(text: str, name: str) -> str:
+    """Redact a text according to its form."""
+    if (url := _URL.fullmatch(text)) is not None:
+        return url[1] + _redact_location(url[2])
+    if "," in text:
+        return text if all(_redact(part, name) == part for part in text.split(",")) else _REDACTED
+    if "=" in text:
+        return _redact_assignment(text, is_option=bool(name))
+    if _HOST.fullmatch(text) or (_ADDRESS.search(_split_name(name)) and _NAMED_HOST.fullmatch(text)):
+        return text
+    is_plain = _PLAIN.fullmatch(text) and not (_is_secret_name(text) and re.search(r"\d", text))
+    if is_plain and _ABSOLUTE.match(text):
+        return _redact_directories(text)
+    return text if is_plain and not _is_random(text) else _REDACTED
+
+
+def _redact_assignment(text: str, *, is_option: bool) -> str:
+    variable, _, value = text.partition("=")
+    if not _VARIABLE.fullmatch(variable) or _is_random(variable) or not value.strip("="):  # base64 ends with "="
+        return _REDACTED
+    is_shown = _CONSTANT.fullmatch(value) is not None if is_option else "=" not in value
+    return f"{variable}={_redact(value, variable) if is_shown or _URL.match(value) else _REDACTED}"
+
+
+def _redact_location(text: str) -> str:
+    """Redact the part of a URL after the scheme: credentials, query and fragment, and paths that may be secret."""
+    user, at, text = text.rpartition("@")
+    if re.search(r"[/?#]", user):  # it is unknown which part is the host
+        return _REDACTED
+    host, slash, path = text.partition("/")
+    if not re.fullmatch(r"[\w.-]*(:\d{1,5})?", host) or _is_random(host):
+        return _REDACTED
+    is_plain = _PLAIN.fullmatch(path) and not _is_random(path) and "hook" not in text and not _names_secret(path)
+    return f"{at and f'{_REDACTED}@'}{host}{slash}{path if is_plain else _REDACTED}"
+
+
+def _redact_directories(path: str) -> str:
+    """Redact the parts of a path that look random. Directories may have any name."""
+    path = _KEY.sub(_REDACTED, path)
+    return re.sub(r"[^/\\]+", lambda part: _REDACTED if _is_random(part[0]) else part[0], path)
+
+
+def _redact_number(match: re.Match[str]) -> str:
+    is_secret = _names_secret(match[1]) and not _COUNT.search(_split_name(match[1]))
+    return f"{match[1]}{match[2]}{_REDACTED}" if is_secret else match[0]
+
+
+def _may_contain_secret(text: str) -> bool:
+    """Return whether a literal or comment contains a credential, or an assignment to a name that suggests a secret."""
+    words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
+    if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
+        return True
+    return any(_names_secret(word) for word in words) and not re.fullmatch(r"[\w.-]+", text)
+
+
+def _names_secret(name: str) -> bool:
+    return name == "-H" or _SECRET_NAME.search(_split_name(name)) is not None
+
+
+def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
+    """Return whether a word such as a subcommand or a header suggests that a secret follows."""
+    return (is_redacted or re.fullmatch(r"[\w-]+", word) is not None) and _names_secret(word)
+
+
+def _split_name(name: str) -> str:
+    return " ".join(_NAME_WORD.findall(name[:_MAX_WORD_LENGTH])).lower()
+
+
+def _has_suffix(text: str) -> bool:
+    return re.search(r"\.[a-z]\w{0,7}$", text) is not None
+
+
+def _is_random(text: str, min_length: int = 16) -> bool:
+    """Return whether a text contains a key, or letters and digits that look random.
+
+    Sequences shorter than ``min_length`` look random only if letters, digits and cases alternate often.
+    """
+    parts = re.findall(r"[A-Za-z0-9]+", text)
+    length = sum(map(len, parts))
+    if _KEY.search(text) or (length >= _MIN_SUM and len(_CHANGE.findall(text)) > _FREQUENT * length):
+        return True
+    for part in parts:
+        changes = len(_CHANGE.findall(part))
+        has_digits = re.search(r"\d", part) is not None
+        is_unpronounceable = changes * 5 >= len(part) or _CONSONANTS.search(part)
+        if len(part) >= min_length and (has_digits or is_unpronounceable):
+            return True
+        if len(part) >= _MIN_PART and (changes >= _FREQUENT * len(part) or (has_digits and 4 * changes >= min_length)):
+            return True
+    return False

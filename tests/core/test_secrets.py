@@ -1,0 +1,494 @@
+"""Tests that secrets in command lines and code are hidden, and that ordinary arguments and code are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipygpumem.core.secrets import redact_code, redact_command, short_name
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+PY = ["python", "t.py"]
+SECRETS = r"""
+--user bob:swordfish
+--user=bob:swordfish
+-ubob:swordfish
+-u bob:swordfish
+-u bob/swordfish
+bob:swordfish@host
+scott/swordfish@orcl
+--connect scott/swordfish@orcl
+mysql://bob:swordfish@host/db
+redis://:swordfish@localhost:6379/0
+--authkey=swordfish
+--authkey swordfish
+--auth-key tskey-swordfish
+--privatekey swordfish
+--private-key=swordfish
+--psk swordfish
+--psk=swordfish
+--pat swordfish
+--github-pat=swordfish
+--pin 8151fish
+--pin=8151fish
+--user-pin swordfish
+--otp 815fish
+--otp=815fish
+--totp swordfish
+--from-literal=db=swordfish
+--from-literal db=swordfish
+--set-string db=swordfish
+--build-arg X=swordfish
+--env DB=swordfish
+-e DB=swordfish
+--data user=bob&x=swordfish
+password:swordfish
+pw:swordfish
+/p:swordfish
+/pass:swordfish
+/u:bob:swordfish
+--webhook https://hooks.slack.com/services/T0/B0/swordfish
+--notify https://hooks.slack.com/services/T0/B0/swordfish
+https://discord.com/api/webhooks/1/swordfish
+https://corp.webhook.office.com/webhookb2/swordfish
+https://maker.ifttt.com/trigger/x/with/key/swordfish
+https://api.telegram.org/bot1:swordfish/send
+add-authtoken swordfish
+config add-authtoken swordfish
+authtoken swordfish
+login swordfish
+login bob swordfish
+login -u bob -p swordfish
+create secret generic db swordfish
+--api_key swordfish
+--openai-api-key=swordfish
+--APIKey swordfish
+--accessKey=swordfish
+--secretAccessKey swordfish
+--client-secret=swordfish
+--hf-token swordfish
+--hf_token=swordfish
+--token swordfish
+--token=swordfish
+--token:swordfish
+--access-token swordfish
+--bearer-token=swordfish
+--jwt swordfish
+--cookie sid=swordfish
+--session-cookie=swordfish
+--header X-Api-Key:swordfish
+-H X-Api-Key:swordfish
+--credentials swordfish
+--creds=swordfish
+--passwd swordfish
+--rootpw swordfish
+--rootpass=swordfish
+--admin-password=swordfish
+--pwd swordfish
+--passcode swordfish
+--passphrase correct horse swordfish
+--password correct horse swordfish
+--password "correct horse swordfish"
+--salt swordfish
+--mnemonic swordfish fish
+--dsn swordfish
+--signing-key swordfish
+--encryption_key=swordfish
+--master-key=swordfish
+--storage-key swordfish
+--sas swordfish
+--signature swordfish
+--license-key swordfish
+--wandb-key swordfish
+--ssh-key swordfish
+PASSWORD=swordfish
+PASSWORD=correct horse swordfish
+PGPASSWORD=swordfish psql
+HF_TOKEN=swordfish
+AWS_SECRET_ACCESS_KEY=swordfish
+db.password=swordfish
+trainer.logger.api_key=swordfish
++wandb.key=swordfish
+a=1,password=swordfish
+--set a=1,password=swordfish
+--set=a.password=swordfish
+--opt=x=y=swordfish
+-Dpassword=swordfish
+-Djavax.net.ssl.keyStorePassword=swordfish
+-pswordfish
+-Pswordfish
+-p swordfish
+-k swordfish
+-t swordfish
+-c import_x;swordfish
+--eval swordfish
+?token=swordfish
+http://host/x?token=swordfish
+http://host/#swordfish
+http://host/login?next=/a@swordfish
+https://user:sword?fish@host
+https://user:sword/fish@host
+https://swordfish@host/x
+ftp://bob:swordfish@host
+x=https://bob:swordfish@host
+--url=https://bob:swordfish@host/v1
+Authorization: swordfish
+Authorization:Bearer swordfish
+{"password":"swordfish"}
+{'db':swordfish}
+<swordfish>
+`swordfish`
+$(swordfish)
+swordfish;
+"swordfish"
+user=bob;password=swordfish
+Server=x;Pwd=swordfish
+AccountName=a;AccountKey=swordfish==
+c3dvcmRmaXNoZmlzaA==
+hf_swordfishSWORDFISHfish345=
+hf_swordfishSWORDFISHfish345=1
+AKIASWORDFISHFISH1234=1
+sk-proj-swordfish1=
+x1y2z3swordfish99=true
+--hf_swordfishSWORDfish=1
+--sk-swordfishfish
+ghp_swordfish0123456789
+glpat-swordfish0123456789
+xoxb-1234567890-swordfish
+nvapi-swordfish0123
+SG.swordfish.fish
+hvs.swordfishfish
+eyJhbGciOiJIUzI1NiJ9.swordfish.fish
+fish0123456789abcdef
+--run fish0123456789abcdef
+--run=fish0123456789abcdef
+--name x7Gk-2mPq_9sLd-Vw3zfish
+wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLfish
+3f2a9c1e-5b7d-4e8f-9a0b-1c2d3e4f5a6bfish
+9123456789012345678901234fish
+swordfish@host
+git@swordfish:x
+--tunnel bob@swordfish
+password1swordfish
+--dict k:swordfish
+PASS=swordfish
+DB_PASS=swordfish
+passwordswordfish1
+""".strip().splitlines()
+"""Arguments that contain the secret ``swordfish``, or parts of it."""
+SECRETS_IN_CODE = r"""
+TOKEN = 'swordfish'
+TOKEN='swordfish'
+HF_TOKEN = "swordfish"
+os.environ["HF_TOKEN"] = "swordfish"
+os.environ['WANDB_API_KEY']='swordfish'
+login("swordfish")
+login(token="swordfish")
+wandb.login(key='swordfish')
+client = OpenAI(api_key="swordfish")
+x = {"password": "swordfish"}
+headers = {"Authorization": "Bearer swordfish"}
+PIN = 8151
+pin: int = 8151
+password = 81519
+secret = b'swordfish'
+secret = f"swordfish{x}"
+token = ("swordfish"
+conn = connect("postgresql://bob:swordfish@host/db")
+conn = connect('bob:swordfish@host')
+conn = connect('scott/swordfish@orcl')
+conn = connect("host=x password=swordfish")
+get("https://h/x?token=swordfish")
+get("https://h/x", headers={"X-Api-Key": "swordfish"})
+x = "hf_swordfishfish"
+x = f("AKIASWORDFISHFISH1234fish")
+x = "swordfish0123456789"
+x = 'c3dvcmRmaXNoZmlzaA=='
+hf_swordfishSWORDFISHfish345
+!export HF_TOKEN=swordfish
+!curl -u bob:swordfish host
+!mysql -u root -pswordfish
+!huggingface-cli login --token swordfish
+!echo "swordfish"
+%env HF_TOKEN=swordfish
+%env HF_TOKEN swordfish
+%set_env HF_TOKEN swordfish
+%sql postgresql://bob:swordfish@h/db
+# TOKEN swordfish
+# my password is swordfish
+x = 1  # password swordfish
+%time login("swordfish")
+!!export PASSWORD=swordfish
+token: str = "swordfish"
+auth = ("bob", "swordfish")
+api_key, x = "swordfish", 2
+secret="sword'fish"
+secret="sword\"fish"
+""".strip().splitlines()
+COMMANDS = r"""
+python train.py --batch-size 8 --lr=1e-4 --config configs/gpt2.yaml
+torchrun --nproc-per-node=2 train.py
+torchrun --nnodes=2 --node-rank 0 --rdzv-backend=c10d --rdzv-endpoint=node0:29500 train.py --epochs 3
+trtllm-serve --model meta-llama/Llama-3-8B
+python t.py --learning_rate=0.001 --run-name=exp_12
+python -m torch.distributed.run --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 4
+accelerate launch --config_file accelerate.yaml --num_processes 4 run_clm.py --model_name_or_path gpt2-medium
+deepspeed --num_gpus=8 train.py --deepspeed ds_config_zero3.json
+mpirun -np 4 python train.py
+vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 32768 --gpu-memory-utilization 0.92 --dtype bfloat16
+vllm serve mistralai/Mixtral-8x7B-Instruct-v0.1 --quantization awq --kv-cache-dtype fp8_e4m3
+python -m vllm.entrypoints.openai.api_server --model deepseek-ai/DeepSeek-R1-Distill-Qwen-32B --tensor-parallel-size 4
+python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct --port 30000
+ollama serve
+/usr/bin/ollama runner --model /root/.ollama/models/llama3.gguf --ctx-size 8192 --batch-size 512 --port 41273
+llama-server -m models/llama-3-8b-q4_k_m.gguf -c 4096 -ngl 99
+text-generation-launcher --model-id bigscience/bloom-560m --num-shard 2
+python train.py model=llama optim=adamw optimizer.lr=3e-4 trainer.devices=8
+python main.py +experiment=baseline ~callbacks hydra.run.dir=outputs/run1
+python train.py --betas 0.9,0.95 --layers 1,2,3 --resume checkpoints/step-1000.pt
+python -m jax_train --mesh 2x4 --dtype bf16
+jupyter lab --no-browser --ip=0.0.0.0 --port=8888
+/opt/conda/bin/python3.11 -u /workspace/llm-foundry/scripts/train/train.py yamls/pretrain/mpt-125m.yaml
+tritonserver --model-repository=/models --http-port 8000 --grpc-port 8001
+tensorboard --logdir runs --port 6006 --bind_all
+Xorg :0 -nolisten tcp vt1
+/usr/lib/xorg/Xorg vt2 -displayfd 3
+gnome-shell --mode=user
+nvidia-cuda-mps-server
+blender --background scene.blend --python render.py
+ffmpeg -hwaccel cuda -i input.mp4 output.mkv
+dask worker tcp://10.0.0.5:8786 --nthreads 1
+ray::IDLE
+python train.py --num_key_value_heads 8 --max_tokens 4096 --tokenizer gpt2 --pin-memory
+python eval.py --tasks hellaswag,arc_easy,mmlu --num_fewshot 5 --device cuda:0
+python generate.py --prompt-file prompts.txt --temperature 0.7 --top-p=0.95
+python finetune.py --lora-r 16 --lora_alpha=32 --target-modules q_proj,k_proj,v_proj
+python app.py --listen --server-port 7860 --share
+python C:\Users\ada\train.py --data D:\data\imagenet
+nsys profile --trace=cuda,nvtx python train.py
+python -m pytest tests/test_model.py --maxfail=1
+python train.py --data s3://bucket/datasets/c4 --output gs://runs/exp-7
+python serve.py --url http://localhost:8000/v1 --host 127.0.0.1 --port 8080
+python train.py --master_addr=10.0.0.1 --master_port=29500 --rank 3 --world-size=16
+/home/ada/miniconda3/envs/torch24/bin/python train.py --out /mnt/nfs/ada/runs/2025-11-22/exp_12
+python train.py --dataset HuggingFaceFW/fineweb-edu --split=train --streaming true
+python train.py --resolution 1024x1024 --fp16=True --ema 0.9999 --lr_scheduler cosine
+python -m ipykernel_launcher -f /home/ada/.local/share/jupyter/runtime/kernel-1.json
+trainer --loss LlamaForCausalLM --activation SwiGLU --norm RMSNorm
+python train.py --cache-dir ~/.cache/huggingface --log-file ./logs/train.log --hf-config ../config.json
+python -m x --max_tokens 4096 --tokenizer gpt2 --tokenizer=gpt2
+python train.py --author Ada --pin-memory --monkey=business --lr 3e-4 --betas 0.9,0.95
+torchrun --nproc_per_node=8 train.py --model meta-llama/Llama-3.1-70B-Instruct
+/home/ada/.venv/bin/python -u /home/ada/train_large_language_model.py --data /mnt/data-00001-of-00512.bin
+python t.py --num_key_value_heads 8 --seed -1 optimizer.lr=0.1 model=llama,optim=adam
+vllm serve Qwen/Qwen2.5-7B --port 8000 -tp 2 -O3 -j8
+jupyter-lab --port=8888 --no-browser
+""".strip().splitlines()
+LONG_COMMANDS = {
+    "equals": ["app", "=" * 100_000],
+    "schemes": ["app", "://" * 40_000],
+    "schemes in a title": ["://" * 40_000],
+    "assignments": ["a=" * 50_000],
+    "dots": ["app", "-" + "a." * 50_000],
+    "words": ["x " * 100_000],
+    "letters": ["A" * 1_000_000],
+    "empty": ["app"] + [""] * 100_000,
+    "parts": ["app"] + ["a=b," * 100] * 1000,
+    "directories": ["app", "a/" * 499],
+    "at signs": ["app", "a:b@" * 30_000],
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["/usr/bin/python3", "-m", "ipykernel_launcher", "-f", "/x/kernel-1.json"], "python3 -m ipykernel_launcher"),
+        (["/usr/bin/python3", "-u", "-X", "dev", "/home/me/train.py", "--lr", "3"], "python3 train.py"),
+        (["python", "-c", "import secrets"], "python -c"),
+        (["python"], "python"),
+        (["C:\\tools\\python.exe", "C:\\me\\a.py"], "python.exe a.py"),
+        (["/opt/ollama/bin/ollama", "serve"], "ollama"),
+        (["ray::train (task 5)"], "ray::train"),
+        (["/x/" + "y" * 100], "y" * 60),
+        ([""], ""),
+        ([], ""),
+    ],
+)
+def test_program_and_script(arguments, name):
+    assert short_name(arguments) == name
+
+
+def test_secrets_in_a_command_line():
+    words = ["app", "--api-key", "abc", "--token=def", "HF_TOKEN=ghi", "--lr=1", "https://me:pass@host/x", "-n", "5"]
+    expected = "app --api-key *** --token=*** *** --lr=1 https://***@host/x -n 5"
+    assert redact_command(words) == expected
+    assert redact_command([" ".join(words)]) == expected, "a process title"
+    assert redact_command(["app", "ab" * 250]) == f"app {'ab' * 97}a…"
+    assert redact_command(["env", "HF_TOKEN=ghi", "-n", "5"]) == "env HF_TOKEN=*** -n 5"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--wandb-key", "SECRET"],
+        ["--wandb_key=SECRET"],
+        ["--key", "SECRET"],
+        ["--key=SECRET"],
+        ["--apikey=SECRET"],
+        ["--apiKey", "SECRET"],
+        ["-H", "Authorization: Bearer SECRET"],
+        ["--header=Authorization: SECRET"],
+        ["http://h/?a=1&token=SECRET"],
+        ["--url=postgres://u:SECRET@host/db"],
+        ["postgres://u:SEC/RET@host/db"],
+        ["--passphrase", "SECRET"],
+        ["--bearer", "SECRET"],
+        ["--password", "1234SECRET"],
+        ["--password", "12345"],
+        ['{"token": "SECRET"}'],
+        ["--config", '{"token": "SECRET"}'],
+        ["--set", "a=b,token=SECRET"],
+        ["trainer.wandb.api_key=SECRET"],
+        ["token", "SECRET"],
+        ["--token:SECRET"],
+        ["-t", "SECRET"],
+        ["-pSECRET"],
+        ["-p12SECRET"],
+        ["-PSECRET"],
+        ["--hf_token", "'my", "SECRET'"],
+        ["hf_aBcDeFSECRETxxxxxxxx"],
+        ["sk-proj-SECRETabc123"],
+        ["ghp_SECRET0123456789"],
+        ["SECRET" + KEY],
+        ["--run", "SECRETaBcDeFgHiJkLmNoPqRs"],
+        ["--set=env.HF_TOKEN=SECRET"],
+        ["-c", "token = 'SECRET'"],
+        ["a=1,token=SECRET,url=https://h"],
+        ["https://x=u:SECRET@h"],
+        ["http://h/x#SECRET"],
+        ["a=b;c&SECRET"],
+        ["--'token'", "SECRET"],
+    ],
+)
+def test_possible_secrets_are_not_shown(words):
+    for expected in (
+        redact_command([*PY, *words]),
+        redact_command([" ".join([*PY, *words])]),
+        redact_command(["app", *words]),
+    ):
+        assert "SECRET" not in expected
+        assert "RET" not in expected
+        assert "12345" not in expected
+        assert expected.startswith(("python t.py", "app"))
+
+
+def test_code_is_not_shown():
+    assert redact_command(["/usr/bin/python3", "-c", "login('SECRET')", "--lr", "3"]) == "/usr/bin/python3 -c ..."
+    assert redact_command(["bash", "-c", "curl -u me:SECRET host"]) == "bash -c ..."
+    assert redact_command(["python -c import x; token='SECRET'"]) == "python -c ...", (
+        "a title: the end of the code is unknown"
+    )
+
+
+@pytest.mark.parametrize("line", SECRETS)
+def test_secret_arguments_are_hidden(line):
+    for command in (
+        ["app", *line.split()],
+        ["python", "t.py", *line.split()],
+        ["app", "run", *line.split(), "--lr", "1"],
+        ["app", line],
+        [f"app {line}"],  # a process title
+        [f"app {line}", "", ""],  # psutil's result for a title that is shorter than the original arguments
+    ):
+        text = redact_command(command)
+        assert "fish" not in text
+        assert "815" not in text
+        assert text.startswith(("app", "python t.py"))
+        assert "fish" not in short_name(command)
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "app--password=swordfish",
+        "app:password:swordfish",
+        "app(password=swordfish)",
+        "worker:bob:swordfish",
+        "PASSWORD=swordfish",
+        "app;swordfish",
+        "bob:swordfish@host",
+        "postgres://bob:swordfish@host",
+        "app\tpassword\tswordfish",
+        "sshpass -p 1234 swordfish",
+        "sshpass -pswordfish ssh host",
+    ],
+)
+def test_secrets_in_titles_without_separators_are_hidden(title):
+    for command in ([title], [title, "", ""]):
+        assert "fish" not in redact_command(command)
+        assert "1234" not in redact_command(command)
+        assert "fish" not in short_name(command)
+
+
+@pytest.mark.parametrize("command", LONG_COMMANDS.values(), ids=LONG_COMMANDS)
+def test_long_arguments_are_examined_in_linear_time(command):
+    """Each call would take minutes, or end in a RecursionError, with quadratic expressions or recursion."""
+    assert len(redact_command(command)) <= 200
+    assert len(short_name(command)) <= 60
+    for text in ("=" * 400, "a=" * 400 + "swordfish", ",a" * 499):
+        assert "fish" not in redact_command(["app", text])
+    for character in "'\"#=:@a1 ":
+        redact_code((character + "a") * 1_000)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_ordinary_commands_are_shown(line):
+    assert redact_command(line.split()) == line
+    assert redact_command([line]) == line, "a process title"
+
+
+def test_random_parts_of_paths_are_hidden():
+    kernel = "python -m ipykernel_launcher -f /home/ada/.local/share/jupyter/runtime/kernel-{}.json"
+    words = kernel.format("8c9d5a8e-0d3b-4a1e-9d0a-2d0c8f6a3b11").split()
+    assert redact_command(words) == kernel.format("***")
+    words = ["/nix/store/1zs2p7xbhl5cqf1sbgxz9zb5mvg3v4na-python3/bin/python3", "train.py"]
+    assert redact_command(words) == "/nix/store/***/bin/python3 train.py"
+    assert short_name(words) == "python3 train.py"
+
+
+@pytest.mark.parametrize("line", [*SECRETS_IN_CODE, "token = '''swordfish", "f(password='''sword'fish''')"])
+def test_secrets_in_code_are_hidden(line):
+    assert "fish" not in redact_code(line)
+    assert "815" not in redact_code(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = torch.zeros(1024)",
+        'tokenizer = AutoTokenizer.from_pretrained("gpt2")',
+        'model = AutoModel.from_pretrained("meta-llama/Llama-3.1-8B", torch_dtype="auto")',
+        'print(f"loss={loss:.3f}", "done!")',
+        "key = jax.random.PRNGKey(0)",
+        "q, k, v = self.qkv(x).chunk(3, dim=-1)",
+        "keys = torch.randn(4096, 10)",
+        'df = pd.read_csv("/data/train-00001-of-00512.csv", sep=";")',
+        "%load_ext ipygpumem",
+        '%timeit f("a b")',
+        "%%bash",
+        "!",
+        "!pip install torch",
+        "!nvidia-smi --query-gpu=memory.used --format=csv",
+        """for i in range(10): print("it's", i)""",
+        "model = Qwen2MoeForCausalLM(config)  # the 7B model",
+        'date = "2025-11-22 17:45:00"',
+        "output = model(**batch, max_new_tokens=128, num_key_value_heads=8)",
+    ],
+)
+def test_ordinary_code_is_shown(line):
+    assert redact_code(line) == line
+
+
+def test_unusual_names():
+    assert short_name(["python", "https://me:SECRET@host/x.py"]) == "python ***"
+    assert "SECRET" not in short_name(["python", "/x/https://u:SECRET@h"])
+    assert redact_command(["/opt/My Programs/app", "x"]) == "/opt/My Programs/app x"
