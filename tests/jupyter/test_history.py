@@ -248,7 +248,7 @@ def test_comparison_of_two_runs(session, tmp_path):
     session.run("%config GPUMem.log = None")
     result = session.run(f"%gpumem compare {logs[0]} {logs[1]}")
     lines = result.text.splitlines()
-    assert lines[0].startswith("b.jsonl compared with a.jsonl: ")
+    assert lines[0].startswith("b.jsonl compared with a.jsonl (rows in both: ")
     (row,) = [line for line in lines if line.startswith("  In [50]")]
     assert "+25.0 MiB" in row
     assert "+15.0 MiB" in row
