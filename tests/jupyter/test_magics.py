@@ -375,7 +375,7 @@ INVALID_OPTIONS = {
     "-v __builtins__": "%%gpumem: '__builtins__' is reserved by Python: choose another variable name",
     "-v": "%%gpumem: argument -v/--var: expected one argument",
     "words": "%%gpumem: unrecognized arguments: words",
-    "--snap x": "%%gpumem: unrecognized arguments: --snap x",
+    "--snap x": "%%gpumem: unrecognized arguments: --snap x. Did you mean --snapshot?",
     "-o": "%%gpumem: unrecognized arguments: -o",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import keyword
 import os
 import re
@@ -144,7 +145,9 @@ def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str]
 
 class _MagicLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise OptionError(message)
+        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        similar = difflib.get_close_matches(unknown[1], self._option_string_actions, n=1) if unknown else []
+        raise OptionError(f"{message}. Did you mean {similar[0]}?" if similar else message)
 
 
 class _SingleValueAction(argparse.Action):

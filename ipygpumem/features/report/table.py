@@ -132,7 +132,7 @@ def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
     for peak in devices:
         lines = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]
         rows = [TableRow(line.label, (usage_text(line.amount), f"{line.blocks:,}"), 1) for line in lines]
-        if peak.rounding:
+        if is_visible(peak.rounding):
             rows.append(TableRow("rounding by the allocator", (usage_text(peak.rounding), ""), 1))
         if peak.pending:
             rows.append(TableRow("pending (freed, waiting for a stream)", (change_text(peak.pending), ""), 1))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import ipygpumem
 from ipygpumem import Snapshot
 from ipygpumem.core.tables import text_tables
@@ -38,7 +41,9 @@ def test_lines_add_up_to_the_counter(fake_gpu, tmp_path):
     assert "allocate_and_free()" in peak.lines[0].label
     text = text_tables(peak_lines_tables([peak]))
     assert "cuda:0 at its peak, by line of code" in text
-    assert "rounding by the allocator" in text
+    assert "rounding" not in text, "412 bytes are 0.0 MiB"
+    text = text_tables(peak_lines_tables([replace(peak, rounding=MIB)]))
+    assert re.search(r"rounding by the allocator +1\.0 MiB", text)
     fake_gpu.free(before)
 
 
