@@ -47,7 +47,7 @@ CODE_WIDTH = 80
 _SEARCHED = 2_000
 """Number of characters searched for the first line of code, limited because cells may contain long literals."""
 _LITERAL = re.compile(r"""["'#!%]|[=:]\s*\d|\b(?=\w{16})\w*\d""")
-"""Pattern of text in lines of code that may be secret."""
+"""Pattern of lines of code that may contain secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Report(PlainData):
         libraries: Memory outside PyTorch by library, for each device, if requested.
         profile: The trace and the timeline, if requested.
         neighbours: Other processes whose memory changed.
-        code: First line of the code, truncated.
+        code: First line of the code, redacted and truncated.
     """
 
     devices: dict[str, DeviceReport]
@@ -238,13 +238,13 @@ def _before_context(end: DeviceReading) -> DeviceReading:
 
 
 def code_label(code: str) -> str:
-    """Return the first line of the code that is not a comment or a cell magic, without secrets, in 80 characters."""
+    """Return the first line of code that is not a comment or cell magic, redacted and truncated to 80 characters."""
     lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]
     statements = (line for line in lines if not line.startswith(("#", "%%")))
     line = next(statements, lines[0] if lines else "")
     magic = lines[0] if lines and lines[0].startswith("%%") else ""
     if magic or _LITERAL.search(line):
-        from ipygpumem.core.secrets import redact_code
+        from ipygpumem.core.redaction import redact_code
 
         line = redact_code(line, magic)
     label = printable(line.replace("\t", " "))

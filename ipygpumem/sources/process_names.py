@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.other_process import OtherProcess
-from ipygpumem.core.secrets import redact_command, short_name
+from ipygpumem.core.redaction import redact_command, short_name
 from ipygpumem.core.serialization import printable
 
 if TYPE_CHECKING:

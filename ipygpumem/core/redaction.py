@@ -2,7 +2,7 @@
 
 Names, numbers and paths are kept. Source code, structured text, text that looks random, values of options whose names
 suggest secrets, and all ambiguous values are redacted, because the meaning of an argument depends on the program. All
-expressions take linear time, and only the beginning of a long text is examined.
+regular expressions take linear time, and only the beginning of a long text is examined.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _KEY = re.compile(
 )
 """Pattern of API keys with a known prefix, of UUIDs, and of secret access keys of AWS."""
 _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
-"""Positions between two kinds of characters, which are frequent in random text."""
+"""Positions between lowercase and uppercase letters, and between letters and digits. Random text has many of them."""
 _CONSONANTS = re.compile(r"[b-df-hj-np-tv-xz]{6}", re.IGNORECASE)
 _FREQUENT = 0.3
 _MIN_PART = 8
 _MIN_SUM = 20
 _LONG = 16
-"""Length from which text that mixes letters and digits is considered random."""
+"""Minimum length at which any text that contains letters and digits is considered random."""
 _CODE_MAGIC = re.compile(r"%%?(capture|gpumem|memit|prun|px|time|timeit)\b")
 _CODE_PART = re.compile(r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|[^"'#]+""", re.DOTALL)
 _ASSIGNED_NUMBER = re.compile(r"(?<!\w)(\w+)(\s*(?::\s*\w+\s*)?[=:]\s*)\d[\w.]*")
@@ -74,9 +74,9 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 
 def redact_code(line: str, magic: str = "") -> str:
-    """Replace literals in a line of code by ``***`` if they follow a name that suggests a secret or may contain one.
+    """Replace literals in a line of code with ``***`` if they may be secret or follow a name that suggests a secret.
 
-    Shell commands, magics and cells with a magic for another language are redacted like a command line.
+    Shell commands, magics and cells in other languages are redacted like command lines.
     """
     command = line.lstrip("!%")
     if (command != line or magic) and not _CODE_MAGIC.match(magic or line):
@@ -107,7 +107,7 @@ def short_name(arguments: Sequence[str]) -> str:
 
 
 def _words(arguments: Sequence[str]) -> Iterator[str]:
-    """Return the words of a command. The first argument may be a title of a process, which contains all words."""
+    """Return the words of a command. A custom process title contains all words in the first argument."""
     yield from " ".join(arguments[:1]).split()
     yield from filter(None, arguments[1:])
 
@@ -166,7 +166,6 @@ def _redact_option(word: str) -> tuple[str, str]:
 
 
 def _redact(text: str, name: str = "") -> str:
-    """Redact the value of an option or variable, or an argument without a name."""
     is_number = _NUMBER.fullmatch(text) is not None
     if len(text) > _MAX_WORD_LENGTH or (_names_secret(name) and not (is_number and _COUNT.search(_split_name(name)))):
         return _REDACTED
@@ -177,7 +176,6 @@ def _redact(text: str, name: str = "") -> str:
 
 
 def _redact_value(text: str, name: str) -> str:
-    """Redact a text according to its form."""
     if (url := _URL.fullmatch(text)) is not None:
         return url[1] + _redact_location(url[2])
     if "," in text:
@@ -213,7 +211,7 @@ def _redact_location(text: str) -> str:
 
 
 def _redact_directories(path: str) -> str:
-    """Redact the parts of a path that look random. Directories may have any name."""
+    """Redact only the parts of a path that look random, because directories may have any name."""
     path = _KEY.sub(_REDACTED, path)
     return re.sub(r"[^/\\]+", lambda part: _REDACTED if _is_random(part[0]) else part[0], path)
 
@@ -224,7 +222,7 @@ def _redact_number(match: re.Match[str]) -> str:
 
 
 def _may_contain_secret(text: str) -> bool:
-    """Return whether a literal or comment contains a credential, or an assignment to a name that suggests a secret."""
+    """Return whether a literal or comment contains random text, a URL password or a name that suggests a secret."""
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True
@@ -236,7 +234,7 @@ def _names_secret(name: str) -> bool:
 
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
-    """Return whether a word such as a subcommand or a header suggests that a secret follows."""
+    """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
     return (is_redacted or re.fullmatch(r"[\w-]+", word) is not None) and _names_secret(word)
 
 
@@ -249,9 +247,9 @@ def _has_suffix(text: str) -> bool:
 
 
 def _is_random(text: str, min_length: int = 16) -> bool:
-    """Return whether a text contains a key, or letters and digits that look random.
+    """Return whether a text contains an API key, or letters and digits that look random.
 
-    Sequences shorter than ``min_length`` look random only if letters, digits and cases alternate often.
+    Parts shorter than ``min_length`` look random only if they often switch between letters and digits or between cases.
     """
     parts = re.findall(r"[A-Za-z0-9]+", text)
     length = sum(map(len, parts))

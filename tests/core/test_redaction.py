@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipygpumem.core.secrets import redact_code, redact_command, short_name
+from ipygpumem.core.redaction import redact_code, redact_command, short_name
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 PY = ["python", "t.py"]
