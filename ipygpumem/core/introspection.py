@@ -111,10 +111,7 @@ def _is_cleared(frame: FrameType) -> bool:
 
 
 def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:
-    """Return the local variables on Python 3.12, excluding variables of enclosing functions.
-
-    If the frame has been cleared, reading those variables would access freed memory.
-    """
+    # without variables of enclosing functions: if the frame has been cleared, reading them would access freed memory
     import ctypes
 
     get = ctypes.pythonapi.PyFrame_GetVarString

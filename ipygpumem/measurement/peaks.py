@@ -203,7 +203,6 @@ def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
 
 
 def _raise_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> bool:
-    """Raise each ``peak`` in nested counters to the earlier peak if that is higher. Return whether any peak changed."""
     if "peak" in earlier:
         if stats.get("peak", earlier["peak"]) >= earlier["peak"]:
             return False
