@@ -32,7 +32,6 @@ def _page_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _html(arguments: argparse.Namespace) -> int:
-    from ipygpumem.snapshot.reader.load import one_line
     from ipygpumem.viewer import write_page
 
     target = arguments.output
@@ -47,7 +46,7 @@ def _html(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"page": str(path), "bytes": nbytes})
     else:
-        print_lines(f"{one_line(str(target))}: {size(nbytes)}")
+        print_lines(f"{target}: {size(nbytes)}")
     return 0
 
 

@@ -11,10 +11,11 @@ import contextlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ipygpumem.cli import pages, snapshots
 from ipygpumem.core.errors import OptionError, ReportError, SnapshotError, first_line
+from ipygpumem.core.text import printable
 from ipygpumem.features.commands import registry
 from ipygpumem.features.commands.command import Command, add_shell_command
 from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, INTERRUPTED, print_error, print_lines
@@ -39,6 +40,11 @@ def _demo(arguments: argparse.Namespace) -> int:
         if status:
             return status
     return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
 
 
 COMMANDS = (
@@ -84,7 +90,7 @@ def _discard_output() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser with all subcommands."""
-    result = argparse.ArgumentParser(
+    result = _Parser(
         prog="ipygpumem", description="Analyze PyTorch memory snapshots and the memory reports of notebooks and ranks."
     )
     subparsers = result.add_subparsers(required=True, metavar="COMMAND")

@@ -14,7 +14,6 @@ from ipygpumem.snapshot import KEYS, Snapshot, diff
 from ipygpumem.snapshot.export import text
 from ipygpumem.snapshot.export.event_table import COLUMNS, event_rows, write_csv, write_parquet
 from ipygpumem.snapshot.queries.overview import overview
-from ipygpumem.snapshot.reader.load import one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +43,7 @@ def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, 
         except OptionError as error:
             if len(arguments.files) == 1:
                 raise
-            print_error(OptionError(f"{one_line(name)}: {error}"))
+            print_error(OptionError(f"{name}: {error}"))
             status = max(status, BAD_ARGUMENTS)
     return status
 
@@ -58,9 +57,9 @@ def _query(answer: Callable[[Snapshot, argparse.Namespace], _Answer]) -> Callabl
             if isinstance(result, dict):
                 print_json({"file": name, **result})
             elif not result:
-                print_lines(f"{one_line(name)}: no device used memory")
+                print_lines(f"{name}: no device used memory")
             else:
-                print_lines(*([f"{one_line(name)}:"] if len(arguments.files) > 1 else []), *result)
+                print_lines(*([f"{name}:"] if len(arguments.files) > 1 else []), *result)
 
         return _for_each_snapshot(arguments, show)
 
@@ -157,7 +156,7 @@ def _events(arguments: argparse.Namespace) -> int:
         elif arguments.parquet:
             target = Path(f"{name}.parquet")
             write_parquet(snapshot, target, arguments.device)
-            print_lines(one_line(str(target)))
+            print_lines(str(target))
         else:
             write_csv(snapshot, sys.stdout, arguments.device, label=name if several else None, names=not csv_names)
             csv_names.append(name)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ipygpumem.core.text import printable
+
 __all__ = [
     "CuptiError",
     "DeviceError",
@@ -23,7 +25,7 @@ class IpyGpuMemError(Exception):
     """Base class of all exceptions raised by this package."""
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().splitlines())  # paths and names may contain line breaks
+        return printable(" ".join(super().__str__().splitlines()))  # paths and names may contain line breaks
 
 
 class OptionError(IpyGpuMemError, ValueError):

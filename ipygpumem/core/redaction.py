@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.serialization import printable
+from ipygpumem.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

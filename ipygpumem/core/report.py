@@ -16,7 +16,8 @@ from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
 from ipygpumem.core.reading import DeviceReading, HostReading, shared
 from ipygpumem.core.samples import OutsidePeak
-from ipygpumem.core.serialization import SCHEMA, DataReader, PlainData, check_ranges, check_schema, mapping, printable
+from ipygpumem.core.serialization import SCHEMA, DataReader, PlainData, check_ranges, check_schema, mapping
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import duration, many, signed
 
 if TYPE_CHECKING:

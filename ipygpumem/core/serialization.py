@@ -8,12 +8,12 @@ question marks.
 from __future__ import annotations
 
 import dataclasses
-import re
 import types
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from ipygpumem.core.errors import ReportError
+from ipygpumem.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,6 @@ SCHEMA = 1
 _Dataclass = TypeVar("_Dataclass")
 _LIMIT = 1 << 63
 _LATEST_TIME = 1 << 33  # in the year 2242
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Line separators, bidirectional formatting characters, surrogates, and all control characters other than tab."""
 
 
@@ -64,11 +63,6 @@ def _written_values(value: Any) -> dict[str, Any]:
 def _written_fields(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], str]]:
     keys = [(field, field.metadata.get("key", field.name)) for field in dataclasses.fields(kind)]
     return [(field, key) for field, key in keys if key is not None]
-
-
-def printable(text: str) -> str:
-    """Replace control characters and line separators with question marks."""
-    return _CONTROL.sub("?", text)
 
 
 def mapping(value: Any, path: str) -> dict[str, Any]:

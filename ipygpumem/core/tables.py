@@ -6,10 +6,11 @@ GitHub remove. Text inherits the page's color. Bars are visible on white and bla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import VISIBLE
 
 if TYPE_CHECKING:
@@ -94,7 +95,13 @@ def text_tables(tables: Iterable[Table]) -> str:
     return "\n\n".join(map(_text_table, tables))
 
 
+def _printable_table(table: Table) -> Table:
+    rows = (replace(row, label=printable(row.label), note=printable(row.note)) for row in table.rows)
+    return replace(table, title=printable(table.title), rows=tuple(rows), notes=tuple(map(printable, table.notes)))
+
+
 def _text_table(table: Table) -> str:
+    table = _printable_table(table)
     body = [("  " * row.level + row.label, *row.cells, _mark(row.grade)) for row in table.rows]
     widths = [max((len(line[i]) for line in body), default=0) for i in range(len(table.header) + 1)]
     widths = [widths[0], *(max(width, len(name)) for width, name in zip(widths[1:], table.header, strict=True))]
@@ -140,7 +147,7 @@ def template(source: str) -> Any:
 
 def html_tables(tables: Iterable[Table]) -> str:
     """Render tables as HTML. Rows with values that are not exact end with the reason."""
-    html: str = template(_TABLES).render(tables=tables)
+    html: str = template(_TABLES).render(tables=map(_printable_table, tables))
     return html
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
-from ipygpumem.core.serialization import printable
+from ipygpumem.core.text import printable
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import HistoryCollector

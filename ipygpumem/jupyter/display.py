@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.tables import tables_bundle, text_tables
+from ipygpumem.core.text import printable
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.profile.table import category_tables
 from ipygpumem.features.report.short_report import short_bundle
@@ -49,7 +50,7 @@ class DisplayMixin:
     def print(self, *lines: str) -> None:
         """Print lines of text."""
         if lines:
-            print(*lines, sep="\n")  # noqa: T201 (its purpose)
+            print(*(printable(line) for text in lines for line in text.split("\n")), sep="\n")  # noqa: T201 (its purpose)
 
     def publish(
         self, bundle: dict[str, str], metadata: dict[str, Any] | None = None, display_id: str | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ipygpumem.core.errors import OptionError, SnapshotError, SnapshotLimitError
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import MIB, many, parse_size
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.event_table import events_frame
@@ -17,7 +18,7 @@ from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedBytesPeak
 from ipygpumem.snapshot.queries.overview import summary_text
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
-from ipygpumem.snapshot.reader.load import ReadLimits, one_line, read_objects
+from ipygpumem.snapshot.reader.load import ReadLimits, read_objects
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Snapshot(SnapshotData):
         name, root, reader = "snapshot", source, None
         if isinstance(source, (str, bytes, os.PathLike)):
             if not isinstance(source, bytes):
-                name = one_line(Path(os.fsdecode(source)).name)
+                name = printable(Path(os.fsdecode(source)).name)
             root, reader = read_objects(source, limits, columnar=columnar)
         try:
             return cls(top_level.top_level(root), reader, name, limits)

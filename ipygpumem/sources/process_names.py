@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.redaction import redact_command, short_name
-from ipygpumem.core.serialization import printable
+from ipygpumem.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,6 +12,7 @@ import IPython
 import pytest
 
 import ipygpumem
+from core.test_text import unsafe_characters
 
 pytestmark = pytest.mark.ipython
 
@@ -54,6 +55,15 @@ def test_html_escapes_names(gpu_notebook):
     assert "<b>" not in html
 
 
+def test_names_are_printed_without_control_characters(gpu_notebook):
+    name = "unsafe\x1b[2J\u202e\u2028"
+    gpu_notebook.run(f"globals()[{name!r}] = torch.ones(9 << 20, {GPU}")
+    result = gpu_notebook.run("%gpumem who")
+    assert "unsafe?[2J??" in result.text
+    for text in (result.stdout, *result.displays[0].values()):
+        assert unsafe_characters(text) == []
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -92,7 +102,7 @@ def test_holders_added_by_a_cell(gpu_notebook):
 
 
 def test_command_runs_few_files(gpu_notebook):
-    """The code of ``%gpumem who`` from the magic to the printed table is in at most 20 files of four packages."""
+    """The code of ``%gpumem who`` from the magic to the printed table is in at most 21 files of four packages."""
     gpu_notebook.run(f"x = torch.ones(3 << 20, {GPU}\nloss = torch.ones(1 << 20, requires_grad=True).exp().sum()")
     files = set()
 
@@ -106,7 +116,7 @@ def test_command_runs_few_files(gpu_notebook):
         gpu_notebook.shell.run_line_magic("gpumem", "who")
     finally:
         sys.setprofile(None)
-    assert len(files) <= 20, " ".join(sorted(map(str, files)))
+    assert len(files) <= 21, " ".join(sorted(map(str, files)))
     assert {file.parts[0] for file in files} == {"core", "features", "jupyter", "sources"}
 
 

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
+from ipygpumem.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ _CLEAR_LINE = "\r\x1b[K"
 
 def print_lines(*lines: str) -> None:
     """Print lines to stdout."""
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.writelines(f"{printable(line)}\n" for text in lines for line in text.split("\n"))
 
 
 def print_error(error: Exception) -> None:
@@ -38,7 +39,7 @@ def print_skipped(faults: Iterable[str]) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    print_lines(json.dumps(value))
+    sys.stdout.write(f"{json.dumps(value)}\n")
 
 
 @contextlib.contextmanager

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.core.files import check_ending, check_path, write_file
-from ipygpumem.core.serialization import plain, printable
+from ipygpumem.core.serialization import plain
 from ipygpumem.core.tables import text_tables
+from ipygpumem.core.text import printable
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
 from ipygpumem.features.history.comparison import pair_rows

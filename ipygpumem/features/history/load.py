@@ -14,7 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 from ipygpumem.core.errors import ReportError, first_line
 from ipygpumem.core.files import open_regular_file
 from ipygpumem.core.report import Report, code_label
-from ipygpumem.core.serialization import SCHEMA, check_schema, mapping, printable
+from ipygpumem.core.serialization import SCHEMA, check_schema, mapping
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
 from ipygpumem.features.history.model import MIME, ReportRow, changed_rows, rows_from_summary
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.grade import Trust
-from ipygpumem.core.serialization import DataReader, check_ranges, check_schema, mapping, printable
+from ipygpumem.core.serialization import DataReader, check_ranges, check_schema, mapping
 from ipygpumem.core.tables import is_visible
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import difference
 
 if TYPE_CHECKING:

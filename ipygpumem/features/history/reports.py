@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.files import check_path, import_library, write_file
+from ipygpumem.core.text import csv_text
 from ipygpumem.core.units import many
 from ipygpumem.features.history.comparison import previous_run_note
 from ipygpumem.features.history.load import read_reports
@@ -154,7 +155,8 @@ class Reports(Sequence["Report"]):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows([getattr(row, name) for name in COLUMNS] for row in self.rows())
+        rows = ([getattr(row, name) for name in COLUMNS] for row in self.rows())
+        writer.writerows([csv_text(value) if isinstance(value, str) else value for value in row] for row in rows)
         return _write_or_return(text.getvalue(), path, "reports.csv")
 
     def to_json(self, path: _Path | None = None) -> str | None:

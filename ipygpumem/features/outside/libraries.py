@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ipygpumem.core.serialization import printable
+from ipygpumem.core.text import printable
 
 _MAX_LENGTH = 80
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.core.serialization import printable
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import duration, precise_size
 
 

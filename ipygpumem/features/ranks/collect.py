@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.serialization import plain, printable
+from ipygpumem.core.serialization import plain
 from ipygpumem.core.tables import TableRepr
+from ipygpumem.core.text import printable
 from ipygpumem.features.history.load import open_file, read_json
 from ipygpumem.features.ranks.comparison import RankComparison, compare_ranks
 from ipygpumem.features.ranks.model import RankResult, rank_result_from

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_ending, check_path, write_file
-from ipygpumem.core.serialization import printable
 from ipygpumem.core.tables import text_tables
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import HELP, Command, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_json, print_lines, print_skipped, progress

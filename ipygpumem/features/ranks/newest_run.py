@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.serialization import printable
+from ipygpumem.core.text import printable
 from ipygpumem.features.ranks.model import RankResult
 from ipygpumem.features.ranks.rank_files import REPORT
 from ipygpumem.features.ranks.table import names_by_text

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError, SnapshotError, first_line
-from ipygpumem.core.serialization import printable
+from ipygpumem.core.text import printable
 from ipygpumem.features.lines.peak import largest_lines, lines_at_peak
 from ipygpumem.features.ranks.model import RankPeak
 from ipygpumem.snapshot import Snapshot

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import os
-import re
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, import_library, replacing
+from ipygpumem.core.text import csv_text
 from ipygpumem.snapshot.model.columns import ACTIONS
 from ipygpumem.snapshot.model.segment_history import AllocatorState
 
@@ -37,8 +37,6 @@ COLUMNS = (
 )
 """Columns of the table of events. ``file``, ``line`` and ``name`` describe the innermost frame of user code."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_FORMULA = ("=", "+", "-", "@")
 _CHUNK = 1 << 14
 
 
@@ -93,10 +91,10 @@ def write_csv(
     specifies whether to write a header line with the column names.
     """
     writer = csv.writer(file, lineterminator="\n")
-    first = () if label is None else (label,)
+    first = () if label is None else (csv_text(label),)
     if names:
         writer.writerow(COLUMNS if label is None else ("snapshot", *COLUMNS))
-    writer.writerows((*first, *row) for row in event_rows(snapshot, device, _safe_text))
+    writer.writerows((*first, *row) for row in event_rows(snapshot, device, csv_text))
 
 
 def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:
@@ -112,12 +110,6 @@ def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], 
 
 def _valid_utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode()  # lone surrogates cannot be encoded
-
-
-def _safe_text(text: str) -> str:
-    """Replace control characters, which terminals interpret, and escape spreadsheet formulas."""
-    plain = _CONTROL.sub(" ", text)
-    return f"'{plain}" if plain.startswith(_FORMULA) else plain
 
 
 def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.core.files import open_regular_file
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import GIB, MIB, size
 from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
@@ -71,7 +72,7 @@ def read_objects(
         SnapshotError: The file cannot be read, or is invalid, unsafe or too large. The message starts with the file
             name.
     """
-    name = "the snapshot" if isinstance(source, bytes) else one_line(os.fsdecode(source))
+    name = "the snapshot" if isinstance(source, bytes) else printable(os.fsdecode(source))
     try:
         raw = source if isinstance(source, bytes) else _contents(os.fsdecode(source), limits)
         return _parse(_decompress(raw, limits), limits, columnar=columnar)
@@ -81,11 +82,6 @@ def read_objects(
         raise SnapshotError(f"{name}: {error.strerror or 'cannot be read'}") from None
     except MemoryError:
         raise SnapshotLimitError(f"{name}: not enough memory to read the file") from None
-
-
-def one_line(text: str) -> str:
-    """Replace line breaks, control characters and lone surrogates, so that a name can be printed safely."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _contents(path: str, limits: ReadLimits) -> bytes:

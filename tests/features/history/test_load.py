@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.sessions import cell
-from ipygpumem import ReportError, load_reports
+from ipygpumem import ReportError, SnapshotError, load_reports
+from ipygpumem.core import files
 from ipygpumem.features.history import load
 from ipygpumem.features.history.reports import Reports
+from ipygpumem.snapshot import Snapshot
 
 LINES = [f"{cell(number).to_json()}\n" for number in (1, 2, 3)]
 
@@ -113,6 +115,19 @@ def test_paths_that_cannot_be_read(tmp_path):
         load_reports(tmp_path / "pipe")
     with pytest.raises(ReportError, match="not a regular file"):
         load_reports("/dev/zero")
+
+
+def test_regular_file_without_data_yet(tmp_path, monkeypatch):
+    """/proc/kmsg is a regular file, but reading it waits for messages of the kernel."""
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    monkeypatch.setattr(files.stat, "S_ISREG", lambda mode: True)
+    with pytest.raises(ReportError, match="kmsg: not a regular file"):
+        load_reports(path)
+    with pytest.raises(SnapshotError, match="kmsg: not a regular file"):
+        Snapshot.load(path)
+    os.close(writer)
 
 
 def test_size_limits(path, monkeypatch):

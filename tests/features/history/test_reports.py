@@ -107,6 +107,14 @@ def test_csv():
     assert (rows[1]["device"], rows[1]["outside"]) == ("host", ""), "unknown values are empty"
 
 
+def test_csv_contains_no_formulas():
+    report = dataclasses.replace(cell(1), code="=cmd|'/c calc'!A1\x1b[2J", cell_id="@x")
+    (row,) = csv.DictReader(io.StringIO(Reports([report]).to_csv()))
+    assert row["code"] == "'=cmd|'/c calc'!A1 [2J"
+    assert row["cell_id"] == "'@x"
+    assert row["held"].lstrip("-").isdigit(), "numbers are unchanged"
+
+
 def test_files_are_written_completely_or_not_at_all(tmp_path):
     session_reports = Reports([cell(1)])
     assert session_reports.to_csv(tmp_path / "a.csv") is None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path, replacing
-from ipygpumem.core.serialization import printable
+from ipygpumem.core.text import printable
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import check_profile_paths
 from ipygpumem.features.ranks.engines.enable import active

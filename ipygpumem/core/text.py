@@ -1,0 +1,21 @@
+"""Text from files, paths and names that is safe to print or to open in a spreadsheet."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also the full-width characters
+
+
+def printable(text: str) -> str:
+    """Replace control characters, bidirectional controls, line separators and surrogates with question marks."""
+    return _CONTROL.sub("?", text)
+
+
+def csv_text(text: str) -> str:
+    """Replace control characters, which terminals interpret, and escape spreadsheet formulas."""
+    plain = _CONTROL.sub(" ", text).replace("\t", " ")
+    return f"'{plain}" if plain.lstrip().startswith(_FORMULA) else plain

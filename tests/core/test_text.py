@@ -1,0 +1,42 @@
+"""Text from files that is safe to print or to open in a spreadsheet."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.tables import Table, TableRow, html_tables, text_tables
+from ipygpumem.core.text import csv_text, printable
+
+UNSAFE = "\x00\x07\n\x1b[2J\x7f\x85\x9b\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ud800"
+
+
+def unsafe_characters(text):
+    """Return the characters of a text that may change a terminal or the order of text."""
+    return sorted({character for character in text if character in UNSAFE.replace("[2J", "") and character != "\n"})
+
+
+def test_unsafe_characters_are_replaced():
+    assert printable("a\tb é 中") == "a\tb é 中"
+    assert printable(UNSAFE).replace("[2J", "") == "?" * (len(UNSAFE) - 3)
+
+
+def test_errors_are_one_printable_line():
+    assert str(OptionError("a\r\nb\u2028c\x1b[2J\u202e")) == "a b c?[2J?"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", " =1", "\r\n=1", "\uff1d1", "\u202e=1"])
+def test_formulas_are_escaped_in_csv(text):
+    escaped = csv_text(text)
+    assert escaped.startswith("'")
+    assert not unsafe_characters(escaped)
+    assert not {"\t", "\r", "\n"} & set(escaped)
+
+
+def test_tables_contain_no_unsafe_characters():
+    row = TableRow(f"label{UNSAFE}", ("1",), 0, note=f"note{UNSAFE}")
+    table = Table(f"title{UNSAFE}", ("bytes",), (row,), notes=(f"end{UNSAFE}",))
+    for text in (text_tables([table]), html_tables([table])):
+        assert "label????[2J" in text
+        assert unsafe_characters(text) == []
+    assert len(text_tables([table]).splitlines()) == 4
