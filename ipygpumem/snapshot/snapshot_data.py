@@ -54,11 +54,11 @@ class SnapshotData:
         self.name = name
         self.zero_us: int | None = None
         self.timelines = tuple(Timeline(trace, segments, self.blocks) for trace in traces)
-        self.host = top_level.read_host_traces(root.get("host_traces"), trace_reader)
-        self.settings = top_level.read_settings(root.get("allocator_settings"))
+        self.host = top_level.read_host_traces(root.get("host_traces"), limits, trace_reader)
+        self.settings = top_level.read_settings(root.get("allocator_settings"), tables.budget)
         self._annotations = top_level.read_annotations(root.get("external_annotations", ()))
-        self.own = top_level.read_recorder_metadata(root.get("ipygpumem"))
-        self.sources = top_level.read_sources(root.get("source_code"))
+        self.own = top_level.read_recorder_metadata(root.get("ipygpumem"), tables.budget)
+        self.sources = top_level.read_sources(root.get("source_code"), tables.budget)
         self.stacks = tables.stacks.table()
         self.texts: tuple[str, ...] = tuple(tables.texts)
         self.pools = tables.pool_ids()
@@ -94,9 +94,9 @@ class SnapshotData:
     def source_line(self, file: str, line: int) -> str | None:
         """Return a line of source code without indentation, or None if the snapshot does not contain it."""
         if file not in self._source_lines:
-            self._source_lines[file] = self.sources.get(file, "").splitlines()
+            self._source_lines[file] = [text.strip() for text in self.sources.get(file, "").splitlines()]
         lines = self._source_lines[file]
-        return lines[line - 1].strip() if 0 < line <= len(lines) else None
+        return lines[line - 1] if 0 < line <= len(lines) else None
 
     def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
         """Return a short name for a file: ``In[n]`` for a cell, otherwise the last two parts of the path.

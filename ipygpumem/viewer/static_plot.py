@@ -201,21 +201,13 @@ class _SnapshotPlot:
 
 
 def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]:
-    """Return the sampled curves of a device. Malformed curves in the file are ignored."""
+    """Return the sampled curves of a device."""
     curves = []
-    for name, entry in snapshot.own.curves.items() if timeline.trace.timed else ():
-        curve: dict[str, Any] = entry if isinstance(entry, dict) else {}
-        time, samples = _integers(curve.get("time_us")), _integers(curve.get("bytes"))
-        if curve.get("device") != timeline.device or not time or len(time) != len(samples):
-            continue
-        event = np.searchsorted(timeline.trace.time, np.asarray(time, np.int64), side="right") - 1
-        curves.append(SampledCurve(clip(name), event, np.asarray(samples, np.int64)))
+    for name, curve in snapshot.own.curves.items() if timeline.trace.timed else ():
+        if curve["device"] == timeline.device and curve["time_us"]:
+            event = np.searchsorted(timeline.trace.time, np.asarray(curve["time_us"], np.int64), side="right") - 1
+            curves.append(SampledCurve(clip(name), event, np.asarray(curve["bytes"], np.int64)))
     return curves
-
-
-def _integers(values: Any) -> list[int]:
-    valid = isinstance(values, list) and all(type(value) is int and abs(value) < 1 << 62 for value in values)
-    return values if valid else []
 
 
 def _sampled_label(curve: SampledCurve, limit: float) -> str:

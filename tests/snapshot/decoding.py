@@ -16,6 +16,8 @@ def decode(data):
     begin = len(MAGIC) + 4
     position = begin + int.from_bytes(data[len(MAGIC) : begin], "little")
     header = json.loads(zlib.decompress(data[begin:position]))
+    for frame in header.get("frames", ()):
+        frame[::2] = header["strings"][frame[0]], header["strings"][frame[2]]
     columns = {}
     for description in header["columns"]:
         columns[description["name"]] = unpack(description, data[position : position + description["bytes"]])

@@ -21,25 +21,26 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.snapshot.model.cells import Annotation, Cell
 from ipygpumem.snapshot.model.columns import ACTIONS, STATES
-from ipygpumem.snapshot.model.stacks import is_user_file
-from ipygpumem.snapshot.model.unique_values import distinct
+from ipygpumem.snapshot.model.stacks import user_code
+from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 from ipygpumem.snapshot.queries.overview import notes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
 _MAGIC = b"ipgmsnap"
-_VERSION = 2
+_VERSION = 3
 _LENGTH = 4
 _LEVEL = 9
 _FAST_LEVEL = 5
@@ -58,19 +59,23 @@ def encode(snapshot: Snapshot) -> bytes:
     ``free_requested`` is replaced by ``free_requested_after``, the number of events from the start to the free request,
     and ``end`` by ``freed_after``, the number of events from the free request to the end. Their column ``nth`` is
     omitted. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames.
+    In the header, the names of frames, annotations and cells are indices in ``strings``, because a file can repeat a
+    long name in two bytes.
     """
+    strings = IndexByValue()
     header = {
         "version": _VERSION,
         "name": snapshot.name,
         "actions": ACTIONS,
         "states": STATES,
         "devices": [_device(snapshot, timeline.device) for timeline in snapshot.timelines],
-        "frames": [[frame.file, frame.line, frame.name] for frame in snapshot.stacks.frames],
+        "frames": [[strings[frame.file], frame.line, strings[frame.name]] for frame in snapshot.stacks.frames],
         "texts": snapshot.texts,
         "pools": snapshot.pools,
         "settings": snapshot.settings,
-        "annotations": [asdict(annotation) for annotation in snapshot.annotations()],
-        "cells": [asdict(cell) for cell in snapshot.own.cells],
+        "annotations": _table(Annotation, snapshot.annotations(), "name", strings),
+        "cells": _table(Cell, snapshot.own.cells, "filename", strings),
+        "strings": list(strings),
         "numbers": snapshot.own.numbers,
         "sources": snapshot.sources,
         "readings": snapshot.own.readings,
@@ -97,8 +102,7 @@ def _columns(snapshot: Snapshot) -> list[tuple[str, NDArray[Any]]]:
         tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
         tables.append((f"allocations/{timeline.device}", _by_start(_arrays(timeline.allocations))))
     tables += [(name, _arrays(getattr(snapshot, name))) for name in ("segments", "blocks", "stacks")]
-    is_user_code = [frame.line > 0 and is_user_file(frame.file) for frame in snapshot.stacks.frames]
-    tables.append(("stacks", {"own": np.asarray(is_user_code, np.int64)}))
+    tables.append(("stacks", {"own": user_code(snapshot.stacks.frames)}))
     return [(f"{name}/{field}", column) for name, table in tables for field, column in table.items()]
 
 
@@ -116,6 +120,13 @@ def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     ordered["free_requested_after"] = free_requested - ordered["start"]
     ordered["freed_after"] = ordered.pop("end") - free_requested
     return ordered
+
+
+def _table(kind: type[Any], items: Sequence[Any], name: str, strings: IndexByValue) -> dict[str, list[Any]]:
+    """Return dataclass objects as columns by field. The field ``name`` is replaced by its index in ``strings``."""
+    columns = {field.name: [getattr(item, field.name) for item in items] for field in fields(kind)}
+    columns[name] = [strings[text] for text in columns[name]]
+    return columns
 
 
 def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:

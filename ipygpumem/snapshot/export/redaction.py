@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ipygpumem.core.reading import DeviceReading
 from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.stacks import is_user_file
 
@@ -27,8 +26,6 @@ _PUBLIC = re.compile(
 _CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$", re.IGNORECASE)
 _COMPILED = re.compile(r"torchinductor_|[/\\]\.triton[/\\]", re.IGNORECASE)
 _CUT = "…"
-_DEVICE = re.compile(r"(?:cuda:)?\d{1,4}")
-_COUNTERS = frozenset(field.name for field in fields(DeviceReading))
 _CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other processes)?)(?:, cuda:\d{1,4})?")
 
 
@@ -52,8 +49,8 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
         result.sources = {names[file]: text for file, text in snapshot.sources.items()}
         cells = tuple(replace(cell, filename=names[cell.filename]) for cell in snapshot.own.cells)
         numbers = {names[file]: number for file, number in snapshot.own.numbers.items()}
-        readings, curves = _readings(snapshot.own.readings), _curves(snapshot.own.curves)
-        result.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, readings=readings, curves=curves)
+        curves = {name: curve for name, curve in snapshot.own.curves.items() if _CURVE.fullmatch(name)}
+        result.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, curves=curves)
         result.cells = CellLookup(cells, result.stacks, numbers)
     if not source:
         result.sources = {}
@@ -77,48 +74,18 @@ def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     return copies
 
 
-def _readings(readings: dict[str, Any]) -> dict[str, Any]:
-    return {
-        when: {
-            device: {name: value for name, value in _items(counters) if name in _COUNTERS and _is_number(value)}
-            for device, counters in _items(readings.get(when))
-            if _DEVICE.fullmatch(device)
-        }
-        for when in ("before", "after")
-        if when in readings
-    }
-
-
-def _curves(curves: dict[str, Any]) -> dict[str, Any]:
-    result = {}
-    for name, curve in curves.items():
-        columns = dict(_items(curve))
-        lists = {key: columns[key] for key in ("time_us", "bytes") if isinstance(columns.get(key), list)}
-        numeric = all(_is_number(value) for values in lists.values() for value in values)
-        if _CURVE.fullmatch(name) and _is_number(columns.get("device")) and numeric:
-            result[name] = {"device": columns["device"], **lists}
-    return result
-
-
-def _items(value: Any) -> list[tuple[str, Any]]:
-    return [(key, item) for key, item in value.items() if isinstance(key, str)] if isinstance(value, dict) else []
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def strip_directories(files: list[str]) -> dict[str, str]:
     """Return a short, unique name for each file. Names of library files include the path within the library."""
     names: dict[str, str] = {}
     used: set[str] = set()
+    numbers: dict[str, int] = {}
     for file in files:
         if file in names:
             continue
         name = base = _short(file)
-        number = 1
+        number = numbers.get(base, 1)
         while name in used:
-            number += 1
+            numbers[base] = number = number + 1
             stem, dot, end = base.rpartition(".")
             name = f"{stem}~{number}{dot}{end}" if dot else f"{base}~{number}"
         used.add(name)

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 _LABEL = 100
 _PERCENT = 100
+_CLIPPED = 20
 _INDENT = "  "
 
 
 def clip(text: str, width: int = _LABEL) -> str:
     """Return the text as one line of at most ``width`` characters without control characters."""
+    text = text[: _CLIPPED * width]  # the rest could be long
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= width else line[: width - 1] + "…"
 

@@ -59,8 +59,8 @@ class RecorderMetadata:
         dropped: Number of allocation events dropped from the ring buffer, by device; None if unknown.
         device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
-        readings: Memory counters ``before`` and ``after`` the recording. The values are not checked.
-        curves: Sampled curves by name, each with ``device``, ``time_us`` and ``bytes``. The values are not checked.
+        readings: Memory counters ``before`` and ``after`` the recording, by device.
+        curves: Sampled curves by name, each with ``device``, ``time_us`` and ``bytes``.
     """
 
     version: str | None = None

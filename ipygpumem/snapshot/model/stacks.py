@@ -6,8 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 UNKNOWN_FILE = "??"
@@ -41,6 +44,12 @@ class Frame:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.name}" if self.line else f"{self.file} {self.name}"
+
+
+def user_code(frames: Sequence[Frame]) -> NDArray[np.bool_]:
+    """Return whether each frame is user code."""
+    is_user = {file: is_user_file(file) for file in {frame.file for frame in frames}}
+    return np.array([frame.line > 0 and is_user[frame.file] for frame in frames], np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

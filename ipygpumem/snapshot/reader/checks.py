@@ -6,6 +6,7 @@ The argument ``where`` is the name of the value in error messages.
 from __future__ import annotations
 
 from array import array
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +26,9 @@ MAX_TOTAL = 1 << 62
 """Maximum total of all sizes in a file in bytes. This limit prevents integer overflows."""
 
 _INT64 = 1 << 63
-_LONG_LIST = 1 << 16
-_MAX_REPETITIONS = 8
+MAX_REPETITIONS = 1 << 16
+_MAX_REPEATED_TEXT = 1 << 23
+_SHORT_TEXT = 64  # characters that are allowed for each name in addition
 _MAX_BITS = 128
 _PLAIN_TYPES = (str, int, float, bool, type(None))
 
@@ -50,6 +52,11 @@ def type_name(value: Any) -> str:
 def is_plain(value: Any) -> bool:
     """Return whether a value can be written to JSON. Large integers cannot: Python prints at most 4,300 digits."""
     return type(value) in _PLAIN_TYPES and not (type(value) is int and value.bit_length() > _MAX_BITS)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is an integer or a finite float that can be written to JSON."""
+    return type(value) in {int, float} and is_plain(value) and isfinite(value)
 
 
 def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) -> int:
@@ -79,9 +86,13 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
     """Return ``value`` if it is a list or tuple, or raise `SnapshotFormatError`."""
     if type(value) is not list and type(value) is not tuple:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a list")
-    if len(value) > _LONG_LIST:
-        check_repetition(array("Q", map(id, value)), where)
     return value
+
+
+def items(value: Any, where: str) -> Sequence[Any]:
+    """Return ``value`` if it is a list that does not repeat the same few items too often."""
+    check_repetition(array("Q", map(id, sequence(value, where))), where)
+    return value  # type: ignore[no-any-return]
 
 
 def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
@@ -91,9 +102,31 @@ def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
 
 def check_repetition(ids: array[int], where: str) -> None:
     """Raise `SnapshotLimitError` if a long list repeats a few objects. Small files of this kind can exhaust memory."""
-    distinct = len(set(ids))
-    if len(ids) > _LONG_LIST + _MAX_REPETITIONS * distinct:
+    distinct = len(set(ids)) if len(ids) > MAX_REPETITIONS else len(ids)
+    if len(ids) > MAX_REPETITIONS + distinct:
         raise SnapshotLimitError(f"{where}: {len(ids):,} entries repeat the same {distinct:,} objects")
+
+
+class TextBudget:
+    """Limit for the total length of repeated texts. A file can repeat a long text in two bytes."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_REPEATED_TEXT
+        self._known: set[str] = set()
+
+    def add(self, text: str, where: str) -> str:
+        """Count a text unless it is new. Raise `SnapshotLimitError` if long texts are repeated too often."""
+        if text in self._known:
+            self.spend(text, where)
+        self._known.add(text)
+        return text
+
+    def spend(self, text: str, where: str) -> str:
+        """Count a text that is not stored in the file or that is repeated."""
+        self._left -= len(text) - _SHORT_TEXT
+        if self._left < 0:
+            raise SnapshotLimitError(f"{where}: long names or texts are repeated too often")
+        return text
 
 
 def column(

@@ -10,6 +10,7 @@ import lzma
 import os
 import zlib
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
@@ -29,8 +30,10 @@ _JSON = (b"{", b"[")
 _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _OLD_PICKLE = (b"(", b"]", b"}", b"c")
 _CHUNK = 1 << 20
+_PIECE = 1 << 14
+_MAX_STREAMS = 1 << 16
 _XZ_MEMORY = 1 << 28
-_BYTES_PER_OBJECT = 8  # real snapshots have one object for every 15 bytes
+_BYTES_PER_OBJECT = 8  # real snapshots have one object or number for every 15 bytes
 _EXTRA_OBJECTS = 1 << 16
 
 
@@ -46,17 +49,17 @@ class ReadLimits:
         ratio: Maximum compression ratio of files that decompress to more than 8 MiB. The ratio of real snapshots is 15
             to 100, that of decompression bombs 1,000 to 7,000.
         depth: Maximum nesting depth of lists and dicts. The depth of real snapshots is eight.
-        devices: Maximum number of devices.
+        devices: Maximum number of devices. PyTorch stores device indices in eight bits.
     """
 
     size: int = 8 * GIB
     ratio: int = 250
     depth: int = 100
-    devices: int = 1024
+    devices: int = 128
 
     @staticmethod
     def objects(length: int) -> int:
-        """Return the maximum number of lists, dicts, tuples and strings allowed in a file of ``length`` bytes."""
+        """Return the maximum number of lists, dicts, tuples, strings and numbers in a file of ``length`` bytes."""
         return _EXTRA_OBJECTS + length // _BYTES_PER_OBJECT
 
 
@@ -92,12 +95,10 @@ def _contents(path: str, limits: ReadLimits) -> bytes:
     except UnicodeEncodeError:
         raise SnapshotError("the path is not a valid file name") from None
     with open_regular_file(path) as file:
-        if os.fstat(file.fileno()).st_size > limits.size:
+        length = os.fstat(file.fileno()).st_size
+        if length > limits.size:
             _fail_too_large(limits.size)
-        raw = file.read(limits.size + 1)
-    if len(raw) > limits.size:
-        _fail_too_large(limits.size)
-    return raw
+        return file.read(length)  # read() allocates this number of bytes in advance
 
 
 def _fail_too_large(limit: int) -> NoReturn:
@@ -131,16 +132,24 @@ def _decompress_gz(raw: bytes) -> Iterator[bytes]:
 
 
 def _decompress_xz(raw: bytes) -> Iterator[bytes]:
-    remaining = raw
-    while remaining:
+    # in short pieces, because each stream copies the data after it
+    pieces = (raw[at : at + _PIECE] for at in range(0, len(raw), _PIECE))
+    data = next(pieces)
+    streams = 0
+    while data:
+        streams += 1
+        if streams > _MAX_STREAMS:
+            raise SnapshotLimitError(f"the compressed file consists of more than {_MAX_STREAMS:,} streams")
         # without a memory limit, a header of a few bytes could request a dictionary of 4 GiB
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
-        yield decompressor.decompress(remaining, _CHUNK)
+        yield decompressor.decompress(data, _CHUNK)
         while not decompressor.eof:
-            if decompressor.needs_input:
+            data = next(pieces, b"") if decompressor.needs_input else b""
+            if not data and decompressor.needs_input:
                 raise EOFError("the xz data ends unexpectedly")
-            yield decompressor.decompress(b"", _CHUNK)
-        remaining = decompressor.unused_data.lstrip(b"\0")
+            yield decompressor.decompress(data, _CHUNK)
+        padded = (piece.lstrip(b"\0") for piece in chain([decompressor.unused_data], pieces))
+        data = next(filter(None, padded), b"")
 
 
 def _parse(raw: bytes, limits: ReadLimits, *, columnar: bool) -> tuple[Any, PickleReader | None]:

@@ -1,11 +1,9 @@
 """Reads pickled snapshots, which consist of dicts, lists, tuples, numbers, strings and bytes.
 
 Sets are read as lists, and numeric keys as strings. Both can occur only in fields added by later PyTorch versions.
-
-Python's unpickler is not used because restricting globals is not sufficient: a ten-byte file can request a memo of
-2**28 entries, and hashing nested tuples as dict keys takes exponential time. Here every opcode takes constant time,
-keys are strings, and the number of objects is limited by the size of the file. Long sequences of trace entries
-with the same keys are read as columns by `entry_batches`. A file that it does not support is read again without it.
+FORMAT.md explains why Python's unpickler is not used. Here every opcode takes constant time, and the number of objects
+is limited by the size of the file. Long sequences of trace entries with the same keys are read as columns by
+`entry_batches`. A file that it does not support is read again without it.
 """
 
 from __future__ import annotations
@@ -45,6 +43,8 @@ _PROTOCOLS = range(2, 6)
 _MAX_INT_BYTES = 16
 _MIN_BATCH = 1 << 14  # minimum remaining bytes for which searching for entries is faster
 _MAX_TEMPLATES = 8
+_MAX_KEYS = 64
+_LONG_TEXT = 1 << 8
 _HUGE = OversizedInteger("(an integer of more than 128 bits)")
 _MAX_CHAIN = 20  # maximum number of entries that are decoded recursively
 _PENDING = object()  # in the memo: an object in a run, which is decoded on demand
@@ -66,6 +66,7 @@ class PickleReader:
         self._templates: set[tuple[str, ...]] = set()
         self._batches: dict[int, tuple[EntryBatch, int, int]] = {}
         self._lists_with_runs: set[int] = set()
+        self._long_texts: dict[str, str] = {}
         # ids of the lists and dicts in decoded entries, which must not change because the columns would become outdated
         self._frozen: set[int] = set()
         self.memo: list[Any] = []
@@ -133,6 +134,7 @@ class PickleReader:
                 width = _INTS[code]
                 stack.append(int.from_bytes(data[at : at + width], "little", signed=code == op.BININT))
                 at += width
+                objects_left -= width > 1  # Python stores small integers once
             elif code == op.MEMOIZE:
                 memo[memo_index : memo_index + 1] = [stack[-1]]
                 memo_index += 1
@@ -159,7 +161,7 @@ class PickleReader:
                     self._fail(SnapshotFormatError, _TRUNCATED, end)
                 stack.append(self._sized_value(code, data[at : at + size], at))
                 at += size
-                objects_left -= code not in _LONGS
+                objects_left -= 1
             elif code == op.SETITEMS:
                 items, stack = stack, outer.pop()
                 self._set_items(stack[-1], items, at)
@@ -220,9 +222,11 @@ class PickleReader:
         if code in _BYTES:
             return octets
         try:
-            return octets.decode("utf-8", "surrogatepass")
+            value = octets.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
             self._fail(SnapshotFormatError, "a string is not valid UTF-8", at)
+        # comparing equal long strings takes time unless they are the same object
+        return self._long_texts.setdefault(value, value) if len(value) > _LONG_TEXT else value
 
     @staticmethod
     def _fail(kind: type[SnapshotError], problem: str, position: int) -> NoReturn:
@@ -236,11 +240,8 @@ class PickleReader:
     def _put(self, index: int, value: Any, at: int) -> int:
         """Write an object to the memo and return the size of the memo."""
         if index > len(self.memo):
-            self._fail(
-                SnapshotLimitError,
-                f"the pickle writes memo entry {index:,}, but the memo has only {len(self.memo):,} entries",
-                at,
-            )
+            problem = f"the pickle writes memo entry {index:,}, but the memo has only {len(self.memo):,} entries"
+            self._fail(SnapshotLimitError, problem, at)
         if index < len(self.memo) and self._templates:  # entries read in batches may refer to it
             raise NotColumnarError
         self.memo[index : index + 1] = [value]
@@ -275,8 +276,8 @@ class PickleReader:
     def _find_similar(self, entry: dict[str, Any], at: int) -> None:
         """Search the rest of the file for entries with the keys of ``entry``, once for each sequence of keys."""
         worthwhile = self._columnar and len(self._data) - at >= max(_MIN_BATCH, 2 * MARGIN)
-        template = tuple(entry)
-        if not worthwhile or template in self._templates or len(self._templates) >= _MAX_TEMPLATES:
+        template = tuple(entry) if len(entry) <= _MAX_KEYS else ()
+        if not worthwhile or not template or template in self._templates or len(self._templates) >= _MAX_TEMPLATES:
             return
         self._templates.add(template)
         index = {id(value): number for number, value in enumerate(self.memo) if type(value) is str}

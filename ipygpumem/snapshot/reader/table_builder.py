@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
-from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, is_user_file
+from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, user_code
 from ipygpumem.snapshot.model.unique_values import IndexByValue
-from ipygpumem.snapshot.reader.checks import check_repetition, integer, is_plain, mapping, sequence, text
+from ipygpumem.snapshot.reader.checks import (
+    TextBudget,
+    check_repetition,
+    integer,
+    is_plain,
+    mapping,
+    sequence,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,13 +44,20 @@ class TableBuilder:
     def __init__(self) -> None:
         self.texts = IndexByValue()
         self.pools = IndexByValue()
-        self.stacks = StackBuilder()
+        self.budget = TextBudget()
+        self.stacks = StackBuilder(self.budget)
+        self._metadata: dict[int, tuple[Any, int]] = {}
         self._ids = array("Q")
         self._next_check = _FIRST_CHECK
 
     def text(self, value: Any, where: str) -> int:
         """Return the index of a string. User metadata that is a dict is converted to a string."""
-        return self.texts[_metadata_text(value) if type(value) is dict else text(value, where)]
+        if type(value) is not dict:
+            return self.texts[text(value, where)]
+        if id(value) not in self._metadata:
+            number = self.texts[self.budget.spend(_metadata_text(value), where)]
+            self._metadata[id(value)] = value, number  # the reference keeps the id valid
+        return self._metadata[id(value)][1]
 
     def pool(self, value: Any, where: str) -> int:
         """Return the index of a pool ID, a pair of integers that is (0, 0) for the default pool."""
@@ -85,16 +100,18 @@ class TableBuilder:
 class StackBuilder:
     """Collects call stacks as sequences of frames."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: TextBudget) -> None:
+        self._budget = budget
         self._frames = IndexByValue()
-        self._frame_of: dict[int, int] = {}
         self._stacks = IndexByValue()
         self._stack_of: dict[bytes, int] = {}
-        self._objects: list[Any] = []
+        # by id of the dict or list in the file
+        self._number_of: dict[int, int] = {}
+        self._objects: list[Any] = []  # keeps the ids valid
 
     def frame(self, frame: Any, where: str) -> int:
         """Return the index of a frame, given as a dict."""
-        number = self._frame_of.get(id(frame))
+        number = self._number_of.get(id(frame))
         if number is not None:
             return number
         mapping(frame, where)
@@ -103,12 +120,18 @@ class StackBuilder:
             integer(frame.get("line", 0), f"{where}: line", 0, _MAX_LINE),
             text(frame.get("name", ""), f"{where}: name"),
         )
-        number = self._frame_of[id(frame)] = self._frames[key]
-        self._objects.append(frame)  # keeps the id valid
+        if key not in self._frames:
+            self._budget.add(key[0], where)
+            self._budget.add(key[2], where)
+        number = self._number_of[id(frame)] = self._frames[key]
+        self._objects.append(frame)
         return number
 
     def stack(self, frames: Any, where: str) -> int:
         """Return the index of a stack, given as a list of frames, innermost first."""
+        number = self._number_of.get(id(frames))
+        if number is not None:  # a file can repeat a long list in two bytes
+            return number
         if type(frames) in {list, tuple} and len(frames) > _MAX_FRAMES:
             raise SnapshotLimitError(
                 f"{where}: a call stack of {len(frames):,} frames exceeds the limit of {_MAX_FRAMES:,}"
@@ -119,12 +142,14 @@ class StackBuilder:
         if number is None:
             number = self._stacks[array("i", [self.frame(frame, where) for frame in items]).tobytes()]
             self._stack_of[ids] = number
+        self._number_of[id(frames)] = number
+        self._objects.append(frames)
         return number
 
     def table(self) -> StackTable:
         """Return the tree of all stacks."""
         frames = tuple(Frame(*key) for key in self._frames)
-        is_user = np.array([frame.line > 0 and is_user_file(frame.file) for frame in frames], np.bool_)
+        is_user = user_code(frames)
         outermost_first = [np.frombuffer(stack, np.int32)[::-1].astype(">i4").tobytes() for stack in self._stacks]
         leaf = np.full(len(outermost_first), -1, np.int32)
         user_frame = np.full(len(outermost_first), -1, np.int32)

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.core.reading import DeviceReading
 from ipygpumem.snapshot.model.cells import Annotation, Cell, RecorderMetadata
 from ipygpumem.snapshot.model.columns import HOST, Trace
-from ipygpumem.snapshot.reader.checks import integer, is_plain, mapping, optional, sequence, text, type_name
+from ipygpumem.snapshot.reader.checks import (
+    MAX_REPETITIONS,
+    MAX_TOTAL,
+    integer,
+    is_number,
+    is_plain,
+    items,
+    mapping,
+    optional,
+    sequence,
+    text,
+    type_name,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipygpumem.snapshot.reader.checks import TextBudget
     from ipygpumem.snapshot.reader.load import ReadLimits
     from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
 _STAGES = ("START", "END")
 _NO_DEVICE = -1
 _SCHEMA = 1
+_DEVICE = re.compile(r"(?:cuda:)?\d{1,3}")
+_COUNTERS = tuple(field.name for field in fields(DeviceReading))
+_CURVE_KEYS = ("device", "time_us", "bytes")
 
 
 def top_level(value: Any) -> dict[str, Any]:
@@ -44,12 +65,14 @@ def read_device_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> l
     return [reader.read(device, events) for device, events in enumerate(lists)]
 
 
-def read_host_traces(value: Any, reader: TraceReader) -> tuple[Trace, ...]:
-    """Return the events for pinned host memory. Lists with an unknown format are skipped."""
+def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tuple[Trace, ...]:
+    """Return the events for pinned host memory. A list with an unknown format and the lists after it are skipped."""
     if value is None:
         return ()
     if type(value) is not list:
         return (reader.unread(HOST, f"host_traces is {type_name(value)}, not a list"),)
+    if len(value) > limits.devices and type(value[0]) is list:
+        return (reader.unread(HOST, f"host_traces has more than {limits.devices:,} lists"),)
     nested = all(type(events) is list for events in value)
     traces = []
     list_ids = set()
@@ -62,25 +85,35 @@ def read_host_traces(value: Any, reader: TraceReader) -> tuple[Trace, ...]:
             traces.append(reader.read(HOST, events, where))
         except SnapshotError as error:
             traces.append(reader.unread(HOST, str(error)))
+            break
     return tuple(traces)
 
 
-def read_settings(value: Any) -> dict[str, Any]:
+def read_settings(value: Any, budget: TextBudget) -> dict[str, Any]:
     """Return the allocator settings that are plain values."""
     settings = {} if value is None else mapping(value, "allocator_settings")
-    return {key: setting for key, setting in settings.items() if is_plain(setting)}
+    for setting in settings.values():
+        if type(setting) is str:
+            budget.add(setting, "allocator_settings")
+    plain = {key: setting for key, setting in settings.items() if is_plain(setting)}
+    # JSON has no infinity
+    return {
+        key: setting if type(setting) is not float or isfinite(setting) else str(setting)
+        for key, setting in plain.items()
+    }
 
 
-def read_sources(value: Any) -> dict[str, str]:
+def read_sources(value: Any, budget: TextBudget) -> dict[str, str]:
     """Return the source code by file name."""
     sources = {} if value is None else mapping(value, "source_code")
-    return {name: text(source, "source_code: a value") for name, source in sources.items()}
+    where = "source_code: a value"
+    return {name: budget.add(text(source, where), where) for name, source in sources.items()}
 
 
 def read_annotations(value: Any) -> tuple[Annotation, ...]:
     """Pair START and END entries. An END entry ends the latest open region with the same name and device."""
     entries = []
-    for place, item in enumerate(sequence(value, "external_annotations")):
+    for place, item in enumerate(items(value, "external_annotations")):
         where = f"external_annotations[{place}]"
         entry = mapping(item, where)
         stage = text(entry.get("stage"), f"{where}: stage")
@@ -116,48 +149,90 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
     return tuple(sorted(annotations, key=lambda a: (-1 if a.start_us is None else a.start_us, a.depth)))
 
 
-def read_recorder_metadata(value: Any) -> RecorderMetadata:
+def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:
     """Read the ``ipygpumem`` key. Unknown keys of later schema versions are ignored."""
     if value is None:
         return RecorderMetadata()
     own = mapping(value, "ipygpumem")
     integer(own.get("schema", _SCHEMA), "ipygpumem: schema", 1)
     recording = mapping(own.get("recording", {}), "ipygpumem: recording")
-    dropped = sequence(recording.get("dropped", ()), "ipygpumem: dropped")
+    dropped = items(recording.get("dropped", ()), "ipygpumem: dropped")
     numbers = mapping(own.get("numbers", {}), "ipygpumem: numbers")
     names: dict[int, str] = {}
     totals: dict[int, int] = {}
-    for place, item in enumerate(sequence(own.get("devices", ()), "ipygpumem: devices")):
+    for place, item in enumerate(items(own.get("devices", ()), "ipygpumem: devices")):
         device = mapping(item, f"ipygpumem: devices[{place}]")
         index = integer(device.get("index", place), "ipygpumem: device index", 0)
         if device.get("name") is not None:
-            names[index] = text(device["name"], "ipygpumem: device name")
+            names[index] = budget.add(text(device["name"], "ipygpumem: device name"), "ipygpumem: device name")
         if device.get("total") is not None:
             totals[index] = integer(device["total"], "ipygpumem: device total", 0)
     return RecorderMetadata(
         version=optional(own.get("version"), text, "ipygpumem: version"),
         torch=optional(own.get("torch"), text, "ipygpumem: torch"),
         host=optional(own.get("host"), text, "ipygpumem: host"),
-        cells=_read_cells(own.get("cells", ())),
+        cells=_read_cells(own.get("cells", ()), budget),
         numbers={name: integer(number, "ipygpumem: numbers", 0) for name, number in numbers.items()},
         dropped=tuple(optional(count, integer, "ipygpumem: dropped") for count in dropped),
         device_names=names,
         device_totals=totals,
-        readings=mapping(own.get("readings", {}), "ipygpumem: readings"),
-        curves=mapping(own.get("curves", {}), "ipygpumem: curves"),
+        readings=_read_readings(mapping(own.get("readings", {}), "ipygpumem: readings")),
+        curves=_read_curves(mapping(own.get("curves", {}), "ipygpumem: curves")),
     )
 
 
-def _read_cells(value: Any) -> tuple[Cell, ...]:
+def _read_readings(readings: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the counters of each device. Values that are not numbers are ignored."""
+    return {
+        when: {
+            device: {name: counters[name] for name in _COUNTERS if is_number(counters.get(name))}
+            for device, counters in _dicts(readings.get(when))
+            if _DEVICE.fullmatch(device)
+        }
+        for when in ("before", "after")
+        if when in readings
+    }
+
+
+def _read_curves(curves: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the sampled curves. Malformed curves are ignored."""
+    result = {}
+    list_ids: set[int] = set()
+    repeated = 0
+    for name, curve in _dicts(curves):
+        columns: list[Any] = [curve.get(key) for key in _CURVE_KEYS]
+        device, *lists = columns
+        if any(type(values) is not list for values in lists):
+            continue
+        repeated += sum(len(values) for values in lists if id(values) in list_ids)
+        if repeated > MAX_REPETITIONS:
+            raise SnapshotLimitError("ipygpumem: curves: the same list is repeated too often")
+        list_ids.update(map(id, lists))
+        if len(lists[0]) == len(lists[1]) and all(map(_are_integers, (*lists, [device]))):
+            result[name] = dict(zip(_CURVE_KEYS, columns, strict=True))
+    return result
+
+
+def _are_integers(values: list[Any]) -> bool:
+    return set(map(type, values)) <= {int} and all(-MAX_TOTAL < value < MAX_TOTAL for value in values)
+
+
+def _dicts(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the items of a dict whose values are dicts."""
+    pairs = value.items() if type(value) is dict else ()
+    return ((key, item) for key, item in pairs if type(item) is dict and type(key) is str)
+
+
+def _read_cells(value: Any, budget: TextBudget) -> tuple[Cell, ...]:
     cells = []
-    for place, item in enumerate(sequence(value, "ipygpumem: cells")):
+    for place, item in enumerate(items(value, "ipygpumem: cells")):
         where = f"ipygpumem: cells[{place}]"
         cell = mapping(item, where)
         success = cell.get("success")
         cells.append(
             Cell(
                 number=optional(cell.get("number"), integer, f"{where}: number"),
-                filename=optional(cell.get("filename"), text, f"{where}: filename") or "",
+                filename=budget.add(optional(cell.get("filename"), text, f"{where}: filename") or "", where),
                 start_us=integer(cell.get("start_us"), f"{where}: start_us", 0),
                 end_us=integer(cell.get("end_us"), f"{where}: end_us", 0),
                 success=success if type(success) is bool else None,

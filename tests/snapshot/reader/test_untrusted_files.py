@@ -357,7 +357,7 @@ def test_objects_repeated_in_several_lists_are_refused():
         Snapshot.load(raw)
     trace = [{"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}]
     with pytest.raises(SnapshotLimitError, match=r"^snapshot: device_traces\[\d+\]: .* repeat the same"):
-        Snapshot.load({"device_traces": [trace * 1000 for _ in range(200)]})
+        Snapshot.load({"device_traces": [trace * 2000 for _ in range(100)]})
 
 
 def test_maximum_depth_of_stacks():
@@ -462,7 +462,7 @@ def test_pool_ids_with_the_same_hash():
 def test_lists_shared_by_devices_or_segments_are_refused():
     trace = [{"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}]
     with pytest.raises(SnapshotFormatError, match="same list for several devices"):
-        Snapshot.load({"device_traces": [trace] * 500})
+        Snapshot.load({"device_traces": [trace] * 100})
     blocks = [{"address": 512, "size": 1, "state": "inactive"}]
     with pytest.raises(SnapshotFormatError, match="same list as in another segment"):
         Snapshot.load({"segments": [{"address": 512, "total_size": 512, "blocks": blocks}] * 2})

@@ -10,6 +10,7 @@ import { Snapshot } from "../model/snapshot.js";
 import { distinguishingCallers } from "./callers.js";
 import { describe, describeEvent, stackOf } from "./describe.js";
 import { compare } from "./diff.js";
+import { expand } from "./expand.js";
 import { findings } from "./findings.js";
 import { groups } from "./groups.js";
 import { icicle } from "./icicle.js";
@@ -60,7 +61,7 @@ export class Engine {
   /** @param {{bytes: ArrayBuffer, name: string}} request */
   async open({ bytes, name }) {
     const { header, column, decompressLater } = await decode(bytes, this.pause);
-    const snapshot = new Snapshot(header, column, name || header.name);
+    const snapshot = new Snapshot(expand(header), column, name || header.name);
     if (snapshot.devices.length) {
       this.snapshots.push(snapshot);
       this.remaining.push(decompressLater);

@@ -1,0 +1,17 @@
+/** Replaces the indices in a header by the texts to which they refer. */
+
+/** @param {import("../../data/decode.js").Header} header @returns {import("../../data/decode.js").Header} */
+export function expand({ strings, frames, annotations, cells, ...header }) {
+  return {
+    ...header,
+    frames: frames.map((/** @type {number[]} */ [file, line, name]) => [strings[file], line, strings[name]]),
+    annotations: rows({ ...annotations, name: annotations.name.map((/** @type {number} */ text) => strings[text]) }),
+    cells: rows({ ...cells, filename: cells.filename.map((/** @type {number} */ text) => strings[text]) }),
+  };
+}
+
+/** The rows of a table. @param {Record<string, any[]>} columns */
+function rows(columns) {
+  const names = Object.keys(columns);
+  return columns[names[0]].map((_, row) => Object.fromEntries(names.map((name) => [name, columns[name][row]])));
+}
