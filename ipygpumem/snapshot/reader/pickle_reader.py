@@ -43,8 +43,7 @@ _PROTOCOLS = range(2, 6)
 _MAX_INT_BYTES = 16
 _MIN_BATCH = 1 << 14  # minimum remaining bytes for which searching for entries is faster
 _MAX_TEMPLATES = 8
-_MAX_KEYS = 64
-_LONG_TEXT = 1 << 8
+_LONG = 1 << 8  # of texts and dicts, above which comparing them takes time
 _HUGE = OversizedInteger("(an integer of more than 128 bits)")
 _MAX_CHAIN = 20  # maximum number of entries that are decoded recursively
 _PENDING = object()  # in the memo: an object in a run, which is decoded on demand
@@ -226,7 +225,7 @@ class PickleReader:
         except UnicodeDecodeError:
             self._fail(SnapshotFormatError, "a string is not valid UTF-8", at)
         # comparing equal long strings takes time unless they are the same object
-        return self._long_texts.setdefault(value, value) if len(value) > _LONG_TEXT else value
+        return self._long_texts.setdefault(value, value) if len(value) > _LONG else value
 
     @staticmethod
     def _fail(kind: type[SnapshotError], problem: str, position: int) -> NoReturn:
@@ -276,7 +275,7 @@ class PickleReader:
     def _find_similar(self, entry: dict[str, Any], at: int) -> None:
         """Search the rest of the file for entries with the keys of ``entry``, once for each sequence of keys."""
         worthwhile = self._columnar and len(self._data) - at >= max(_MIN_BATCH, 2 * MARGIN)
-        template = tuple(entry) if len(entry) <= _MAX_KEYS else ()
+        template = tuple(entry) if len(entry) < _LONG else ()
         if not worthwhile or not template or template in self._templates or len(self._templates) >= _MAX_TEMPLATES:
             return
         self._templates.add(template)
