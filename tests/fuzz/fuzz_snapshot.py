@@ -2,27 +2,36 @@
 
 It uses atheris (coverage-guided) if it is installed, otherwise random mutations with the same arguments. Any exception
 other than `SnapshotError` is a bug, and so is a file that the reader and Python's unpickler read differently. For the
-comparison, the unpickler refuses all classes.
+comparison, the unpickler refuses all classes. Some inputs are files from `repetition`, which are small, but expensive
+to read unless the work is limited. The time and memory of each input are measured (the memory on Linux only), and an
+input that exceeds the limits of snapshot/FORMAT.md is a bug, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import pickle
 import pickletools
 import random
+import re
 import sys
 import tempfile
 import time
+import zlib
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from repetition import generate
+
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import ReadLimits, Snapshot
-from ipygpumem.snapshot.reader import pickle_reader
+from ipygpumem.snapshot.reader import load, pickle_reader
+from ipygpumem.viewer.page import PageData, page
 from snapshot import malicious_files
 from snapshot.simulator import Simulator
 
@@ -33,8 +42,13 @@ OPCODES = b"}](utesaKMJ\x8a\x8chj\x94\x95)\x85\x86\x87NG\x88\x89qr.XB0cRb\x93\x8
 MAX_LENGTH = 6000
 FRAME = b"\x95"
 
+PROGRESS = 10_000
+REPETITION = 0.02  # share of the inputs
+SIZES = (*[1000, 10_000, 10_000, 100_000] * 12, 1_000_000)
+
 # statistics of the run
-counts = {"read": 0, "compared": 0, "entries in batches": 0}
+counts = {"read": 0, "compared": 0, "entries in batches": 0, "repetition": 0}
+worst = {"seconds": 0.0, "bytes": 0}
 
 
 read_pickle = pickle_reader.PickleReader.read
@@ -58,8 +72,58 @@ class SafeUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name}")
 
 
+def peak_memory():
+    """Return the largest resident size of this process since the last reset, in bytes; 0 if it is unknown."""
+    try:
+        return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10
+    except OSError:
+        return 0
+
+
+@contextmanager
+def limited_work(data):
+    """Check the limits of processor time and memory for an input."""
+    if sys.platform == "linux":
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    memory, start = peak_memory(), time.process_time()
+    yield
+    seconds, used = time.process_time() - start, peak_memory() - memory
+    worst["seconds"], worst["bytes"] = max(worst["seconds"], seconds), max(worst["bytes"], used)
+    try:
+        length = max(len(data), len(load._decompress(data, LIMITS)))
+    except (SnapshotError, EOFError, zlib.error):
+        length = len(data)
+    assert seconds < 8 + 2.5e-6 * length, f"{seconds:.1f} s for {length:,} bytes"
+    assert used < 600e6 + 40 * length, f"{used / 1e6:.0f} MB for {length:,} bytes"
+
+
+def check_repetition(data):
+    """Read one file from `repetition` and create its summary and its page within the limits."""
+    counts["repetition"] += 1
+    with limited_work(data):
+        try:
+            snapshot = Snapshot.load(data)
+            str(snapshot)
+            encoded = snapshot.encode()
+            page([PageData(snapshot.name, encoded)])
+        except SnapshotError:
+            return False
+    length = int.from_bytes(encoded[8:12], "little")
+    json.loads(zlib.decompress(encoded[12 : 12 + length]), parse_constant=refuse_constant)
+    return False
+
+
+def refuse_constant(name):
+    raise AssertionError(f"the page contains {name}")
+
+
 def check(data):
     """Read one input, run some queries and compare it with the unpickler."""
+    with limited_work(data):
+        return check_queries(data)
+
+
+def check_queries(data):
     try:
         snapshot = Snapshot.load(data, LIMITS)
     except SnapshotError as error:
@@ -67,6 +131,7 @@ def check(data):
     if snapshot is not None:
         counts["read"] += 1
         str(snapshot)
+        snapshot.encode()
         for timeline in snapshot.timelines:
             snapshot.by_line(timeline.device)
             snapshot.fragmentation(device=timeline.device)
@@ -235,23 +300,30 @@ def fuzz_without_atheris(arguments):
     start = time.monotonic()
     runs = 0
     while (not arguments.runs or runs < arguments.runs) and time.monotonic() - start < arguments.max_total_time:
-        data = rng.choice(pool)
-        data = alter(data, rng) if rng.random() < 0.5 else mutate(data, pool, rng)
+        repeats = rng.random() < REPETITION
+        if repeats:
+            data = generate(rng, rng.choice(SIZES))
+        else:
+            data = rng.choice(pool)
+            data = alter(data, rng) if rng.random() < 0.5 else mutate(data, pool, rng)
         try:
-            valid = check(data)
+            valid = check_repetition(data) if repeats else check(data)
         except Exception:
             crash = Path(tempfile.gettempdir(), f"crash-{arguments.seed}-{runs}.pickle")
             crash.write_bytes(data)
             sys.stderr.write(f"input {runs} fails: {crash}\n")
             raise
         runs += 1
+        if runs % PROGRESS == 0:
+            sys.stderr.write(f"{runs:,} inputs in {time.monotonic() - start:.0f} s\n")
         if valid and len(pool) < 500 and rng.random() < 0.01:
             pool.append(data)
     seconds = time.monotonic() - start
     sys.stdout.write(
         f"{runs:,} inputs in {seconds:.0f} s without a bug. {counts['read']:,} were valid snapshots, "
         f"{counts['compared']:,} were compared with the unpickler; {counts['entries in batches']:,} entries were read "
-        "in batches\n"
+        f"in batches; {counts['repetition']:,} files repeated objects. The maximum was {worst['seconds']:.2f} s and "
+        f"{worst['bytes'] / 1e6:.0f} MB\n"
     )
 
 

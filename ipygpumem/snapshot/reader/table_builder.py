@@ -103,15 +103,15 @@ class StackBuilder:
     def __init__(self, budget: TextBudget) -> None:
         self._budget = budget
         self._frames = IndexByValue()
+        self._frame_of: dict[int, int] = {}  # by id of the dict in the file
         self._stacks = IndexByValue()
-        self._stack_of: dict[bytes, int] = {}
-        # by id of the dict or list in the file
-        self._number_of: dict[int, int] = {}
+        self._stack_of: dict[bytes, int] = {}  # by ids of the frames
+        self._stack_of_list: dict[int, int] = {}  # by id of the list in the file
         self._objects: list[Any] = []  # keeps the ids valid
 
     def frame(self, frame: Any, where: str) -> int:
         """Return the index of a frame, given as a dict."""
-        number = self._number_of.get(id(frame))
+        number = self._frame_of.get(id(frame))
         if number is not None:
             return number
         mapping(frame, where)
@@ -123,13 +123,13 @@ class StackBuilder:
         if key not in self._frames:
             self._budget.add(key[0], where)
             self._budget.add(key[2], where)
-        number = self._number_of[id(frame)] = self._frames[key]
+        number = self._frame_of[id(frame)] = self._frames[key]
         self._objects.append(frame)
         return number
 
     def stack(self, frames: Any, where: str) -> int:
         """Return the index of a stack, given as a list of frames, innermost first."""
-        number = self._number_of.get(id(frames))
+        number = self._stack_of_list.get(id(frames))
         if number is not None:  # a file can repeat a long list in two bytes
             return number
         if type(frames) in {list, tuple} and len(frames) > _MAX_FRAMES:
@@ -142,7 +142,7 @@ class StackBuilder:
         if number is None:
             number = self._stacks[array("i", [self.frame(frame, where) for frame in items]).tobytes()]
             self._stack_of[ids] = number
-        self._number_of[id(frames)] = number
+        self._stack_of_list[id(frames)] = number
         self._objects.append(frames)
         return number
 

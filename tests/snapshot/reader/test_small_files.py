@@ -157,6 +157,13 @@ def test_long_stacks_with_many_references(place):
     assert time.process_time() - start < MAX_SECONDS
 
 
+def test_frame_instead_of_a_stack():
+    shared = frame()
+    for raw in (snapshot_of(event(frames=[shared]), event(1, frames=shared)), snapshot_of(event(frames=[[shared]]))):
+        with pytest.raises(SnapshotFormatError, match=r"frames is a (dict|list), not a (list|dict)$"):
+            Snapshot.load(raw)
+
+
 def test_long_list_of_requests_in_many_blocks():
     history = [{"real_size": 1, "frames": []} for _ in range(70_000)]
     blocks = [{"size": 1, "state": "inactive", "history": history} for _ in range(10_000)]
