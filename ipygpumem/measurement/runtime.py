@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -12,7 +13,7 @@ from ipygpumem.core.units import difference
 from ipygpumem.measurement.allocation_history import ActiveRecording
 from ipygpumem.measurement.peaks import PeakTracker
 from ipygpumem.measurement.sampler import Sampler
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.device_monitor import DeviceMonitor
 from ipygpumem.sources.preload import run_first_kernels
 
@@ -116,7 +117,7 @@ class Runtime:
             torch.cuda.synchronize(index)  # creates the context
         before_kernels = self.monitor.read().devices.get(name)
         note = ""
-        if kernels and torch._C._cuda_isHistoryEnabled():
+        if kernels and allocator.is_recording():
             note = "the first kernels were not preloaded: the program is recording PyTorch's allocation history"
         elif kernels and pytorch.capturing(torch):
             note = "the first kernels were not preloaded: a CUDA graph is being captured"
@@ -137,12 +138,14 @@ class Runtime:
     def _run_first_kernels(self, torch: Any, index: int, *, reset_peaks: bool) -> str:
         scope = self.peaks.scope()
         try:
-            self.peaks.enter(scope, index, reset=reset_peaks)
+            with contextlib.suppress(RuntimeError):  # a pluggable allocator has no peaks
+                self.peaks.enter(scope, index, reset=reset_peaks)
             failure = run_first_kernels(torch, index)
         finally:
             self.peaks.drop(scope)
             if reset_peaks:
-                self.peaks.discard(index)
+                with contextlib.suppress(RuntimeError):
+                    self.peaks.discard(index)
         return f"these kernels were not preloaded: {failure}" if failure else ""
 
     def _label(self, name: str | None) -> str:

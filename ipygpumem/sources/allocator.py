@@ -90,9 +90,12 @@ def pinned_memory(torch: Any) -> int | None:
 
 
 def is_recording() -> bool:
-    """Return whether PyTorch is recording its allocation history."""
+    """Return whether PyTorch is recording its allocation history, which only its native allocator can record."""
     torch = pytorch.started()
-    return torch is not None and bool(torch._C._cuda_isHistoryEnabled())
+    try:
+        return torch is not None and bool(torch._C._cuda_isHistoryEnabled())
+    except RuntimeError:  # cudaMallocAsync, a pluggable allocator
+        return False
 
 
 def empty_cache() -> bool:

@@ -243,14 +243,19 @@ class FakeGpu:
         return 0, index, 1
 
     def c_cuda_isHistoryEnabled(self):  # noqa: N802
+        self._require_native("recordHistory")
         return self.history is not None
+
+    def _require_native(self, what):
+        if self.backend != "native":
+            name = "CUDAPluggableAllocator" if self.backend == "pluggable" else self.backend
+            raise RuntimeError(f"{name} does not yet support {what}. If you need it, file an issue")
 
     def c_cuda_record_memory_history(  # noqa: PLR0917 (PyTorch's own order)
         self, enabled, context, stacks, max_entries, clear, compiles=False, annotations=False, skip_actions=()
     ):
         self._call("record_memory_history")
-        if self.backend != "native":
-            raise RuntimeError(f"{self.backend} does not yet support recordHistory. If you need it, file an issue")
+        self._require_native("recordHistory")
         self.history = None
         if enabled is not None:
             self.history = {
@@ -265,12 +270,12 @@ class FakeGpu:
             device.allocator.history = self.history if enabled == "all" else None
 
     def c_cuda_attach_out_of_memory_observer(self, observer):
-        if self.backend != "native":
-            raise RuntimeError(f"{self.backend} does not yet support attachOutOfMemoryObserver")
+        self._require_native("attachOutOfMemoryObserver")
         self.oom_observers.append(observer)
 
     def c_cuda_memorySnapshot(self, options):  # noqa: N802
         self._call("memorySnapshot")
+        self._require_native("snapshot")
         return {
             "segments": [segment for device in self.devices for segment in device.allocator.snapshot()],
             "device_traces": [[dict(event) for event in device.allocator.trace] for device in self.devices],

@@ -64,7 +64,7 @@ class OomRecording:
             return "allocations are no longer recorded for out-of-memory errors" if was_recording else ""
         problem = recording_problem()
         if problem:
-            return f"oom_snapshot is not active yet: {problem}"
+            return f"oom_snapshot is not active: {problem}"
         self.resume()
         cost = f"; {_COST}" if was_off else ""
         return f"when an allocation fails, the allocation history is saved to {template}{cost}"
