@@ -241,7 +241,7 @@ class Snapshot(SnapshotData):
             others: Up to seven snapshots to display next to this one.
             device: Device index for the static image; by default the device with the highest peak.
             source: Whether to include the source code of the recorded cells.
-            paths: Whether file names include their directories.
+            paths: As in `to_html`.
 
         Raises:
             DeviceError: The snapshot has no such device.
@@ -265,7 +265,9 @@ class Snapshot(SnapshotData):
             path: Path of the file. An existing file is replaced after the new file is complete.
             others: Up to seven snapshots to display next to this one.
             source: Whether to include the source code of the recorded cells.
-            paths: Whether file names include their directories.
+            paths: Whether to include directories, the name of the snapshot file and text in allocator settings. Names
+                of functions, source files, installed packages, devices and actions, annotations, compile contexts and
+                user metadata are always included.
             theme: ``"light"``, ``"dark"``, or ``"auto"`` for the system setting of the reader.
 
         Raises:

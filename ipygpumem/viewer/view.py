@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.units import many
-from ipygpumem.snapshot.export.redaction import align_start_times, shareable
+from ipygpumem.snapshot.export.redaction import shareable_copies
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_snapshot_count, join_names
 from ipygpumem.viewer.static_plot import static_image
@@ -43,7 +43,7 @@ class View:
         self, snapshots: Sequence[Snapshot], device: int | None = None, *, source: bool = True, paths: bool = True
     ) -> None:
         check_snapshot_count(len(snapshots))
-        self._snapshots = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
+        self._snapshots = shareable_copies(snapshots, source=source, paths=paths)
         self._device = device
         self._widget: SnapshotWidget | None = None
         if device is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, write_file
 from ipygpumem.snapshot.export.encode import encode
-from ipygpumem.snapshot.export.redaction import align_start_times, shareable
+from ipygpumem.snapshot.export.redaction import shareable_copies
 from ipygpumem.viewer.page import PageData, check_snapshot_count, page
 from ipygpumem.viewer.static_plot import static_image
 
@@ -47,7 +47,7 @@ def write_page(
     """Write the viewer's HTML page for one to eight snapshots. Options and errors are those of `Snapshot.to_html`."""
     target = check_path(path, "page", "snapshot.html")
     check_snapshot_count(len(snapshots))
-    exported = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
+    exported = shareable_copies(snapshots, source=source, paths=paths)
     text = page([PageData(snapshot.name, encode(snapshot)) for snapshot in exported], theme=theme)
     return write_file(target, text.encode("utf-8"))
 

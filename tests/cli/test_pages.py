@@ -25,7 +25,7 @@ def test_html_page(capsys, tmp_path, monkeypatch):
         "page": str(tmp_path / "both.html"),
         "bytes": (tmp_path / "both.html").stat().st_size,
     }
-    assert "<title>gpt_small.pickle.xz and oom_fragmented.pickle.xz</title>" in (tmp_path / "both.html").read_text()
+    assert "<title>snapshot 1 and snapshot 2</title>" in (tmp_path / "both.html").read_text()
 
 
 @pytest.mark.parametrize(

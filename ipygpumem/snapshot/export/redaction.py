@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-# The part of a library file name that is the same on all machines. The leading separator is included because
-# `is_user_file` requires it.
-_PUBLIC = re.compile(
-    r"""[/\\](?:site-packages|dist-packages)[/\\].*
-    | [/\\]lib[/\\]python3(?:\.\d+t?)?[/\\].*
-    | [/\\]torch[/\\].*""",
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+# The part of a library file name that is kept. The leading separator is included because `is_user_file` requires it.
+# Below other directories than site-packages, there may be directories of users, which are omitted
+_PACKAGE = re.compile(r".*([/\\](?:site|dist)-packages[/\\].*)", re.IGNORECASE | re.DOTALL)
+_LIBRARY = re.compile(
+    r"([/\\](?:lib[/\\]python3(?:\.\d+t?)?|torch[/\\](?:nn|optim|autograd|utils|distributed|cuda|amp|fx|jit))[/\\])",
+    re.IGNORECASE,
 )
 _CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$", re.IGNORECASE)
 _COMPILED = re.compile(r"torchinductor_|[/\\]\.triton[/\\]", re.IGNORECASE)
@@ -35,7 +34,9 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
     Args:
         snapshot: The snapshot. It is not modified.
         source: Whether to include the source code of the recorded cells.
-        paths: Whether file names include their directories. Paths in source code, annotations and metadata remain.
+        paths: Whether to include the name of the snapshot file, the directories of source files, the name of the
+            machine, and allocator settings that are text. Names of functions, source files, installed packages,
+            devices and actions, annotations, compile contexts and user metadata remain.
     """
     if source and paths:
         return snapshot
@@ -52,10 +53,21 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
         curves = {name: curve for name, curve in snapshot.own.curves.items() if _CURVE.fullmatch(name)}
         result.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, curves=curves)
         result.cells = CellLookup(cells, result.stacks, numbers)
+        result.name = "snapshot"
+        result.settings = {name: value for name, value in snapshot.settings.items() if isinstance(value, (int, float))}
     if not source:
         result.sources = {}
     result.clear_caches()
     return result
+
+
+def shareable_copies(snapshots: Sequence[Snapshot], *, source: bool = True, paths: bool = True) -> list[Snapshot]:
+    """Return copies of snapshots to display side by side, as of `align_start_times` and `shareable`."""
+    copies = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
+    if not paths and len(copies) > 1:
+        for number, snapshot in enumerate(copies, 1):
+            snapshot.name += f" {number}"
+    return copies
 
 
 def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
@@ -94,10 +106,14 @@ def strip_directories(files: list[str]) -> dict[str, str]:
 
 
 def _short(file: str) -> str:
-    public = _CELL.search(file) if is_user_file(file) else _PUBLIC.search(file)
     last = re.split(r"[/\\]", file)[-1]
-    if public is not None:
-        return f"{_CUT}{public[0]}"
+    if is_user_file(file):
+        cell = _CELL.search(file)
+        return f"{_CUT}{cell[0]}" if cell else last
+    if package := _PACKAGE.fullmatch(file):
+        return f"{_CUT}{package[1]}"
     if _COMPILED.search(file):  # `is_user_file` recognizes generated code by this directory
         return f"{_CUT}/.triton/{last}"
-    return last if is_user_file(file) or not is_user_file(last) else f"{_CUT}/lib/python3/{last}"
+    if library := _LIBRARY.search(file):
+        return f"{_CUT}{library[1]}{last}"
+    return f"{_CUT}/lib/python3/{last}" if is_user_file(last) else last

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 
 import pytest
 
@@ -92,6 +94,99 @@ def test_without_paths_readings_and_curves_contain_only_numbers():
     }
 
 
+def frames_with_canaries(kind):
+    files = [
+        f"/home/canary_{kind}_directory/canary_{kind}_file.py",
+        f"/canary_{kind}_root/lib/python3.11/canary_{kind}_library/x.py",
+        f"/canary_{kind}_root/torch/utils/canary_{kind}_utility/x.py",
+        f"/canary_{kind}_root/torch/_canary_{kind}_private/x.py",
+        f"/canary_{kind}_root/lib/python3.11/site-packages/canary_{kind}_package/x.py",
+        f"/canary_{kind}_root/torchinductor_canary_{kind}_user/x.py",
+    ]
+    return [{"filename": file, "line": 1, "name": f"canary_{kind}_function"} for file in files]
+
+
+def test_page_contains_only_documented_texts(tmp_path):
+    """A text in any field of a snapshot is omitted from a shared page, unless the documentation says otherwise."""
+    cell = "/home/canary_cell_directory/canary_cell_file.py"
+    event = {"addr": 512, "size": 512, "stream": 0, "time_us": 5, "canary_event_key": "canary_event_value"}
+    texts = {"compile_context": "canary_compile_context", "user_metadata": "canary_user_metadata"}
+    block = {"address": 512, "size": 512, "requested_size": 512, "state": "active_allocated"}
+    segment = {"address": 512, "total_size": 1024, "segment_type": "large", "segment_pool_id": (0, 0), "device": 0}
+    annotation = {"name": "canary_annotation", "device": 0, "canary_annotation_key": "canary_annotation_value"}
+    root = {
+        "device_traces": [
+            [
+                {**event, "action": "alloc", "frames": frames_with_canaries("event"), **texts},
+                {**event, "action": "canary_action", "frames": []},
+            ]
+        ],
+        "segments": [
+            {
+                **segment,
+                "frames": frames_with_canaries("segment"),
+                "blocks": [{**block, "frames": frames_with_canaries("block"), "canary_block_key": 1}],
+                "canary_segment_key": "canary_segment_value",
+            }
+        ],
+        "host_traces": [[{**event, "action": "alloc", "frames": frames_with_canaries("host")}]],
+        "external_annotations": [
+            {**annotation, "stage": "START", "time_us": 1},
+            {**annotation, "stage": "END", "time_us": 9},
+        ],
+        "allocator_settings": {
+            "PYTORCH_CUDA_ALLOC_CONF": "canary_setting",
+            "roundup_power2_divisions": {"canary_setting_key": 1},
+            "max_split_size": 7,
+        },
+        "source_code": {cell: "canary_source", "/canary_source_directory/x.py": "canary_source"},
+        "ipygpumem": {
+            "version": "canary_version",
+            "torch": "canary_torch",
+            "host": "canary_host",
+            "recording": {"own": True, "stacks": "canary_stacks", "context": "canary_context"},
+            "cells": [{"number": 3, "filename": cell, "start_us": 1, "end_us": 9, "success": True, "canary_key": 1}],
+            "numbers": {cell: 3, "/canary_number_directory/x.py": 4},
+            "devices": [{"index": 0, "name": "canary_device", "uuid": "canary_uuid", "total": 1 << 20}],
+            "readings": {
+                "before": {"cuda:0": {"name": "canary_reading", "used": 1}, "canary_reading_device": {"used": 1}}
+            },
+            "curves": {"canary_curve": {"device": 0, "time_us": [1], "bytes": [1]}},
+            "canary_own_key": "canary_own_value",
+        },
+        "canary_root_key": "canary_root_value",
+    }
+    file = tmp_path / "canary_snapshot.json"
+    file.write_text(json.dumps(root))
+    snapshot = Snapshot.load(file)
+    page = snapshot.to_html(tmp_path / "page.html", source=False, paths=False).read_text()
+    (data,) = re.findall(r'class="ipygpumem-data" data-name="snapshot">([^<]*)<', page)
+    header, _ = decode(base64.b64decode(data))
+    names = ("file", "function", "package")
+    kinds = ("event", "segment", "block", "host")
+    assert set(re.findall(r"canary_\w+", page + json.dumps(header))) == {
+        *(f"canary_{kind}_{name}" for kind in kinds for name in names),
+        "canary_action",
+        "canary_annotation",
+        "canary_cell_file",
+        "canary_compile_context",
+        "canary_device",
+        "canary_user_metadata",
+    }
+    assert header["settings"] == {"max_split_size": 7}
+    assert header["sources"] == {}
+    for name in (
+        "functions",
+        "source files",
+        "installed packages",
+        "devices",
+        "actions",
+        "annotations",
+        "user metadata",
+    ):
+        assert name in " ".join(Snapshot.to_html.__doc__.split())
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -99,10 +194,15 @@ def test_without_paths_readings_and_curves_contain_only_numbers():
         (r"C:\Users\alice\train.py", "train.py"),
         (f"{SECRET}/torch/train.py", "train.py"),
         (f"{SECRET}/torch/alices_model/layers.py", "layers.py"),
-        (f"{SECRET}/.venv/lib/python3.12/site-packages/torch/nn/modules/linear.py", None),
+        (f"{SECRET}/.venv/lib/python3.12/site-packages/torch/nn/linear.py", "…/site-packages/torch/nn/linear.py"),
         (r"C:\Users\alice\Lib\site-packages\torch\nn\functional.py", r"…\site-packages\torch\nn\functional.py"),
         (f"{SECRET}/lib/python3.11/threading.py", "…/lib/python3.11/threading.py"),
-        (f"{SECRET}/pytorch/torch/nn/modules/linear.py", "…/torch/nn/modules/linear.py"),
+        (f"{SECRET}/pytorch/torch/nn/modules/linear.py", "…/torch/nn/linear.py"),
+        (f"{SECRET}/torch/utils/alice/x.py", "…/torch/utils/x.py"),
+        (f"{SECRET}/torch/_alice/x.py", "…/lib/python3/x.py"),
+        (f"{SECRET}/lib/python3.11/alice/x.py", "…/lib/python3.11/x.py"),
+        (f"{SECRET}/lib/python3.11/alice/site-packages/numpy/x.py", "…/site-packages/numpy/x.py"),
+        (r"c:\Users\alice\miniconda3\lib\alice\x.py", "…/lib/python3/x.py"),
         (f"{SECRET}/pytorch/aten/src/ATen/Context.cpp", "Context.cpp"),
         ("/scratch/torchinductor_alice/ab/cabc.py", "…/.triton/cabc.py"),
         (f"{SECRET}/.triton/cache/xyz/k.py", "…/.triton/k.py"),
@@ -116,10 +216,7 @@ def test_without_paths_readings_and_curves_contain_only_numbers():
 )
 def test_file_names(file, name):
     short = strip_directories([file])[file]
-    if name is None:
-        assert short.startswith("…/lib/python3.12/site-packages/torch/nn")
-    else:
-        assert short == name
+    assert short == name
     assert "alice" not in short
     assert is_user_file(short) == is_user_file(file)
 
