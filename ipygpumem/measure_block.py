@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path
-from ipygpumem.core.report import MeasurementLabel
+from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import HistoryCollector
 from ipygpumem.features.holders.roots import name_providers
@@ -32,12 +32,9 @@ from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
-
-    from ipygpumem.core.report import Report
 
 
 class measure:  # noqa: N801 (a context manager is used like a function)

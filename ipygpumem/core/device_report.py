@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, exact_if_known, grade
-from ipygpumem.core.reading import Counters
-from ipygpumem.core.samples import NOISE
+from ipygpumem.core.reading import Counters, DeviceReading
+from ipygpumem.core.samples import NOISE, OutsidePeak
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference, duration, many
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading
-    from ipygpumem.core.samples import OutsidePeak
 
 _DIFFERENT_SOURCES = "the values at the start and at the end come from different sources, or one of them is missing"
 _UNATTRIBUTED = (

@@ -14,7 +14,7 @@ from ipygpumem.core.errors import ReportError
 from ipygpumem.core.grade import Grade
 from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
-from ipygpumem.core.reading import DeviceReading, HostReading, shared
+from ipygpumem.core.reading import DeviceReading, HostReading, Reading, shared
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.core.serialization import SCHEMA, DataReader, PlainData, check_ranges, check_schema, mapping
 from ipygpumem.core.text import printable
@@ -23,7 +23,6 @@ from ipygpumem.core.units import duration, many, signed
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from ipygpumem.core.reading import Reading
     from ipygpumem.features.limits.model import ExceededLimit
     from ipygpumem.features.lines.model import DeviceLines, PeakLines
     from ipygpumem.features.modules.model import ModuleTree

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.measurement.plan import Collector, with_notes
+from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.measurement.measurement import MeasuredCode
-    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline

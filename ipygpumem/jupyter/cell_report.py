@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import first_line
+from ipygpumem.core.errors import GPUMemLimitExceeded, first_line
 from ipygpumem.core.text import printable
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.model import output_metadata
@@ -21,7 +21,6 @@ from ipygpumem.jupyter.display import uses_color
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipygpumem.core.errors import GPUMemLimitExceeded
     from ipygpumem.core.report import Report
     from ipygpumem.features.holders.baseline import HolderBaselines
     from ipygpumem.jupyter.live_display import LiveDisplay

@@ -9,13 +9,12 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ipygpumem.features.commands import registry
-from ipygpumem.features.commands.command import ASSIGNMENT, HELP, Command
+from ipygpumem.features.commands.command import ASSIGNMENT, HELP, Command, Option
 from ipygpumem.jupyter.options import CELL, STATEMENT
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from ipygpumem.features.commands.command import Option
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 _INDENT = 30

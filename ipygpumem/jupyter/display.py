@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
-from ipygpumem.core.tables import tables_bundle, text_tables
+from ipygpumem.core.tables import Table, tables_bundle, text_tables
 from ipygpumem.core.text import printable
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.profile.table import category_tables
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.core.tables import Table
     from ipygpumem.features.profile.model import ProfileSummary
     from ipygpumem.features.profile.timeline import CategoryTimeline
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.features.live.table import live_bundle
-from ipygpumem.jupyter.clear_output import captured
+from ipygpumem.jupyter.clear_output import ClearOutputTracker, captured
 from ipygpumem.jupyter.method_patch import replace_method
 from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipygpumem.core.reading import Reading
-    from ipygpumem.jupyter.clear_output import ClearOutputTracker
     from ipygpumem.measurement.runtime import Runtime
 
 DELAY = 2.0

@@ -21,7 +21,7 @@ from IPython.core.magic import (
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.files import check_path
 from ipygpumem.features.collectors import make_plan
-from ipygpumem.features.commands.command import parse_line, show_result, split_command, split_line
+from ipygpumem.features.commands.command import Command, Option, parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source_code import resolve_name
 from ipygpumem.features.live.monitor import Monitor
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ipygpumem.features.commands.command import Command, Option
     from ipygpumem.measurement.plan import Plan
     from ipygpumem.measurement.runtime import Runtime
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.core.units import many
-from ipygpumem.snapshot.model.cells import CellLookup
+from ipygpumem.snapshot.model.cells import Annotation, CellLookup
 from ipygpumem.snapshot.model.segment_history import SegmentHistory
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.reader import top_level
@@ -19,7 +19,6 @@ from ipygpumem.snapshot.reader.trace_reader import TraceReader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.cells import Annotation
     from ipygpumem.snapshot.reader.load import ReadLimits
     from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 

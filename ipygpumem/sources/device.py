@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import NvmlError, first_line
-from ipygpumem.core.reading import Counters, DeviceReading
+from ipygpumem.core.reading import Counters, DeviceMemory, DeviceReading, Mode
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
 from ipygpumem.sources.host import namespace_pids
 
 if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceMemory, Mode
     from ipygpumem.sources.allocator import AllocatorStatistics
     from ipygpumem.sources.nvml import Nvml
 

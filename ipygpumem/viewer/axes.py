@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ticks = list[tuple[float, str]]
-    LegendItem = tuple[str, str, Any]
-    """Color, label and matplotlib line style, which is None for a filled area."""
 
+LegendItem = tuple[str, str, Any]
+"""Color, label and matplotlib line style, which is None for a filled area."""
 MAX_BYTES = 60_000
 """Target size of a PNG file in bytes. Larger images are drawn again with fewer pixels."""
 SCALES = (2.0, 1.5, 1.0)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ipygpumem.core.units import many
 from ipygpumem.snapshot.export.text import share
-from ipygpumem.snapshot.queries.groups import add_up, label_rows
+from ipygpumem.snapshot.queries.groups import Group, add_up, label_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.timeline import Timeline
-    from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.snapshot import Snapshot
 
     Ints = NDArray[np.int64]

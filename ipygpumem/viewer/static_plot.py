@@ -27,7 +27,7 @@ from ipygpumem.viewer.axes import (
     render,
     steps,
 )
-from ipygpumem.viewer.stacked_allocations import line_colors, pixel_columns, stacked_pixels
+from ipygpumem.viewer.stacked_allocations import PixelColumns, line_colors, pixel_columns, stacked_pixels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.axes import LegendItem, PlotLayout
-    from ipygpumem.viewer.stacked_allocations import PixelColumns
 
 _MANY_LIVE = 50_000
 """Average number of live allocations above which the lowest scale is used, because drawing is slow."""

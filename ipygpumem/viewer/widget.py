@@ -19,8 +19,7 @@ from ipygpumem.viewer.page import join_names, script
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Answer = tuple[dict[str, Any], list[memoryview]]
-
+Answer = tuple[dict[str, Any], list[memoryview]]
 MAX_BYTES = 4_000_000
 """Maximum size of a message in bytes. Some servers reject messages larger than 5 MB."""
 

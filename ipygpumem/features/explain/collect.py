@@ -10,7 +10,7 @@ from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import grade
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE
-from ipygpumem.features.explain.cache import cached_memory
+from ipygpumem.features.explain.cache import CachedMemory, cached_memory
 from ipygpumem.features.explain.model import Waterfall, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
@@ -18,7 +18,7 @@ from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import DEVICE_MEMORY
 from ipygpumem.features.processes.collect import other_processes_by_device
-from ipygpumem.measurement.runtime import current
+from ipygpumem.measurement.runtime import Runtime, current
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, pool_readings
 
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ipygpumem.core.reading import DeviceReading, Reading
-    from ipygpumem.features.explain.cache import CachedMemory
     from ipygpumem.features.outside.allocation_totals import AllocationOwner
-    from ipygpumem.measurement.runtime import Runtime
 
 _LIBRARY_OF_POOL = {
     "CuPy's pool": "CuPy",

@@ -13,7 +13,7 @@ from ipygpumem.core.tables import text_tables
 from ipygpumem.core.text import printable
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
-from ipygpumem.features.history.comparison import pair_rows
+from ipygpumem.features.history.comparison import RowPair, pair_rows
 from ipygpumem.features.history.load import SessionRows, read_notebook, read_rows, short_names
 from ipygpumem.features.history.table import COLUMNS, PAGE, TablePage, comparison_tables, history_tables, select_devices
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from ipygpumem.features.history.comparison import RowPair
     from ipygpumem.jupyter.magics import GPUMem
 
 _COMPARED = ("held", "peak", "outside", "seconds")

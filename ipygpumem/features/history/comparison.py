@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.units import VISIBLE, difference, duration, signed
-from ipygpumem.features.history.model import report_rows
+from ipygpumem.features.history.model import ReportRow, report_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.history.model import ReportRow
 
     _RunRows = dict[tuple[object, ...], ReportRow]
 

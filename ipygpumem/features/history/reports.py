@@ -7,7 +7,7 @@ import dataclasses
 import io
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.files import check_path, import_library, write_file
@@ -17,14 +17,11 @@ from ipygpumem.features.history.comparison import previous_run_note
 from ipygpumem.features.history.load import read_reports
 from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.history.model import ReportRow, report_rows
-from ipygpumem.measurement.plan import Collector, with_notes
+from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from ipygpumem.core.report import Report
-    from ipygpumem.measurement.plan import Outcome
 
 MAX_REPORTS = 10_000
 """Maximum number of reports that a session keeps (about 30 MB). Logs are not limited."""

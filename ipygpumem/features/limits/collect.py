@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.features.lines.peak import allocation_sites, lines_at_peak, lines_reaching_peak
-from ipygpumem.measurement.plan import Collector, with_notes
+from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.features.limits.model import ExceededLimit, Limits
     from ipygpumem.features.lines.model import AllocationSite
-    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.snapshot import Snapshot
 
 _MAX_HOLDERS = 3

@@ -19,7 +19,7 @@ from ipygpumem.features.recording_analysis import (
     allocator_bytes,
     outermost_files,
 )
-from ipygpumem.measurement.backward_passes import MeasuredBackwardPasses
+from ipygpumem.measurement.backward_passes import BackwardPass, MeasuredBackwardPasses
 from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.unique_values import IndexByValue
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.features.recording_analysis import DeviceRecording
-    from ipygpumem.measurement.backward_passes import BackwardPass
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
 

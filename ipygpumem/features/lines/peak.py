@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.features.lines.model import AllocationSite, PeakLines
 from ipygpumem.features.recording_analysis import allocator_bytes, device_timeline
-from ipygpumem.measurement.plan import Collector
+from ipygpumem.measurement.plan import Collector, Outcome
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.queries.live_set import LiveSet
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.queries.groups import Group
 

@@ -15,11 +15,10 @@ from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.measurement.reserved_bound import CounterReading
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, host, pytorch
-from ipygpumem.sources.device import device_memory
+from ipygpumem.sources.device import Device, device_memory
 
 if TYPE_CHECKING:
     from ipygpumem.sources.allocator import AllocatorStatistics
-    from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
 _MIN_CHANGE = 2 << 20

@@ -11,12 +11,10 @@ import anywidget
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.viewer.page import script
-from ipygpumem.viewer.widget import answer_request, slice_of
+from ipygpumem.viewer.widget import Answer, answer_request, slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ipygpumem.viewer.widget import Answer
 
 
 class MonitorWidget(anywidget.AnyWidget):

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.features.modules.model import MEMORY_KINDS
+from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKind
 from ipygpumem.features.recording_analysis import THREAD_FILE, outermost_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.features.modules.model import MemoryKind
     from ipygpumem.features.modules.tracker import ModuleCallEvent, ModuleTracker
     from ipygpumem.measurement.event_lookup import EventLookup
     from ipygpumem.snapshot import Snapshot

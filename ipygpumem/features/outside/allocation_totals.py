@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ipygpumem.features.outside.libraries import ALLOCATOR, file_name, library_name
-from ipygpumem.features.outside.model import BEFORE_RECORDING
+from ipygpumem.features.outside.model import BEFORE_RECORDING, Memory
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.sources import allocator, pytorch
-from ipygpumem.sources.cupti.library import ALLOCATION, KINDS
+from ipygpumem.sources.cupti.library import ALLOCATION, KINDS, Cupti
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from ipygpumem.features.outside.model import Memory
-    from ipygpumem.sources.cupti.library import Cupti
 
 TIME, ALLOCATES, ADDRESS, BYTES, OWNER = range(5)
 COLUMNS = 5

@@ -15,7 +15,7 @@ from ipygpumem.features.outside.allocation_totals import AllocationOwner, Alloca
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
-from ipygpumem.measurement.plan import Collector, with_notes
+from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, PoolReading, pool_readings
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.jupyter.settings import Settings
     from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import Outcome
 
 _Pools = dict[tuple[str, int], PoolReading]
 

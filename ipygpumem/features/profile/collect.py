@@ -12,7 +12,7 @@ from ipygpumem.core.introspection import gc_paused
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
 from ipygpumem.features.profile.profiler_session import ProfilerSession
-from ipygpumem.measurement.plan import Collector
+from ipygpumem.measurement.plan import Collector, Outcome
 
 if TYPE_CHECKING:
     import os
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
     from ipygpumem.features.profile.timeline import CategoryTimeline
-    from ipygpumem.measurement.plan import Outcome
 
 _EXTENSIONS = {"trace": (".json", ".json.gz"), "timeline": (".html", ".htm")}
 _EXAMPLES = {"trace": "trace.json.gz", "timeline": "timeline.html"}

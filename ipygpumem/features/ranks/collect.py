@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.serialization import plain
-from ipygpumem.core.tables import TableRepr
+from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.core.text import printable
 from ipygpumem.features.history.load import open_file, read_json
 from ipygpumem.features.ranks.comparison import RankComparison, compare_ranks
@@ -22,7 +22,6 @@ from ipygpumem.features.ranks.table import ranks_tables
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from ipygpumem.core.tables import Table
 
 _MAX_REPORT_BYTES = 1 << 22
 _MAX_FILES = 100_000

@@ -12,13 +12,12 @@ from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import HELP, Command, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_json, print_lines, print_skipped, progress
-from ipygpumem.features.ranks.collect import read_ranks
+from ipygpumem.features.ranks.collect import Ranks, read_ranks
 from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.features.ranks.collect import Ranks
     from ipygpumem.jupyter.magics import GPUMem
 
 _COLUMNS = ("rank", "held", "peak", "outside", "time")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.report import Report
-from ipygpumem.core.tables import TableRepr
+from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.features.history.model import ReportRow, changed_rows
 from ipygpumem.features.history.reports import data_frame
 from ipygpumem.features.ranks.comparison import Spread, spread_of
 from ipygpumem.features.ranks.model import RankResult
 from ipygpumem.features.ranks.table import ranks_tables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ipygpumem.core.tables import Table
 
 
 @dataclass(frozen=True, slots=True)

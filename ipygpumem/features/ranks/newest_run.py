@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.text import printable
-from ipygpumem.features.ranks.model import RankResult
+from ipygpumem.features.ranks.model import RankPeak, RankResult
 from ipygpumem.features.ranks.rank_files import REPORT
 from ipygpumem.features.ranks.table import names_by_text
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ipygpumem.features.ranks.model import RankPeak
 
 _CLOCK_TOLERANCE = 1.0
 """Tolerance in seconds for the comparison of timestamps, because file timestamps are coarse."""

@@ -8,13 +8,12 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many, size
 from ipygpumem.features.ranks.comparison import compare_ranks
 from ipygpumem.snapshot.export.text import clip
-from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, render, time_ticks
+from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, PlotLayout, PngImage, render, time_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.features.ranks.model import RankPeak, RankResult
-    from ipygpumem.viewer.axes import PlotLayout, PngImage
 
 _TOP, _PLOT_HEIGHT, _FOOT = 54, 260, 40
 _HEADROOM = 1.1

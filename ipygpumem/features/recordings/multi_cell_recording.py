@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.units import many
 from ipygpumem.measurement.cell_source_code import notebook_sources
-from ipygpumem.measurement.plan import Collector, with_notes
+from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import RecordingInfo, Report
     from ipygpumem.measurement.allocation_history import RecordingOptions
-    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
 

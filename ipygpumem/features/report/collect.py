@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.measurement.plan import Collector, with_notes
+from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
-    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.runtime import Runtime
 
 _PROBLEMS = {

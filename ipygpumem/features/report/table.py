@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.breakdown import PRELOAD_OFF, breakdown
+from ipygpumem.core.breakdown import PRELOAD_OFF, Baseline, breakdown
 from ipygpumem.core.tables import Table, TableRow, is_visible, tables_bundle
 from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, size, usage_text
 from ipygpumem.features.holders.table import holders_tables
@@ -18,7 +18,6 @@ from ipygpumem.features.report.short_report import report_notes, short_bundle
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipygpumem.core.breakdown import Baseline
     from ipygpumem.core.grade import Grade
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import DeviceReport, HostReport, Report

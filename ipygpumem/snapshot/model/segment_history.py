@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.units import MIB
-from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.model.timeline import BEFORE
+from ipygpumem.snapshot.model.columns import Action, Blocks, Segments
+from ipygpumem.snapshot.model.timeline import BEFORE, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.model.columns import Blocks, Segments
-    from ipygpumem.snapshot.model.timeline import Timeline
 
     Ints = NDArray[np.int64]
 

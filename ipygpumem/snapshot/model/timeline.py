@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.columns import Action, BlockState
+from ipygpumem.snapshot.model.columns import Action, Blocks, BlockState, Segments, Trace
 from ipygpumem.snapshot.model.unique_values import is_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.model.columns import Blocks, Segments, Trace
 
     Ints = NDArray[np.int64]
 

@@ -10,13 +10,12 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.snapshot.export.text import clip
-from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.columns import Action, Trace
 from ipygpumem.snapshot.queries.groups import label_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.columns import Trace
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB, many, size
-from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, AllocatorState, find_range
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.snapshot import Snapshot
 
     Ints = NDArray[np.int64]

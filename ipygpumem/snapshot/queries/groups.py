@@ -9,7 +9,7 @@ import numpy as np
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.cells import innermost
-from ipygpumem.snapshot.model.timeline import BEFORE
+from ipygpumem.snapshot.model.timeline import BEFORE, Timeline
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.stacks import Frame
-    from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
     Ints = NDArray[np.int64]
