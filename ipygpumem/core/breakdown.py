@@ -84,7 +84,7 @@ def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[
         ("this process", reading.process, 1, process_grade, reading.why),
         ("PyTorch reserved", reading.reserved, 2, torch_grade, torch_problem),
         ("allocated (tensors)", reading.allocated, 3, torch_grade, torch_problem),
-        ("pending (freed, waiting for a stream)", reading.pending, 3, torch_grade, torch_problem),
+        ("pending (freed, waiting for another stream)", reading.pending, 3, torch_grade, torch_problem),
         ("cached", reading.cached, 3, torch_grade, torch_problem),
         ("outside PyTorch", reading.outside, 2, outside_grade, torch_problem),
         *((*line, outside_grade, "") for line in _outside_parts(reading, baseline)),

@@ -70,7 +70,7 @@ def allocator_bytes(
     """Return two tuples ``(requested, rounding, pending, allocated)`` in bytes, for the peak and for the end.
 
     The allocator's counter ``allocated`` is the total of the other values. ``pending`` is the size of freed blocks that
-    are waiting for a stream, as a negative number. If only an upper bound of the peak is known, all values at the peak
+    another stream still uses, as a negative number. If only an upper bound of the peak is known, all values at the peak
     except ``requested`` are None.
     """
     peak, end = timeline.requested.peak()[1], int(timeline.requested.bytes[-1])

@@ -36,7 +36,7 @@ def add_reserved_usage(
 def sampled_curves(
     windows: Sequence[SampleWindow], before: Mapping[str, DeviceReading], after: Mapping[str, DeviceReading]
 ) -> dict[str, dict[str, Any]]:
-    """Return the curves for a snapshot file, as described in snapshot/FORMAT.md, by name."""
+    """Return the curves to store in a snapshot file, as a dict keyed by name (see snapshot/FORMAT.md)."""
     curves: dict[str, dict[str, Any]] = {}
     several = len({index for window in windows for index in window.tracks}) > 1
     for window in windows:

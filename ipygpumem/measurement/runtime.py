@@ -28,7 +28,7 @@ _State = TypeVar("_State")
 
 
 class Runtime:
-    """Process-wide state, created on the first call of `current`.
+    """Process-wide state, created on the first call to `current`.
 
     Attributes:
         monitor: The monitor of the devices, which reads their counters.
@@ -181,7 +181,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def close() -> None:
-    """Close the `Runtime` of this process. The next call of `current` creates a new one."""
+    """Close the `Runtime` of this process. The next call to `current` creates a new one."""
     global _runtime  # noqa: PLW0603 (as above)
     if _runtime is not None:
         try:

@@ -20,7 +20,7 @@ _JOIN_TIMEOUT = 2.0
 class WorkerThread:
     """Thread that calls ``work`` periodically.
 
-    The first call of `start` creates the thread. It ends on `close`, or `IDLE_SECONDS` after `pause`, and a later
+    The first call to `start` creates the thread. It ends on `close`, or `IDLE_SECONDS` after `pause`, and a later
     `start` creates a new one. An exception in ``work`` pauses the thread. Methods have no effect in a forked process.
     """
 
@@ -92,7 +92,7 @@ class WorkerThread:
                     self.pause()
 
     def _delay(self, wake: threading.Lock) -> float | None:
-        """Return the number of seconds to wait, 0 if a call of ``work`` is due, or None if the thread should end."""
+        """Return the number of seconds to wait, 0 if a call to ``work`` is due, or None if the thread should end."""
         with self._lock:
             now = time.monotonic()
             if self._thread is None or self._wake is not wake:

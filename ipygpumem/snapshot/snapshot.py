@@ -86,7 +86,7 @@ class Snapshot(SnapshotData):
     def allocated(self, time_us: int, device: int | None = None) -> int: ...
 
     def allocated(self, time_us: int | None = None, device: int | None = None) -> Curve | int:
-        """Return the total requested size of the blocks whose free has not completed, after each event or at one time.
+        """Return the total requested size of blocks whose free is not completed, after each event or at a given time.
 
         Args:
             time_us: Time in microseconds since the Unix epoch; None to return the curve over all events.
@@ -105,7 +105,7 @@ class Snapshot(SnapshotData):
     def reserved(self, time_us: int, device: int | None = None) -> int | None: ...
 
     def reserved(self, time_us: int | None = None, device: int | None = None) -> Curve | int | None:
-        """Return the total size of all segments after each event or at one time; None if the file has no segments."""
+        """Return the total size of segments after each event or at a given time; None if the file has no segments."""
         curve = self.timeline(device).reserved
         return curve if time_us is None or curve is None else curve.at(time_us)
 

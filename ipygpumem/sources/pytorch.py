@@ -57,7 +57,7 @@ def problem(*, load: bool) -> str | None:
     if version < MINIMUM_VERSION:
         return f"torch {torch.__version__} is too old: {MINIMUM_VERSION[0]}.{MINIMUM_VERSION[1]} or later is required"
     if not hasattr(torch._C, "_cuda_memoryStats"):
-        return f"torch {torch.__version__} is built without CUDA"
+        return f"torch {torch.__version__} was built without CUDA"
     if load and not torch.cuda.is_available():
         return "torch finds no NVIDIA GPU"
     return None
@@ -214,7 +214,7 @@ def _wrapper(original: Callable[..., Any], call: Callable[..., Any]) -> Callable
 
 
 class CallObservers:
-    """Observers that are notified before or after calls of functions in one module.
+    """Observers that are notified before or after calls to functions in one module.
 
     The functions are wrapped while observers are registered. Observers are notified in reverse order of registration.
     Exceptions raised by an observer propagate to the caller, except those of a type in ``ignored``.

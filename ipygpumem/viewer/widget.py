@@ -1,6 +1,6 @@
 """The viewer in a notebook: an anywidget that transfers its script and data in custom messages.
 
-Notebooks store the synchronized state of a widget, including its script. Therefore only a loader of two kilobytes is
+Notebooks store the synchronized state of a widget, including its script. Therefore only a two-kilobyte loader is
 synchronized. It requests the script and the data with custom messages, which are not stored.
 """
 

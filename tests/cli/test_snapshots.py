@@ -15,9 +15,9 @@ def test_summary(capsys):
     assert (status, err) == (0, "")
     assert out.splitlines() == [
         "GPU 0: peak 1.8 GiB requested, at event 285, 6.6 ms after the first event",
-        "   721.2 MiB  40 %  project/train_gpt.py:11 forward  (108 blocks)",
-        "   593.9 MiB  33 %  (older than the recording, without a stack)  (447 blocks)",
-        "   240.2 MiB  13 %  project/train_gpt.py:10 forward  (48 blocks)",
+        "   721.2 MiB  40%  project/train_gpt.py:11 forward  (108 blocks)",
+        "   593.9 MiB  33%  (older than the recording, without a stack)  (447 blocks)",
+        "   240.2 MiB  13%  project/train_gpt.py:10 forward  (48 blocks)",
         "  8,088 events; at the end 593.9 MiB requested, 600.9 MiB rounded; reserved 1.9 GiB, peak 1.9 GiB",
         (
             "  note: 447 blocks (593.9 MiB) are older than the first event; "
@@ -64,8 +64,8 @@ def test_leaks(capsys):
     assert status == 0
     assert out.splitlines() == [
         "GPU 0: 606.9 MiB in 449 blocks allocated in the range and alive at its end",
-        "   352.6 MiB  58 %  project/experiment.py:27 step  (296 blocks)",
-        "   254.3 MiB  42 %  in 4 other groups",
+        "   352.6 MiB  58%  project/experiment.py:27 step  (296 blocks)",
+        "   254.3 MiB  42%  in 4 other groups",
     ]
     result = json.loads(run(capsys, "leaks", OOM, "--first", "3000", "--last", "5000", "--json")[1])
     assert result["devices"][0]["bytes"] == Snapshot.load(OOM).leaks(3000, 5000).bytes

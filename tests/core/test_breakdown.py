@@ -110,7 +110,7 @@ def test_lines_of_the_breakdown_add_up(reading, other_processes, context, kernel
         lines = {line.label: line for line in breakdown(reading, baseline)}
         sizes_by_label = {label: line.nbytes for label, line in lines.items()}
         if reading.reserved is not None:
-            parts = ("allocated (tensors)", "pending (freed, waiting for a stream)", "cached")
+            parts = ("allocated (tensors)", "pending (freed, waiting for another stream)", "cached")
             assert sizes_by_label["PyTorch reserved"] == sum(sizes_by_label[part] for part in parts)
         if "since the baseline" in sizes_by_label:
             parts = (

@@ -2,5 +2,5 @@
 
 import torch
 
-NO_GPU = "torch finds no NVIDIA GPU" if torch.version.cuda else f"torch {torch.__version__} is built without CUDA"
+NO_GPU = "torch finds no NVIDIA GPU" if torch.version.cuda else f"torch {torch.__version__} was built without CUDA"
 """The package's reason why it monitors no GPU."""

@@ -146,7 +146,7 @@ def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str]
 class _MagicLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
-        similar = difflib.get_close_matches(unknown[1], self._option_string_actions, n=1) if unknown else []
+        similar = difflib.get_close_matches(unknown[1], self._option_string_actions, 1, 0.7) if unknown else []
         raise OptionError(f"{message}. Did you mean {similar[0]}?" if similar else message)
 
 

@@ -26,7 +26,7 @@ _ADVICE = {
     "JAX": "set XLA_PYTHON_CLIENT_PREALLOCATE=false before JAX is initialized",
     "TensorFlow": "call tf.config.experimental.set_memory_growth(...) before TensorFlow is initialized",
     "cuFFT": "torch.backends.cuda.cufft_plan_cache.clear()",
-    "cuBLAS": "workspaces of cuBLAS handles; each thread has its own handle",
+    "cuBLAS": "memory of cuBLAS handles; each thread has its own handle",
     STREAMS: "cudaMemPoolTrimTo would release the unused memory",
     GRAPHS: "delete the CUDA graphs, then call cudaDeviceGraphMemTrim",
 }
@@ -186,7 +186,9 @@ def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_pro
     steps = [WaterfallStep("PyTorch reserved", "total", reading.reserved, accuracy)]
     if reading.pending:
         todo = "returned to the cache after torch.cuda.synchronize()"
-        steps.append(WaterfallStep("pending (freed, waiting for a stream)", "cache", reading.pending, counter, todo))
+        steps.append(
+            WaterfallStep("pending (freed, waiting for another stream)", "cache", reading.pending, counter, todo)
+        )
     if reading.cached is not None and cache is not None:
         steps += _cache_steps(reading.cached, cache)
     elif reading.cached:

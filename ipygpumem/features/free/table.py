@@ -33,7 +33,7 @@ def release_tables(before: Reading, after: Reading, removed: Sequence[str], note
 def _device_table(before: DeviceReading, after: DeviceReading) -> Table:
     rows = [_row("allocated (tensors)", before.allocated, after.allocated, 1)]
     if before.pending or after.pending:
-        rows.append(_row("pending (freed, waiting for a stream)", before.pending, after.pending, 1))
+        rows.append(_row("pending (freed, waiting for another stream)", before.pending, after.pending, 1))
     rows.append(_row("cached", before.cached, after.cached, 1))
     rows.append(_row("free", before.free, after.free, 0))
     return Table(after.name, _HEADER, tuple(rows))

@@ -50,9 +50,9 @@ class DeviceLines(PlainData):
     Attributes:
         before: Requested bytes in use at the start.
         elsewhere: Memory usage of code that is not listed and of other threads; None if they used no memory.
-        end_requested: Requested bytes in use at the end, including freed blocks that are waiting for a stream.
+        end_requested: Requested bytes in use at the end, including freed blocks that are waiting for another stream.
         end_rounding: Memory added by rounding up allocation sizes.
-        end_pending: Size of freed blocks that are waiting for a stream, as a negative number.
+        end_pending: Size of freed blocks that are waiting for another stream, as a negative number.
         end_allocated: The allocator's counter of allocated memory, which is the total of the other values at the end.
         peak_requested: As ``end_requested``, but at the peak.
         peak_rounding: As ``end_rounding``, but at the peak; None if only an upper bound of the peak is known.
@@ -108,7 +108,7 @@ class PeakLines:
         lines: The lines with the largest amounts, in descending order.
         rest: Total amount of all other lines.
         rounding: Memory added by rounding up allocation sizes, in bytes.
-        pending: Size in bytes of freed blocks that were waiting for a stream, as a negative number.
+        pending: Size in bytes of freed blocks that were waiting for another stream, as a negative number.
         allocated: The allocator's counter of allocated memory in bytes, which is the total of the values above.
     """
 

@@ -39,7 +39,7 @@ def line_table(device: DeviceLines) -> Table:
     for label, end, peak, shown in (
         ("requested", device.end_requested, device.peak_requested, True),
         ("rounding by the allocator", device.end_rounding, device.peak_rounding, device.peak_rounding is None),
-        ("freed, waiting for a stream", device.end_pending, device.peak_pending, False),
+        ("freed, waiting for another stream", device.end_pending, device.peak_pending, False),
         ("allocated (allocator's counter)", device.end_allocated, device.peak_allocated, True),
     ):
         if shown or end or peak:

@@ -60,7 +60,7 @@ def _kind_table(tree: ModuleTree) -> Table:
             rows.append(TableRow(_KIND_LABELS.get(part.kind, part.kind), cells, 1, bar=part.peak / largest))
     for label, (peak, end) in (
         ("rounding by the allocator", tree.rounding),
-        ("freed, waiting for a stream", tree.pending),
+        ("freed, waiting for another stream", tree.pending),
     ):
         if peak != 0 or end:
             rows.append(TableRow(label, (precise_size(peak), precise_size(end)), 1))

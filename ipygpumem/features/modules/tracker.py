@@ -32,7 +32,7 @@ _MAX_ADDRESSES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class ModuleCallEvent:
-    """The start or end of a call of a module's ``forward``.
+    """The start or end of a call to a module's ``forward``.
 
     Attributes:
         module: Index of the module.

@@ -35,7 +35,7 @@ _SEARCH_LIMIT = 3.0
 class FailedAllocationObserver:
     """Observer that records failed allocations in this process.
 
-    ``count`` is the number of failures since the last call of `take`, including those that are no longer kept.
+    ``count`` is the number of failures since the last call to `take`, including those that are no longer kept.
     """
 
     def __init__(self) -> None:

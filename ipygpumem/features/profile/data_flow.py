@@ -45,7 +45,7 @@ class DataFlow:
     """The operators and memory events of a profile.
 
     Attributes:
-        identities: PyTorch's ID of each tensor. Storages that exist at different times may have the same ID.
+        identities: ID that PyTorch's profiler assigned to each tensor. A later tensor may have the same ID.
         sizes: Size of each tensor in bytes; None if unknown.
         nodes: Operators in chronological order.
         allocation_times: Timestamp of each profiled allocation, by tensor.

@@ -214,7 +214,7 @@ def _device_name(device: Any) -> str:
 
 
 def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
-    """Yield events of operators, memory, modules and optimizers. Each event precedes the events inside it."""
+    """Yield the operator, memory, module and optimizer events, parents before their children."""
     kind_names: dict[Any, str] = {}
     pending = [(root, -1) for root in reversed(roots)]
     index = 0

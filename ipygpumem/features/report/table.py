@@ -83,7 +83,7 @@ def _device_table(device: DeviceReport) -> Table:
     free = None if used is None else -used
     metrics = (
         ("allocated (tensors)", "held", device.held, device.peak, after.allocated, 1),
-        ("pending (freed, waiting for a stream)", "pending", device.pending, None, after.pending, 1),
+        ("pending (freed, waiting for another stream)", "pending", device.pending, None, after.pending, 1),
         ("cached", "cached", device.cached, None, after.cached, 1),
         (outside, "outside", device.outside, device.outside_peak, after.outside, 1),
         ("other processes", "others", device.others, None, after.others, 1),
@@ -134,7 +134,7 @@ def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
         if is_visible(peak.rounding):
             rows.append(TableRow("rounding by the allocator", (usage_text(peak.rounding), ""), 1))
         if peak.pending:
-            rows.append(TableRow("pending (freed, waiting for a stream)", (change_text(peak.pending), ""), 1))
+            rows.append(TableRow("pending (freed, waiting for another stream)", (change_text(peak.pending), ""), 1))
         rows.append(TableRow("allocated", (usage_text(peak.allocated), ""), 0))
         tables.append(Table(f"{peak.device} at its peak, by line of code", ("bytes", "blocks"), tuple(rows)))
     return tables

@@ -145,7 +145,7 @@ def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:
 
 
 def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
-    """Pack an integer column in the coding with the smallest estimated size. Return ``(description, bytes)``."""
+    """Pack an integer column with the encoding whose estimated size is smallest. Return ``(description, bytes)``."""
     values = column.astype(np.int64)
     first = int(values[0]) if len(values) else 0
     candidates: list[tuple[dict[str, Any], NDArray[np.int64]]] = [

@@ -30,7 +30,7 @@ def clip(text: str, width: int = _LABEL) -> str:
 
 def share(part: int, whole: int) -> str:
     """Format ``part / whole`` as a percentage, five characters wide."""
-    return f"{_PERCENT * part / whole:3.0f} %" if whole else "     "
+    return f"{_PERCENT * part / whole:3.0f}%" if whole else "    "
 
 
 def peak_line(snapshot: Snapshot, peak: RequestedBytesPeak) -> str:

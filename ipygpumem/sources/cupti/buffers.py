@@ -153,7 +153,7 @@ class ActivityBuffers:
 
     @property
     def lost(self) -> int:
-        """Number of failed buffer requests and completions. Each failure causes missing records."""
+        """Number of buffer requests and completions that failed. Records are lost with each failure."""
         return self._lost.value
 
 
