@@ -19,13 +19,12 @@ the plugin imports neither PyTorch nor the modules that measure memory.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ipygpumem.core.report import Report
 
 _MARK = "gpumem_limit"

@@ -11,7 +11,8 @@ import contextlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 from ipygpumem.cli import pages, snapshots
 from ipygpumem.core.errors import OptionError, ReportError, SnapshotError, first_line
@@ -19,9 +20,6 @@ from ipygpumem.core.text import printable
 from ipygpumem.features.commands import registry
 from ipygpumem.features.commands.command import Command, add_shell_command
 from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, INTERRUPTED, print_error, print_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def _demo(arguments: argparse.Namespace) -> int:

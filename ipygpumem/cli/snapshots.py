@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from ipygpumem.snapshot.queries.overview import overview
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
 
     from ipygpumem.snapshot.model.timeline import Timeline
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
 
 __all__ = ["print_cuda_memory_usage", "save_memory_snapshot"]
 

@@ -16,11 +16,11 @@ import sys
 import sysconfig
 import threading
 import types
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
 # Objects

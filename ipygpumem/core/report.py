@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,6 @@ from ipygpumem.core.text import printable
 from ipygpumem.core.units import duration, many, signed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from ipygpumem.features.limits.model import ExceededLimit
     from ipygpumem.features.lines.model import DeviceLines, PeakLines
     from ipygpumem.features.modules.model import ModuleTree

@@ -11,14 +11,13 @@ subtracted. The result may include the memory of a process that started and ende
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from ipygpumem.core.reading import DeviceReading
 
 NOISE = 16 * MIB

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -16,8 +17,6 @@ from ipygpumem.core.errors import ReportError
 from ipygpumem.core.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     _Reader = Callable[[Any, str], Any]
 
 SCHEMA = 1

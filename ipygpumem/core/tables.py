@@ -6,6 +6,7 @@ GitHub remove. Text inherits the page's color. Bars are visible on white and bla
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,6 @@ from ipygpumem.core.text import printable
 from ipygpumem.core.units import VISIBLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from ipygpumem.core.grade import Grade
 
 _BAR_CELLS = 10

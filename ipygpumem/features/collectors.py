@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
@@ -13,7 +14,6 @@ from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from ipygpumem.features.limits.model import Limits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from ipygpumem.jupyter.cell_events import guarded
 from ipygpumem.jupyter.display import uses_color
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipygpumem.core.report import Report
     from ipygpumem.features.holders.baseline import HolderBaselines
     from ipygpumem.jupyter.live_display import LiveDisplay

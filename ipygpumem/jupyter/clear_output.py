@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ipygpumem.jupyter.method_patch import replace_method
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def captured(request: str | None) -> bool:

@@ -6,15 +6,11 @@ import difflib
 import keyword
 import re
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterable
 
 from ipygpumem.features.commands import registry
 from ipygpumem.features.commands.command import ASSIGNMENT, HELP, Command, Option
 from ipygpumem.jupyter.options import CELL, STATEMENT
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
-
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 _INDENT = 30

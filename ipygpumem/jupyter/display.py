@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from ipygpumem.features.profile.table import category_tables
 from ipygpumem.features.report.short_report import short_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.core.report import Report
     from ipygpumem.features.profile.model import ProfileSummary
     from ipygpumem.features.profile.timeline import CategoryTimeline

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from traitlets import TraitError
 
@@ -22,9 +23,6 @@ from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
 from ipygpumem.jupyter.settings import without_invalid_values
 from ipygpumem.measurement.runtime import close, current
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MAGICS = (("line", "gpumem"), ("cell", "gpumem"), ("line", "_gpumem_begin"))
 _NAME = "GPUMem"

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.live.poller import Poller
@@ -21,8 +22,6 @@ from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipygpumem.core.reading import Reading
     from ipygpumem.measurement.runtime import Runtime
 

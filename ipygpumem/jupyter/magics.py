@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import functools
 from collections import ChainMap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -43,7 +44,6 @@ from ipygpumem.jupyter.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
     from pathlib import Path
 
     from ipygpumem.measurement.plan import Plan

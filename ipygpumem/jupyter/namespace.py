@@ -8,7 +8,8 @@ import platform
 import re
 import time
 from collections import ChainMap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.utils.text import EvalFormatter
@@ -17,9 +18,6 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, code_object, function_region, resolve_name
 from ipygpumem.features.ranks.rank_info import rank_and_world
 from ipygpumem.measurement.cell_source_code import notebook_sources
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 def expanded_path(shell: Any, text: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from traitlets import Bool, Enum, TraitError, TraitType
 from traitlets.config import Config, Configurable
@@ -13,9 +14,6 @@ from ipygpumem.core.units import MIB, parse_size
 from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.oom.recording import oom_path
 from ipygpumem.measurement.runtime import current
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class _ConvertingTrait(TraitType[Any, Any]):

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterator
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ipygpumem.sources.host import loaded_library
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
 

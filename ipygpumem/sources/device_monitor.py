@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ipygpumem.core.device_names import cuda_device
@@ -16,8 +17,6 @@ from ipygpumem.sources.nvml import Nvml
 from ipygpumem.sources.process_names import ProcessInfoCache, own_pid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from ipygpumem.core.other_process import OtherProcess
 
     ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]

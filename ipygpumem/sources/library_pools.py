@@ -6,13 +6,11 @@ Libraries that are not imported and initialized, or whose statistics cannot be r
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.sources import cuda
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 STREAMS = "CUDA's default memory pool"
 GRAPHS = "CUDA's graph memory pool"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ipygpumem.core.errors import first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SIZE = 64
 """Size of the square matrices, large enough that PyTorch selects the same kernels as for typical models."""

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.redaction import redact_command, short_name
 from ipygpumem.core.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 _FOREIGN_PID = "not looked up, because NVML's PID may belong to another PID namespace"

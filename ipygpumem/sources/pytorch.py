@@ -12,14 +12,12 @@ import importlib
 import importlib.util
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.sources.cuda import RelaxedCaptureMode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 MINIMUM_VERSION = (2, 4)
 _OOM_LISTENERS = "_ipygpumem_oom_listeners"

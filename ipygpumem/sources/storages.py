@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ipygpumem.core.introspection import attempt, mro, type_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     Role = Literal["tensor", "storage", "module", "optimizer"]
 
 

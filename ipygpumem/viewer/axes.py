@@ -6,6 +6,7 @@ matplotlib is imported only when an image is drawn, because the import is slow a
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -17,7 +18,6 @@ from ipygpumem.core.errors import OptionError, first_line
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 

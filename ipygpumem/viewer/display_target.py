@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Publish = Callable[[dict[str, Any], dict[str, Any]], None]
 
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAX_SNAPSHOTS = 8
 """Maximum number of snapshots side by side, which is the usual number of GPUs in a machine."""

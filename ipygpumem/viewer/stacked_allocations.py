@@ -8,6 +8,7 @@ memory at the peak have distinct colors.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,8 +19,6 @@ from ipygpumem.snapshot.export.text import share
 from ipygpumem.snapshot.queries.groups import Group, add_up, label_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.timeline import Timeline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from ipygpumem.viewer.page import check_snapshot_count, join_names
 from ipygpumem.viewer.static_plot import static_image
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.axes import PngImage
     from ipygpumem.viewer.widget import SnapshotWidget

@@ -7,17 +7,15 @@ synchronized. It requests the script and the data with custom messages, which ar
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anywidget
 import traitlets
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.viewer.page import join_names, script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Answer = tuple[dict[str, Any], list[memoryview]]
 MAX_BYTES = 4_000_000

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from ipygpumem.viewer.page import PageData, check_snapshot_count, page
 from ipygpumem.viewer.static_plot import static_image
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.snapshot.snapshot import Snapshot
 
 _TEXT_BROWSERS = {"www-browser", "links", "elinks", "lynx", "w3m"}

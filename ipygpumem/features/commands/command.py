@@ -8,6 +8,7 @@ import keyword
 import os
 import re
 import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -16,8 +17,6 @@ from ipygpumem.core.introspection import is_ipython_name
 from ipygpumem.core.units import parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from ipygpumem.jupyter.magics import GPUMem
 
 Interface = Literal["magic", "shell"]

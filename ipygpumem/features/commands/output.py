@@ -7,13 +7,11 @@ import json
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 BAD_FILE, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
 _PROGRESS_SECONDS = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, pool_readings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.features.outside.allocation_totals import AllocationOwner
 

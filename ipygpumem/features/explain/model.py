@@ -5,6 +5,7 @@ Between two totals, the parts add up exactly to the difference. Memory that is c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,8 +14,6 @@ from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ipygpumem.core.reading import HostReading
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]

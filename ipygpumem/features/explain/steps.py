@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RELEASABL
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from ipygpumem.core.breakdown import Baseline
     from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.reading import DeviceReading

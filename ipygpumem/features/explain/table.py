@@ -5,6 +5,7 @@ In HTML, the bars are colored elements because GitHub and, in untrusted notebook
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from ipygpumem.core.tables import template
 from ipygpumem.core.units import precise_size, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from ipygpumem.features.explain.model import Waterfall, WaterfallStep
 
 _BAR_CELLS = 30

@@ -9,16 +9,14 @@ from __future__ import annotations
 import builtins
 import gc
 import sys
+from collections.abc import Iterable, Iterator
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import LATEST_OUTPUTS, frame_locals, is_exactly, is_instance, output_number, type_name
 from ipygpumem.core.units import many
 from ipygpumem.features.holders.roots import is_output
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 _HANDLERS = ("InteractiveTB", "SyntaxTB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,6 @@ from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import change_text, difference, usage_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.core.reading import DeviceReading, Reading
 
 _HEADER = ("before", "after", "change")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from ipygpumem.features.history.table import COLUMNS, PAGE, TablePage, compariso
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
     from ipygpumem.jupyter.magics import GPUMem
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,6 @@ from ipygpumem.core.units import VISIBLE, difference, duration, signed
 from ipygpumem.features.history.model import ReportRow, report_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.core.report import Report
 
     _RunRows = dict[tuple[object, ...], ReportRow]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from ipygpumem.core.errors import ReportError, first_line
 from ipygpumem.core.files import open_regular_file
@@ -18,9 +19,6 @@ from ipygpumem.core.serialization import SCHEMA, check_schema, mapping
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
 from ipygpumem.features.history.model import MIME, ReportRow, changed_rows, rows_from_summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _MAX_JSON_BYTES = 1 << 29
 """Maximum size of a file that contains a single JSON value."""

@@ -6,6 +6,7 @@ The metadata of a report's notebook output contains a summary of the rows. core/
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from ipygpumem.core.text import printable
 from ipygpumem.core.units import difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ipygpumem.core.report import DeviceReport, Report
 
 MIME = "application/vnd.ipygpumem+json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from ipygpumem.core.units import VISIBLE, change_text, duration, many, signed
 from ipygpumem.snapshot.export.text import clip
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.features.history.comparison import RowPair
     from ipygpumem.features.history.model import ReportRow
 

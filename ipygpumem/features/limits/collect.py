@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.core.report import Report
     from ipygpumem.features.limits.model import ExceededLimit, Limits
     from ipygpumem.features.lines.model import AllocationSite

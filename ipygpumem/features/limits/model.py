@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.units import MIB, many, parse_size, precise_size, signed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ipygpumem.core.report import DeviceReport, Report
 
 

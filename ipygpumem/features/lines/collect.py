@@ -7,6 +7,7 @@ that waited for the backward pass.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +26,6 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from ipygpumem.features.recording_analysis import DeviceRecording

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.queries.live_set import LiveSet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.queries.groups import Group

@@ -8,14 +8,12 @@ import inspect
 import linecache
 import re
 import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import instance_dict, is_instance
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _MAX_WRAPPERS = 20
 _FIRST_NAME = re.compile(r"[^.\[\]]+")

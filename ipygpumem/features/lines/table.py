@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import precise_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine
 
 _HEADER = ("after", "peak", "allocated", "freed", "kept")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
@@ -14,8 +15,6 @@ from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipygpumem.features.live.widget import MonitorWidget
     from ipygpumem.measurement.runtime import Runtime
 

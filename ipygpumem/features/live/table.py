@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.units import duration, many, pair, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 
 _COLORS = {"allocated": "#3b82f6", "reserved": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}

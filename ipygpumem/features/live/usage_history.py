@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.core.report import Report
 

@@ -5,16 +5,14 @@ A visible page regularly sends a message, because a Jupyter kernel is not notifi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import anywidget
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.viewer.page import script
 from ipygpumem.viewer.widget import Answer, answer_request, slice_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class MonitorWidget(anywidget.AnyWidget):

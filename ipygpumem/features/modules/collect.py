@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from ipygpumem.features.recording_analysis import DeviceRecording, RecordingAnal
 from ipygpumem.measurement.event_lookup import EventLookup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ipygpumem.features.modules.attribution import Mask
     from ipygpumem.features.modules.storages import ModuleInfo
     from ipygpumem.features.modules.tracker import ModuleTracker

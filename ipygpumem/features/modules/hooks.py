@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ipygpumem.sources.pytorch import WrappedFunctions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MODULE = "torch.nn.modules.module"
 _CHECK = "_has_any_global_hook"

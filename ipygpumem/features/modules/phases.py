@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ipygpumem.measurement.peaks import PeakScope
 
 _NAMES = ("forward", "backward", "optimizer", "other")

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ipygpumem.core.introspection import instance_dict, is_instance, mro, slot_values
 from ipygpumem.sources.storages import TorchInspector
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _MAX_DEPTH = 5
 _TENSOR_TABLES = (("parameters", "_parameters"), ("buffers", "_buffers"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,6 @@ from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, change_text, duration, precise_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from ipygpumem.features.modules.model import ModuleRow, ModuleTree
 
 _MAX_ROWS = 60

@@ -10,9 +10,10 @@ import contextlib
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import is_instance
@@ -23,9 +24,6 @@ from ipygpumem.measurement.backward_passes import BackwardPassObservers
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MAX_ADDRESSES = 2_000_000
 

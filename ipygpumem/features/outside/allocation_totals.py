@@ -6,6 +6,7 @@ Records are stored as rows of integers (time, allocates, address, bytes, owner) 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +20,6 @@ from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.cupti.library import ALLOCATION, KINDS, Cupti
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
 
 

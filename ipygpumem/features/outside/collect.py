@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, PoolReading, pool_readings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.jupyter.settings import Settings
     from ipygpumem.measurement.measurement import Measurement

@@ -11,14 +11,13 @@ versions of CUPTI, memory created with cuMemCreate. Pinned and managed memory ar
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ipygpumem.core.serialization import PlainData
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ipygpumem.core.grade import Grade
     from ipygpumem.core.report import DeviceReport
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from ipygpumem.sources.nvml import Nvml
 from ipygpumem.sources.process_names import own_pid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.core.report import Report
     from ipygpumem.sources.device import Device

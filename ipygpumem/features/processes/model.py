@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -10,8 +11,6 @@ from ipygpumem.core.other_process import Event, OtherProcess, OtherProcessChange
 from ipygpumem.core.serialization import PlainData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipygpumem.core.report import DeviceReport
 
 

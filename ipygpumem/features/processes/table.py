@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,6 @@ from ipygpumem.core.tables import Table, TableRow, is_visible
 from ipygpumem.core.units import VISIBLE, change_text, signed, size, usage_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
     from ipygpumem.core.report import Report
     from ipygpumem.features.processes.model import DeviceProcesses

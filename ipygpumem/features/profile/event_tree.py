@@ -7,6 +7,7 @@ with a schema or a function of a backward pass becomes a `DataFlowNode`, which i
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from operator import mul
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.features.profile.data_flow import DataFlow, DataFlowNode, UnmatchedEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     _Event = tuple[int, Any, str, Any, int]  # timestamp, event, kind, fields, index of the enclosing event
     _Writes = dict[int, set[bool | None]]  # whether operators write to a tensor (None: unknown), by tensor
 

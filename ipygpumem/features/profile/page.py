@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +11,6 @@ from ipygpumem.snapshot.export.encode import encode_columns
 from ipygpumem.viewer.page import PageData, document
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from ipygpumem.features.profile.timeline import CategoryTimeline

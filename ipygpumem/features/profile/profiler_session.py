@@ -14,8 +14,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
@@ -23,9 +24,6 @@ from ipygpumem.core.introspection import gc_paused
 from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _OTHER_THREAD = (
     "a profiler cannot be started in this thread because %%gpumem --trace or --timeline is profiling another thread, "

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import duration, precise_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.features.profile.model import CategoryPeak
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,6 @@ from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.axes import INK, LEFT, POINT, RIGHT, mark_peak, render, time_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from ipygpumem.features.profile.timeline import CategoryTimeline

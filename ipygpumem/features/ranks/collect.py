@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.serialization import plain
@@ -18,10 +19,6 @@ from ipygpumem.features.ranks.model import RankResult, rank_result_from
 from ipygpumem.features.ranks.newest_run import is_older_snapshot, missing_ranks, newest_run
 from ipygpumem.features.ranks.rank_files import REPORT, SNAPSHOT
 from ipygpumem.features.ranks.table import ranks_tables
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
 
 _MAX_REPORT_BYTES = 1 << 22
 _MAX_FILES = 100_000

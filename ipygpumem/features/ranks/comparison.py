@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from statistics import median
@@ -13,8 +14,6 @@ from ipygpumem.core.units import difference
 from ipygpumem.features.history.model import ReportRow, report_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.ranks.model import RankPeak, RankResult
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.text import printable
@@ -11,7 +12,6 @@ from ipygpumem.features.ranks.rank_files import REPORT
 from ipygpumem.features.ranks.table import names_by_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 

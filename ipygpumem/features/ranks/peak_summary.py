@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import pairwise
@@ -20,7 +21,6 @@ from ipygpumem.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
 
     from ipygpumem.snapshot.model.timeline import Timeline
 

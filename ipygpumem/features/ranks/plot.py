@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
@@ -11,8 +12,6 @@ from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, PlotLayout, PngImage, render, time_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.features.ranks.model import RankPeak, RankResult
 
 _TOP, _PLOT_HEIGHT, _FOOT = 54, 260, 40

@@ -7,15 +7,12 @@ import multiprocessing
 import os
 import platform
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.model import DeviceInfo, RankInfo
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.host import process_start
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),  # torchrun, accelerate

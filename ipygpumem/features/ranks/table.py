@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from ipygpumem.features.outside.table import outside_sentence
 from ipygpumem.features.ranks.comparison import METRICS, compare_ranks, device_usage, rank_rows, slow_ranks, spreads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from ipygpumem.core.report import Report
     from ipygpumem.features.history.model import ReportRow
     from ipygpumem.features.ranks.comparison import DeviceUsage, RankComparison, RankRow, Spread

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import RecordingError
@@ -11,7 +12,6 @@ from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from ipygpumem.core.report import RecordingInfo, Report

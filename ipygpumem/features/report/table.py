@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from ipygpumem.features.processes.table import with_change_rows
 from ipygpumem.features.report.short_report import report_notes, short_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from ipygpumem.core.grade import Grade
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import DeviceReport, HostReport, Report

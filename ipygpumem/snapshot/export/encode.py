@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,6 @@ from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 from ipygpumem.snapshot.queries.overview import notes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.snapshot import Snapshot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from ipygpumem.snapshot.model.columns import ACTIONS
 from ipygpumem.snapshot.model.segment_history import AllocatorState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.stacks import is_user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.snapshot.snapshot import Snapshot
 
 # The part of a library file name that is kept. The leading separator is included because `is_user_file` requires it.

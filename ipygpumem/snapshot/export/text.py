@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.units import duration, many, signed, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipygpumem.snapshot.queries.diff import Diff
     from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis
     from ipygpumem.snapshot.queries.groups import Group

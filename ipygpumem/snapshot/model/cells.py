@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from ipygpumem.core.serialization import PlainData
 from ipygpumem.snapshot.model.unique_values import distinct
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.stacks import StackTable

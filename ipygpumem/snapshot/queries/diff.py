@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from ipygpumem.snapshot.queries.groups import Group
 
 # the file name of a cell contains the process ID of the kernel

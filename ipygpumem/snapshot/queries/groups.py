@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from ipygpumem.snapshot.model.timeline import BEFORE, Timeline
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.stacks import Frame

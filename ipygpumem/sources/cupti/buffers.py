@@ -15,12 +15,10 @@ import ctypes
 import mmap
 import os
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ipygpumem.core.errors import CuptiError, first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SIZE = 128 << 10
 _COUNT = 256

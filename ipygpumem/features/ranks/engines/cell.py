@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from ipygpumem.features.ranks.rank_files import make_directory
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from ipygpumem.features.ranks.collect import Ranks
     from ipygpumem.features.ranks.engines.collect import Engines

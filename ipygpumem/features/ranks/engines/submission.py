@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.features.ranks.model import RankInfo, RankResult, rank_result_from
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 KEY = "ipygpumem"
 """Key of the identity that an engine publishes. The keys of its reports consist of this key and a number."""
