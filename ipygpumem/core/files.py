@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import secrets
-import select
 import stat
 from importlib import import_module
 from pathlib import Path
@@ -124,17 +123,8 @@ def open_regular_file(path: str) -> IO[bytes]:
 
 
 def _regular(file: IO[bytes]) -> IO[bytes]:
-    information = os.fstat(file.fileno())
-    if not stat.S_ISREG(information.st_mode) or (not information.st_size and _would_block(file)):
+    # /proc contains regular files that provide data only later, such as kmsg
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or os.path.realpath(file.name).startswith("/proc/"):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file; pipes and devices cannot be read")
     return file
-
-
-def _would_block(file: IO[bytes]) -> bool:
-    """Return whether reading would wait for data, as from /proc/kmsg, which is a regular file."""
-    if not hasattr(select, "poll"):
-        return False
-    poll = select.poll()
-    poll.register(file, select.POLLIN)
-    return not poll.poll(0)

@@ -8,6 +8,7 @@ regular expressions take linear time, and only the beginning of a long text is e
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.text import printable
@@ -37,14 +38,16 @@ _CONSTANT = re.compile(rf"{_NUMBER.pattern}|[Tt]rue|[Ff]alse|[Nn]one|null")
 _PLAIN = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~%*\[\]-]*")
 _PROGRAM = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~@-]*(:|::[\w.]+)?")
 _ABSOLUTE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]")
+_SUFFIX = re.compile(r"\.[a-z]\w{0,7}$")
 _HOST = re.compile(r"(cuda|gpu|localhost|\*|\d{1,3}(\.\d{1,3}){3})?:\d{1,5}")
 _NAMED_HOST = re.compile(r"[\w.-]+:\d{1,5}")
 _VARIABLE = re.compile(r"[+~]{0,2}[A-Za-z_][\w./-]*")
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*)(=.*)?", re.DOTALL)
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20}://)(.*)", re.DOTALL)
+_URL = re.compile(r"([A-Za-z][\w+.-]{0,20}://)([^/?#]*@)?([\w.-]*(?::\d{1,5})?)(/[\w./~%+-]*)?(.*)", re.DOTALL)
 _KEY = re.compile(
-    r"(?<![A-Za-z0-9])((A3-|api_org_|hf_|sk[-_]|[pr]k_|gh[a-z]_|github_pat_|gl[a-z]{2,5}-|pscale_|xapp-|xox[a-z]-|A[KS]IA|AIza|ya29\.|eyJ|npm_|pypi-"
-    r"|dop_v1_|wandb_v1_|nvapi-|r8_|hv[bs]\.|SG\.|sq0|shp[a-z]{2}_|tskey-|lin_api_|pplx-)[\w.+/\\-]{6,}"
+    r"(?<![A-Za-z0-9])((api_org|gh[opsur]|hf|npm|r8)_[A-Za-z0-9]{12,}|[prs]k_(live|prod|test)_|sk-[\w-]{12,}|A3-[A-Z0-9]{6}-[A-Z0-9-]*"
+    r"|(A[KS]IA|AIza|dop_v1_|eyJ|github_pat_|gl(cbt|dt|ff?c?t|imt|pat|ptt|rt|soat)-|hv[bs]\.|lin_api_|nvapi-|pscale_|pypi-AgE|SG\.|shp[a-z]{2}_|sq0[a-z]{3}-"
+    r"|tskey-|wandb_v1_|xapp-|xox[a-z]-|ya29\.)[\w.+/\\-]{6,}"
     r"|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9A-Za-z])"
     r"|(?<![+./_-])(?=\S{,39}[a-z])(?=\S{,39}[A-Z])(?=\S{,39}\d)[A-Za-z0-9+][A-Za-z0-9+/]{39}(?![\w+./=-]))"
 )
@@ -55,48 +58,36 @@ _CONSONANTS = re.compile(r"[b-df-hj-np-tv-xz]{6}", re.IGNORECASE)
 _FREQUENT = 0.3
 _MIN_PART = 8
 _MIN_SUM = 20
-_LONG = 16
-"""Minimum length at which any text that contains letters and digits is considered random."""
 _CODE_MAGIC = re.compile(r"%%?(capture|gpumem|memit|prun|px|time|timeit)\b")
-_CODE_PART = re.compile(r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|[^"'#]+""", re.DOTALL)
-_ASSIGNED_NUMBER = re.compile(r"(?<!\w)(\w+)(\s*(?::\s*\w+\s*)?[=:]\s*)\d[\w.]*")
+_LITERAL = re.compile(
+    r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)+(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:] ))\d{4,}|\w{16,}""", re.DOTALL
+)
 
 
 def redact_command(arguments: Sequence[str]) -> str:
     """Return a command as a single line, with source code replaced by ``...`` and possible secrets by ``***``."""
-    text = ""
-    for word in _redact_words(_words(arguments)):
-        text = f"{text} {word}" if text else word
-        if len(text) > _MAX_LENGTH:
-            text = f"{text[: _MAX_LENGTH - 1]}…"
-            break
-    return printable(text)
+    text = printable(" ".join(islice(_redact_words(_words(arguments)), _MAX_LENGTH)))
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
 def redact_code(line: str, magic: str = "") -> str:
-    """Replace literals in a line of code with ``***`` if they may be secret or follow a name that suggests a secret.
+    """Replace literals in a line of code with ``***`` if they may be secret or the line contains a name of a secret.
 
     Shell commands, magics and cells in other languages are redacted like command lines.
     """
     command = line.lstrip("!%")
     if (command != line or magic) and not _CODE_MAGIC.match(magic or line):
         return line[: len(line) - len(command)] + redact_command(command.split())
-    parts = []
-    is_secret = False
-    for match in _CODE_PART.finditer(line):
-        text, quote = match.group(0, 1)
-        content = text.strip(quote or "")
-        if quote and content and (is_secret or _may_contain_secret(content)):
-            parts.append(f"{quote}{_REDACTED}{quote}")
-        elif text.startswith("#") and _may_contain_secret(text):
-            parts.append(f"# {_REDACTED}")
-        elif quote:
-            parts.append(text)
-        else:
-            text = _ASSIGNED_NUMBER.sub(_redact_number, text)
-            parts.append(re.sub(r"\w{16,}", lambda word: _REDACTED if _is_random(word[0], 32) else word[0], text))
-        is_secret = is_secret or _names_secret(text)
-    return "".join(parts)
+    is_secret = _names_secret(line)
+
+    def redact(match: re.Match[str]) -> str:
+        quote = match[1] or ("# " if match[0].startswith("#") else "")
+        if not quote and not match[0].isdecimal():
+            return _REDACTED if _is_random(match[0], 32) else match[0]
+        is_hidden = is_secret or _may_contain_secret(match[0])
+        return f"{quote}{_REDACTED}{match[1] or ''}" if is_hidden else match[0]
+
+    return _LITERAL.sub(redact, line)
 
 
 def short_name(arguments: Sequence[str]) -> str:
@@ -170,14 +161,14 @@ def _redact(text: str, name: str = "") -> str:
     if len(text) > _MAX_WORD_LENGTH or (_names_secret(name) and not (is_number and _COUNT.search(_split_name(name)))):
         return _REDACTED
     is_short_option = name.startswith("-") and len(name) == len("-x") and name != "-m"  # ambiguous
-    if is_short_option and not is_number and not _ABSOLUTE.match(text) and not _has_suffix(text):
+    if is_short_option and not is_number and not _ABSOLUTE.match(text) and not _SUFFIX.search(text):
         return _REDACTED
     return _redact_value(text, name)
 
 
 def _redact_value(text: str, name: str) -> str:
-    if (url := _URL.fullmatch(text)) is not None:
-        return url[1] + _redact_location(url[2])
+    if url := _URL.fullmatch(text):
+        return _redact_url(*url.groups(""))
     if "," in text:
         return text if all(_redact(part, name) == part for part in text.split(",")) else _REDACTED
     if "=" in text:
@@ -198,27 +189,17 @@ def _redact_assignment(text: str, *, is_option: bool) -> str:
     return f"{variable}={_redact(value, variable) if is_shown or _URL.match(value) else _REDACTED}"
 
 
-def _redact_location(text: str) -> str:
-    """Redact the part of a URL after the scheme: credentials, query and fragment, and paths that may be secret."""
-    user, at, text = text.rpartition("@")
-    if re.search(r"[/?#]", user):  # it is unknown which part is the host
-        return _REDACTED
-    host, slash, path = text.partition("/")
-    if not re.fullmatch(r"[\w.-]*(:\d{1,5})?", host) or _is_random(host):
-        return _REDACTED
-    is_plain = _PLAIN.fullmatch(path) and not _is_random(path) and "hook" not in text and not _names_secret(path)
-    return f"{at and f'{_REDACTED}@'}{host}{slash}{path if is_plain else _REDACTED}"
+def _redact_url(scheme: str, user: str, host: str, path: str, rest: str) -> str:
+    if "@" in rest or _is_random(host):  # it is unknown which part is the host
+        return f"{scheme}{_REDACTED}"
+    is_plain = not (rest or _is_random(path) or "hook" in host + path or _names_secret(path))
+    return f"{scheme}{user and f'{_REDACTED}@'}{host}{path if is_plain else f'/{_REDACTED}'}"
 
 
 def _redact_directories(path: str) -> str:
     """Redact only the parts of a path that look random, because directories may have any name."""
     path = _KEY.sub(_REDACTED, path)
     return re.sub(r"[^/\\]+", lambda part: _REDACTED if _is_random(part[0]) else part[0], path)
-
-
-def _redact_number(match: re.Match[str]) -> str:
-    is_secret = _names_secret(match[1]) and not _COUNT.search(_split_name(match[1]))
-    return f"{match[1]}{match[2]}{_REDACTED}" if is_secret else match[0]
 
 
 def _may_contain_secret(text: str) -> bool:
@@ -240,10 +221,6 @@ def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
 
 def _split_name(name: str) -> str:
     return " ".join(_NAME_WORD.findall(name[:_MAX_WORD_LENGTH])).lower()
-
-
-def _has_suffix(text: str) -> bool:
-    return re.search(r"\.[a-z]\w{0,7}$", text) is not None
 
 
 def _is_random(text: str, min_length: int = 16) -> bool:

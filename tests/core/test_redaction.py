@@ -227,6 +227,7 @@ secret="sword\"fish"
 COMMANDS = r"""
 python train.py --batch-size 8 --lr=1e-4 --config configs/gpt2.yaml
 torchrun --nproc-per-node=2 train.py
+python pretrain_gpt.py --global-batch-size 512 --hf_config_path configs/hf_llama --npm_config x --task sk-learn
 torchrun --nnodes=2 --node-rank 0 --rdzv-backend=c10d --rdzv-endpoint=node0:29500 train.py --epochs 3
 trtllm-serve --model meta-llama/Llama-3-8B
 python t.py --learning_rate=0.001 --run-name=exp_12

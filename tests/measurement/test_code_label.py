@@ -23,7 +23,7 @@ from ipygpumem.core.report import CODE_WIDTH, code_label
         ("%%bash\nexport PASSWORD=swordfish", "export PASSWORD=***"),
         ("%%writefile .env\nWANDB_API_KEY=swordfish", "***"),
         ("%%time\nx = f('a b')", "x = f('a b')"),
-        (f"x = '{'a ' * 60}', token('swordfish')", f"x = '{'a ' * 37}…"),
+        (f"x = f({'a, ' * 30}'swordfish', token=b)", f"x = f({'a, ' * 24}a…"),
         ("", ""),
         ("\n \n", ""),
     ],
