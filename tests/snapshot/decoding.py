@@ -26,7 +26,10 @@ def decode(data):
 
 
 def unpack(description, packed):
-    planes = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(description["width"], description["count"])
+    shape = description["width"], description["count"]
+    if len(packed) < shape[0] * shape[1]:
+        packed = zlib.decompress(packed)
+    planes = np.frombuffer(packed, np.uint8).reshape(shape)
     values = np.ascontiguousarray(planes.T).view(f"<i{description['width']}").reshape(-1).astype(np.int64)
     if description["coding"] == "delta":
         values = np.cumsum(values) + int(description["first"])

@@ -4,7 +4,8 @@ The format consists of the eight bytes ``ipgmsnap``, the length of the header as
 as zlib-compressed JSON in UTF-8, and the packed columns in the order of the header.
 
 A packed column is the zlib stream of its *byte planes*: the lowest byte of every number, then the second byte of every
-number, and so on. The interpretation of the numbers depends on the coding:
+number, and so on. If the stream is not shorter, the planes are stored instead, which can be read faster. The
+interpretation of the numbers depends on the coding:
 
 ``plain``
     the values
@@ -159,6 +160,7 @@ def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
     description, numbers = min(candidates, key=lambda candidate: _estimated_size(*candidate))
     planes = _planes(numbers)
     packed = zlib.compress(planes, _LEVEL if len(planes) < _LONG else _FAST_LEVEL)
+    packed = packed if len(packed) < len(planes) else planes
     width = len(planes) // len(values) if len(values) else 1
     return {**description, "width": width, "count": len(values), "bytes": len(packed)}, packed
 

@@ -24,3 +24,13 @@ def test_encoded_columns_of_real_files(name):
     assert header["devices"][0]["notes"] == overview(snapshot, 0)["notes"]
     assert header["frames"][0] == [snapshot.stacks.frames[0].file, *header["frames"][0][1:]]
     assert columns["blocks/size"].tolist() == snapshot.blocks.size.tolist()
+
+
+def test_short_columns_are_not_compressed():
+    traces = [[{"action": "alloc", "addr": 512, "size": 1, "time_us": 5}] for _ in range(100)]
+    header, columns = decode(Snapshot.load({"device_traces": traces}).encode())
+    assert columns["trace/99/address"].tolist() == [512]
+    # starting a decompression in a browser takes a millisecond
+    of_devices = [column for column in header["columns"] if "/9" in column["name"]]
+    assert len(of_devices) > 100
+    assert all(column["bytes"] == column["width"] * column["count"] for column in of_devices)

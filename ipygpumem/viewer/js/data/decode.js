@@ -148,7 +148,10 @@ export async function decode(data, pause) {
   if (offset > bytes.length)
     throw new ViewerError("The data in this page is damaged: the end is missing. Create the page again.");
   const decompress = async (/** @type {typeof parts} */ some) => {
-    const planes = await Promise.all(some.map(({ compressed }) => inflate(compressed)));
+    // Short columns are not compressed, because starting a decompression takes a millisecond
+    const stored = (/** @type {typeof parts[number]} */ { facts, compressed }) =>
+      compressed.length === facts.width * facts.count;
+    const planes = await Promise.all(some.map((part) => (stored(part) ? part.compressed : inflate(part.compressed))));
     for (const [i, { facts }] of some.entries()) columns.set(facts.name, new Column(facts, planes[i]));
     await pause?.();
   };

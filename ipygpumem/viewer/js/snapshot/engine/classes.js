@@ -105,6 +105,7 @@ function categories(snapshot, device, of) {
     "allocated elsewhere",
   ];
   const pool = snapshot.key(device, "pool");
+  const python = snapshot.stacks.matching((frame) => frame.file.endsWith(".py"));
   /** @type {Map<number, number>} */
   const regions = new Map();
   for (let row = 0; row < allocations.length; row++) {
@@ -118,18 +119,10 @@ function categories(snapshot, device, of) {
     if (allocations.start[row] === BEFORE) of[row] = 0;
     else if (code !== 6) of[row] = code;
     else if (id && (id[0] || id[1])) of[row] = 5;
-    else if (stack >= 0 && (snapshot.stacks.leaf[stack] < 0 || withoutPython(snapshot, stack))) of[row] = 4;
+    else if (stack >= 0 && snapshot.stacks.userFrame[stack] < 0 && !python[stack]) of[row] = 4;
     else of[row] = 6;
   }
   return labels;
-}
-
-/** @param {import("../model/snapshot.js").Snapshot} snapshot @param {number} stack */
-function withoutPython(snapshot, stack) {
-  return (
-    snapshot.stacks.userFrame[stack] < 0 &&
-    !snapshot.stacks.numbers(stack).some((number) => snapshot.stacks.frames[number].file.endsWith(".py"))
-  );
 }
 
 /** The groups of a key, the largest at the peak first. @param {Side} side @param {string} key */

@@ -21,6 +21,7 @@ import { count, oneLine } from "../../data/units.js";
  */
 
 const MAX_BOXES = 400;
+const MAX_DEPTH = 1000; // Python's default recursion limit
 
 /**
  * @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device
@@ -58,7 +59,7 @@ export function icicle(snapshot, device, rows, { key, measure, first, last, root
     tree.value += value;
     tree.count += count;
     if (top) add(`k${top.codes[row]}`, () => ({ label: top.describe(top.codes[row], [row]).label, own: true }));
-    const frames = snapshot.stacks.numbers(stack[row]).reverse();
+    const frames = snapshot.stacks.numbers(stack[row]).reverse().slice(0, MAX_DEPTH);
     for (const number of frames) {
       const frame = snapshot.stacks.frames[number];
       add(`f${number}`, () => ({

@@ -5,6 +5,7 @@ import { ACTION } from "../model/trace.js";
 import { oneLine } from "../../data/units.js";
 
 const MAX_BANDS = 20000;
+const MIN_BANDS = 1000; // of each device, if there are many
 
 /**
  * @typedef {{label: string, start: number|null, end: number|null, first: number|null, last: number|null, depth: number}} Band
@@ -55,7 +56,7 @@ function deviceFacts(snapshot, device) {
     })),
     cells: trace.timed
       ? snapshot.cells.cells
-          .slice(0, MAX_BANDS)
+          .slice(0, Math.max(MAX_BANDS / snapshot.devices.length, MIN_BANDS))
           .map((cell) => band(trace, cellLabel(cell), cell.start_us, cell.end_us, 0))
       : [],
     annotations: trace.timed

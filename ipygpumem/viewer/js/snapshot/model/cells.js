@@ -25,6 +25,8 @@ export class Cells {
     for (const [number, cell] of cells.entries()) {
       if (cell.filename) getOrCreate(this.runs, cell.filename, () => []).push(number);
     }
+    /** The label for all runs of a file. @type {Map<string, string>} */
+    this.labels = new Map();
     this.all = cells.map((_, number) => number);
     /** @type {Map<number[], Spans>} */
     this.spans = new Map();
@@ -39,7 +41,7 @@ export class Cells {
   /** The label of the cell that a file name belongs to; undefined for other files. @param {string} file */
   labelOf(file) {
     const runs = this.runs.get(file);
-    if (runs) return this.joinLabels(runs);
+    if (runs) return getOrCreate(this.labels, file, () => this.joinLabels(runs));
     const number = this.numbers.get(file);
     if (number !== undefined) return `In[${number}]`;
     const ipython = IPYTHON.exec(file);

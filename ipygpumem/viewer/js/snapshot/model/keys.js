@@ -145,7 +145,9 @@ const GROUPINGS = {
     const files = new Map();
     const codes = new Int32Array(length);
     for (let row = 0; row < length; row++) {
-      const filesOf = getOrCreate(files, stack[row], () => snapshot.stacks.files(stack[row]));
+      const filesOf = getOrCreate(files, stack[row], () =>
+        snapshot.stacks.files(stack[row]).filter((file) => snapshot.cells.labelOf(file)),
+      );
       codes[row] = names.number(snapshot.cells.label(startTime(device, row), filesOf));
     }
     return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
