@@ -23,11 +23,11 @@ _REDACTED = "***"
 _CODE_OPTIONS = {"-c", "-e", "--eval", "--command", "--exec"}
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_NAME = re.compile(
-    r"\b(auth|authentication|authorization|bearer|cookies?|creds?|dsn|headers?|jwt|keys?(?! (cache|heads|value))"
-    r"|literal|login|mfa|mnemonic|pass|passcode|pat|pin(?! memory)|private|psk|salt|sas|signature|sshpass|(web)?hook)\b"
-    r"|(api|access|account|app|auth|client|deploy|encryption|gpg|hf|host|license|master|openai|private|rsa|secret"
-    r"|service|shared|signing|ssh|ssl|storage|tls|wandb) ?key|(admin|db|ftp|my|proxy|root|store|user)pass\b|passw"
-    r"|passphrase|secret|credential|otp\b|pwd?\b|token\b"
+    r"\b(auth|authentication|authorization|bearer|cookies?|creds?|dsn|headers?|hmac|jwt|keys?(?! (cache|heads|value))"
+    r"|literal|login|mfa|mnemonic|passcode|pat|pin(?! memory)|private|psk|salt|sas|signature|(web)?hook)\b"
+    r"|(api|access|account|app|auth|client|deploy|encryption|gpg|hf|host|license|master|openai|pass|private|rsa|secret"
+    r"|service|shared|signing|ssh|ssl|storage|tls|wandb) ?key|(access|recovery|unlock) code|(?<!by)(?<!com)pass\b|passw"
+    r"|phrase\b|secret|credential|otp\b|pwd?\b|token\b"
 )
 """Pattern of names (split into words) that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
 _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
@@ -111,8 +111,8 @@ def _script(words: Iterator[str]) -> str:
             return " -c"
         if word in {"-X", "-W"}:
             next(words, "")
-        elif not word.startswith("-"):
-            return f" {_file_name(word)}"
+        elif not re.fullmatch(r"-[bBdEiIOPqRsSuvx]+|-[WX].+", word):
+            return "" if word.startswith("-") else f" {_file_name(word)}"
     return ""
 
 
@@ -126,8 +126,10 @@ def _redact_program(path: str) -> str:
 
 def _redact_words(words: Iterator[str]) -> Iterator[str]:
     program = next(words, "")
-    yield _redact_program(program)
-    is_secret = _is_secret_name(program)  # a secret in a title has no quotes, and may consist of several words
+    text = _redact_program(program)
+    yield text
+    # in a title, a secret has no quotes and may consist of several words
+    is_secret = _is_secret_name(program, is_redacted=text != program)
     name = ""  # name of the option to which the next word may belong
     for word in words:
         if name in _CODE_OPTIONS and not _NUMBER.fullmatch(word):

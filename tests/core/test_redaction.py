@@ -81,6 +81,11 @@ create secret generic db swordfish
 --creds=swordfish
 --passwd swordfish
 --rootpw swordfish
+--requirepass swordfish
+--recovery-code swordfish
+--seed-phrase swordfish
+--passkey=swordfish
+--hmac swordfish
 --rootpass=swordfish
 --admin-password=swordfish
 --pwd swordfish
@@ -306,6 +311,9 @@ LONG_COMMANDS = {
         (["/usr/bin/python3", "-u", "-X", "dev", "/home/me/train.py", "--lr", "3"], "python3 train.py"),
         (["python", "-c", "import secrets"], "python -c"),
         (["python"], "python"),
+        (["python", "-uB", "-Xdev", "train.py"], "python train.py"),
+        (["python-app", "--token", "swordfish"], "python-app"),
+        (["python-app", "-p", "swordfish"], "python-app"),
         (["C:\\tools\\python.exe", "C:\\me\\a.py"], "python.exe a.py"),
         (["/opt/ollama/bin/ollama", "serve"], "ollama"),
         (["ray::train (task 5)"], "ray::train"),
@@ -415,6 +423,7 @@ def test_secret_arguments_are_hidden(line):
         "app(password=swordfish)",
         "worker:bob:swordfish",
         "PASSWORD=swordfish",
+        "PASSWORD=correct horse swordfish",
         "app;swordfish",
         "bob:swordfish@host",
         "postgres://bob:swordfish@host",
