@@ -65,7 +65,7 @@ def _view(arguments: argparse.Namespace) -> int:
 
 _OPTIONS = (
     Option(("--no-source",), None, "omit the source code of recorded cells"),
-    Option(("--strip-paths",), None, "omit directories, the name of FILE and text in allocator settings"),
+    Option(("--strip-paths",), None, "omit directory names, the file name of FILE and strings in allocator settings"),
     Option(
         ("--theme",),
         "THEME",

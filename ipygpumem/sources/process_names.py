@@ -41,7 +41,7 @@ class ProcessInfoCache:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}
 
     def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
-        """Look up the processes in (PID, memory usage) pairs from NVML, unless they are in the cache."""
+        """Look up and cache each process of NVML's ``(PID, memory usage)`` pairs that is not in the cache yet."""
         keys = [(pid, trusted) for pid, _ in entries]
         if len(self._processes) > _MAX_PROCESSES:
             self._processes = {key: self._processes[key] for key in keys if key in self._processes}

@@ -108,7 +108,7 @@ emit(base=base, sizes=sizes, after=sizes_after, trusts=trusts)
     assert values["sizes"]["ctypes"] == 512 * MIB
     assert abs(values["sizes"]["managed memory"] - 128 * MIB) <= GRANULARITY
     assert "ctypes" not in values["after"] and "managed memory" not in values["after"]
-    kernels = "kernel code, stacks, CUDA graphs"
+    kernels = "kernel code, local memory, CUDA graphs"
     assert abs(values["sizes"].get(kernels, 0) - values["base"].get(kernels, 0)) <= GRANULARITY
 
 

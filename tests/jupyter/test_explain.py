@@ -40,7 +40,7 @@ def test_all_steps(heap, fake_gpu):
     assert amounts["nvidia-smi shows"] == fake_gpu.nvml_device.used
     assert amounts["allocated (tensors)"] == torch.cuda.memory_allocated()
     assert (amounts["CUDA context"], amounts["first kernels"]) == (CONTEXT, KERNELS)
-    assert amounts["libraries, kernel code, stacks, CUDA graphs"] == 256 * MIB
+    assert amounts["libraries, kernel code, local memory, CUDA graphs"] == 256 * MIB
     assert amounts["pid 4194303"] == 500 * MIB
     assert amounts["cached in private pools"] == 64 * MIB
     assert amounts["cached, can be released"] + amounts["cached, cannot be released"] + 64 * MIB == (
@@ -143,7 +143,7 @@ def test_records_that_include_the_first_kernels(cupti, make_notebook, fake_gpu):
     notebook.load()
     amounts = steps(ipygpumem.explain().devices[0])
     assert "first kernels" not in amounts, "their libraries would be counted twice"
-    assert amounts["kernel code, stacks, CUDA graphs"] == KERNELS
+    assert amounts["kernel code, local memory, CUDA graphs"] == KERNELS
     cupti_recorder().release()
 
 
@@ -153,7 +153,7 @@ def test_error_of_records(cupti, heap, fake_gpu):
     cupti.refuses["cuptiActivityFlushAll"] = 999
     (waterfall,) = ipygpumem.explain().devices
     assert waterfall_imbalance(waterfall) == 0
-    assert steps(waterfall)["libraries, kernel code, stacks, CUDA graphs"] == 10 * MIB
+    assert steps(waterfall)["libraries, kernel code, local memory, CUDA graphs"] == 10 * MIB
     assert waterfall.notes == ("libraries cannot be identified: cuptiActivityFlushAll: CUPTI_ERROR_999",)
 
 

@@ -169,7 +169,7 @@ def _outside_steps(
     if remainder < 0:
         accuracy = grade("unknown", "some memory is counted in more than one row or was freed during the reading")
         return [*steps, WaterfallStep("counted twice", "outside", remainder, accuracy)]
-    names = ["kernel code, stacks, CUDA graphs"]
+    names = ["kernel code, local memory, CUDA graphs"]
     if not recorded:
         names.insert(0, "libraries")
     if not any(step.label == "CUDA context" for step in steps):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
 
-_REST = "CUDA context, kernel code, stacks"
+_REST = "CUDA context, kernel code, local memory"
 _UNATTRIBUTED = "not attributed to a library"
 _IDLE = "unused in CUDA's memory pools"
 _KINDS = {

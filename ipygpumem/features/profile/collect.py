@@ -52,9 +52,9 @@ def profile_collector(
 def check_profile_paths(
     trace: str | Path | None, timeline: str | Path | None, snapshot: str | Path | None, *, outside: bool
 ) -> None:
-    """Raise `OptionError` for unsupported extensions, equal paths, or a profile combined with memory outside PyTorch.
+    """Raise `OptionError` if an extension is unsupported, a path is used twice, or ``outside`` is also requested.
 
-    The file system is not accessed because the files may be written on another machine.
+    The file system is not accessed, because the files may be written on another machine.
     """
     if outside and (trace is not None or timeline is not None):
         raise OptionError(

@@ -1,8 +1,9 @@
-"""Reads trace entries with the same keys in batches with numpy instead of opcode by opcode.
+"""Read trace entries with the same keys in batches with NumPy instead of opcode by opcode.
 
-The entries of a trace are dicts with the same keys in the same order: ``EMPTY_DICT``, ``MEMOIZE`` (which
-``pickletools.optimize`` omits), ``MARK``, a reference to each key followed by a value of one to a few dozen bytes, and
-``SETITEMS``. Every occurrence of the first opcodes is a candidate, and candidates with unexpected contents are removed.
+The entries of a trace are dicts with the same keys in the same order. Each is pickled as ``EMPTY_DICT``, ``MEMOIZE``
+(which ``pickletools.optimize`` omits), ``MARK``, a reference to each key followed by a value of one to a few dozen
+bytes, and ``SETITEMS``. Each occurrence of the opcodes up to ``MARK`` is a candidate, and candidates with unexpected
+contents are removed.
 The values of a candidate are used only if the pickle reader, which reads in order, reaches its position. The result is
 therefore always correct, and a malicious file can only slow down reading.
 """

@@ -62,7 +62,7 @@ def test_pool_counters_replace_records(gpu, cupy):
     (waterfall,) = ipygpumem.explain().devices
     amounts = steps(waterfall)
     assert amounts["CuPy's pool"] == 256 * MIB
-    assert amounts["libraries, kernel code, stacks, CUDA graphs"] == 44 * MIB
+    assert amounts["libraries, kernel code, local memory, CUDA graphs"] == 44 * MIB
     (step,) = [step for step in waterfall.steps if step.label == "CuPy's pool"]
     assert (step.grade.trust, step.todo) == ("exact", "cupy.get_default_memory_pool().free_all_blocks()")
     assert waterfall_imbalance(waterfall) == 0
@@ -78,7 +78,7 @@ def test_memory_in_records_and_pool_is_listed_once(gpu, cupti, cupy):
     (waterfall,) = ipygpumem.explain().devices
     amounts = steps(waterfall)
     assert (amounts["CuPy"], amounts["CuPy's pool, allocated before recording began"]) == (156 * MIB, 100 * MIB)
-    assert "kernel code, stacks, CUDA graphs" not in amounts
+    assert "kernel code, local memory, CUDA graphs" not in amounts
     assert waterfall_imbalance(waterfall) == 0
     cupti_recorder().release()
 

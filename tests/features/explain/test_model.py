@@ -54,7 +54,7 @@ def test_all_steps():
         ("CUDA context", 400, "derived"),
         ("first kernels", 60, "derived"),
         ("NCCL", 100, "exact"),
-        ("kernel code, stacks, CUDA graphs", 126, "derived"),
+        ("kernel code, local memory, CUDA graphs", 126, "derived"),
         ("PyTorch reserved", 120, "exact"),
         ("cached, can be released", 12, "exact"),
         ("cached, cannot be released", 6, "exact"),
@@ -108,7 +108,7 @@ def test_process_list_without_value_for_device():
     assert [label for label, *_ in lines(waterfall)][:3] == [
         "nvidia-smi shows",
         "this process",
-        "CUDA context, libraries, kernel code, stacks, CUDA graphs",
+        "CUDA context, libraries, kernel code, local memory, CUDA graphs",
     ]
     assert waterfall_imbalance(waterfall) == 0
 

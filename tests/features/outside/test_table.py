@@ -46,7 +46,7 @@ CuPy, from a CUDA memory pool +32.0 MiB +96.0 MiB 128.0 MiB 96.0 MiB 2 runtime.s
 cuFFT 0 +11.0 MiB 11.0 MiB 11.0 MiB 6 libcufft.so.12
 1 smaller <0.1 MiB 4
 unused in CUDA's memory pools +8.0 MiB
-CUDA context, kernel code, stacks +16.0 MiB
+CUDA context, kernel code, local memory +16.0 MiB
 outside PyTorch +256.0 MiB
 managed memory, on the device or the host
 libmine.so +512.0 MiB +512.0 MiB 512.0 MiB 0.0 MiB 1
@@ -75,7 +75,7 @@ def test_sentence_for_each_device():
     assert sentence == (
         "cuda:0 outside PyTorch: libmine.so, managed memory +512.0 MiB · NCCL +200.0 MiB in 100 allocations · "
         "CuPy +32.0 MiB in 2 allocations (peak +96.0 MiB) · cuFFT peak +11.0 MiB in 6 allocations · "
-        "unused in CUDA's memory pools +8.0 MiB · CUDA context, kernel code, stacks +16.0 MiB"
+        "unused in CUDA's memory pools +8.0 MiB · CUDA context, kernel code, local memory +16.0 MiB"
     )
     assert sentence in ShortReport(changed).text().splitlines()
     assert "NCCL +200.0 MiB in 100 allocations" in ShortReport(changed).html()
