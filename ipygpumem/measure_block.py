@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.device_names import split_devices
@@ -31,9 +33,6 @@ from ipygpumem.measurement.measurement import MeasuredCode, Measurement, Measure
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
-    import os
-    from types import TracebackType
-
     from typing_extensions import Self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,6 @@ from ipygpumem.features.commands.output import print_json, print_lines, progress
 from ipygpumem.features.recordings.command import VIEW
 
 if TYPE_CHECKING:
-    import argparse
-
     from ipygpumem.snapshot import Snapshot
 
 

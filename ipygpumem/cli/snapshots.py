@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -17,8 +18,6 @@ from ipygpumem.snapshot.export.event_table import COLUMNS, event_rows, write_csv
 from ipygpumem.snapshot.queries.overview import overview
 
 if TYPE_CHECKING:
-    import argparse
-
     from ipygpumem.snapshot.model.timeline import Timeline
 
 _TOP = 20

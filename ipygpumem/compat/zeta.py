@@ -8,19 +8,17 @@ string and stops recording after the block. `print_cuda_memory_usage` prints the
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import GIB
 from ipygpumem.measure_block import measure
 from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.sources import pytorch
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = ["print_cuda_memory_usage", "save_memory_snapshot"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
@@ -14,8 +15,6 @@ from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ipygpumem.features.limits.model import Limits
     from ipygpumem.features.lines.source_code import SourceRegion
     from ipygpumem.features.modules.tracker import ModuleTracker

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.measurement.measurement import MeasuredCode
     from ipygpumem.measurement.recorder import Recorder

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import contextlib
 import functools
 from collections import ChainMap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -43,9 +45,6 @@ from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_stat
 from ipygpumem.jupyter.settings import Settings
 
 if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
     from ipygpumem.measurement.plan import Plan
     from ipygpumem.measurement.runtime import Runtime
 

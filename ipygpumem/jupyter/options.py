@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import re
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.commands.command import DEVICE, HELP, Option, parse_line
 from ipygpumem.features.recordings.command import RECORDING
-
-if TYPE_CHECKING:
-    import argparse
 
 _ARGUMENT = re.compile(r"""\s*((?:"[^"]*"?|'[^']*'?|[^\s"'])+)""")
 """Pattern of an argument, including its quotation marks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.core.units import many
@@ -17,8 +18,6 @@ from ipygpumem.snapshot.reader.table_builder import TableBuilder
 from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.snapshot.reader.load import ReadLimits
     from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 

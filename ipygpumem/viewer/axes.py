@@ -13,13 +13,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError, first_line
 
 if TYPE_CHECKING:
     import contextlib
-
-    from numpy.typing import NDArray
 
     Ticks = list[tuple[float, str]]
 

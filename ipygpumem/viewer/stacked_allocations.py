@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.units import many
 from ipygpumem.snapshot.export.text import share
 from ipygpumem.snapshot.queries.groups import Group, add_up, label_rows
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
-    Ints = NDArray[np.int64]
-    Pixels = NDArray[np.uint8]
+
+Ints = NDArray[np.int64]
+Pixels = NDArray[np.uint8]
 
 EMPTY = 0
 """Pixel value of the background above all allocations."""

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.snapshot.export.text import clip
@@ -30,8 +31,6 @@ from ipygpumem.viewer.axes import (
 from ipygpumem.viewer.stacked_allocations import PixelColumns, line_colors, pixel_columns, stacked_pixels
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.axes import LegendItem, PlotLayout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from ipygpumem.features.commands.command import HELP, Command, Option
 from ipygpumem.sources import allocator
 
 if TYPE_CHECKING:
-    import argparse
-
     from ipygpumem.core.reading import Reading
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.jupyter.magics import GPUMem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ from ipygpumem.features.history.load import SessionRows, read_notebook, read_row
 from ipygpumem.features.history.table import COLUMNS, PAGE, TablePage, comparison_tables, history_tables, select_devices
 
 if TYPE_CHECKING:
-    import argparse
-
     from ipygpumem.jupyter.magics import GPUMem
 
 _COMPARED = ("held", "peak", "outside", "seconds")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, ReportError
@@ -13,8 +14,6 @@ from ipygpumem.features.commands.output import print_error
 from ipygpumem.features.history.load import starts_with_report
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ipygpumem.core.report import Report
 
 _MAX_UNWRITTEN = 1000

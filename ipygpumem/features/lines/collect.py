@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, enclosing_functions
@@ -26,14 +27,13 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.features.recording_analysis import DeviceRecording
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
 
-    Ints = NDArray[np.int64]
     Line = tuple[str, int]
+
+Ints = NDArray[np.int64]
 
 _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 

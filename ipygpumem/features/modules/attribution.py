@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKind
 from ipygpumem.features.recording_analysis import THREAD_FILE, outermost_files
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.features.modules.tracker import ModuleCallEvent, ModuleTracker
     from ipygpumem.measurement.event_lookup import EventLookup
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
 
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 DDP = "DistributedDataParallel"
 _KIND_CODES: dict[MemoryKind, int] = {kind: code for code, kind in enumerate(MEMORY_KINDS)}

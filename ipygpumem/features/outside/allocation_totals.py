@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.features.outside.libraries import ALLOCATOR, file_name, library_name
 from ipygpumem.features.outside.model import BEFORE_RECORDING, Memory
@@ -18,10 +19,6 @@ from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.cupti.library import ALLOCATION, KINDS, Cupti
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 TIME, ALLOCATES, ADDRESS, BYTES, OWNER = range(5)
 COLUMNS = 5

@@ -13,14 +13,16 @@ import os
 import select
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.features.outside.allocation_totals import (
     COLUMNS,
     TIME,
+    AllocationOwner,
     LiveAllocations,
     RecordingInterval,
     pytorch_segments,
@@ -29,11 +31,6 @@ from ipygpumem.measurement.profiler_observers import ProfilerObservers, profilin
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.cupti.buffers import ActivityBuffers
 from ipygpumem.sources.cupti.library import Cupti
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ipygpumem.features.outside.allocation_totals import AllocationOwner
 
 _DELAY_NS = 100_000_000
 """Delay before records are processed. A record is written when a call ends, but its timestamp is the call's start."""

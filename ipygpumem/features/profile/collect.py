@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
@@ -15,9 +17,6 @@ from ipygpumem.features.profile.profiler_session import ProfilerSession
 from ipygpumem.measurement.plan import Collector, Outcome
 
 if TYPE_CHECKING:
-    import os
-    from pathlib import Path
-
     from ipygpumem.core.report import Report
     from ipygpumem.features.profile.timeline import CategoryTimeline
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.snapshot.export.encode import encode_columns
 from ipygpumem.viewer.page import PageData, document
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.features.profile.timeline import CategoryTimeline
 
 

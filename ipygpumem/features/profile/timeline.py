@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN, all_versions, classify
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.features.profile.data_flow import DataFlow, UnmatchedEvent
 
 _ALLOCATED, _WRITTEN, _FREED = range(3)

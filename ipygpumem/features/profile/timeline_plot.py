@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
@@ -13,8 +14,6 @@ from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.axes import INK, LEFT, POINT, RIGHT, mark_peak, render, time_ticks
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.features.profile.timeline import CategoryTimeline
     from ipygpumem.viewer.axes import LegendItem, PlotLayout, PngImage
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from ipygpumem.features.ranks.collect import Ranks, read_ranks
 from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
 
 if TYPE_CHECKING:
-    import argparse
-
     from ipygpumem.jupyter.magics import GPUMem
 
 _COLUMNS = ("rank", "held", "peak", "outside", "time")

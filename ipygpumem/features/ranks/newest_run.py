@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ipygpumem.core.text import printable
 from ipygpumem.features.ranks.model import RankPeak, RankResult
 from ipygpumem.features.ranks.rank_files import REPORT
 from ipygpumem.features.ranks.table import names_by_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _CLOCK_TOLERANCE = 1.0
 """Tolerance in seconds for the comparison of timestamps, because file timestamps are coarse."""

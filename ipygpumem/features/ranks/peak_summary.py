@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -20,8 +21,6 @@ from ipygpumem.features.ranks.model import RankPeak
 from ipygpumem.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    import os
-
     from ipygpumem.snapshot.model.timeline import Timeline
 
     _Summary = tuple[RankPeak, ...] | str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,6 @@ from ipygpumem.features.commands.command import HELP, Command, Option, positive
 from ipygpumem.measurement.allocation_history import RecordingOptions
 
 if TYPE_CHECKING:
-    import argparse
-
     from ipygpumem.jupyter.magics import GPUMem
 
 

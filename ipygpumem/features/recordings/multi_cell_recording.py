@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import RecordingError
@@ -12,8 +13,6 @@ from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ipygpumem.core.report import RecordingInfo, Report
     from ipygpumem.measurement.allocation_history import RecordingOptions
     from ipygpumem.measurement.runtime import Runtime

@@ -27,6 +27,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.cells import Annotation, Cell
 from ipygpumem.snapshot.model.columns import ACTIONS, STATES
@@ -35,8 +36,6 @@ from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 from ipygpumem.snapshot.queries.overview import notes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.snapshot.snapshot import Snapshot
 
 _MAGIC = b"ipgmsnap"

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.snapshot.model.unique_values import distinct
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.snapshot.model.stacks import StackTable
 
 OUTSIDE = "(no cell)"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.columns import Action, Blocks, Segments
 from ipygpumem.snapshot.model.timeline import BEFORE, Timeline
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 SEGMENT = np.dtype(
     [

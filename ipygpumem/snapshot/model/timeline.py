@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.columns import Action, Blocks, BlockState, Segments, Trace
 from ipygpumem.snapshot.model.unique_values import is_in
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 BEFORE = -1
 """Value of `Allocations.start` for allocations that are older than the first event."""

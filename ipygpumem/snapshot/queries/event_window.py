@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
@@ -14,12 +15,11 @@ from ipygpumem.snapshot.model.columns import Action, Trace
 from ipygpumem.snapshot.queries.groups import label_rows
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
-    Ints = NDArray[np.int64]
+
+Ints = NDArray[np.int64]
 
 _MICROSECONDS = 1e6
 _MAX_SUGGESTIONS = 5

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, AllocatorState, find_range
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.snapshot.snapshot import Snapshot
 
-    Ints = NDArray[np.int64]
+
+Ints = NDArray[np.int64]
 
 # The allocator's constants (c10/core/AllocatorConfig.h), unchanged since torch 1.0
 _QUANTUM = 512

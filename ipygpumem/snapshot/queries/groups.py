@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.cells import innermost
@@ -14,14 +15,13 @@ from ipygpumem.snapshot.model.timeline import BEFORE, Timeline
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.snapshot.model.stacks import Frame
     from ipygpumem.snapshot.snapshot import Snapshot
 
-    Ints = NDArray[np.int64]
     Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
     """Integer group ID of each row, and a function that returns the attributes of the `Group` with a given ID."""
+
+Ints = NDArray[np.int64]
 
 UNKNOWN = "(unknown)"
 _KIB_BITS = 10

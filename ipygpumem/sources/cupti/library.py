@@ -12,13 +12,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import CuptiError, first_line
 from ipygpumem.sources.host import loaded_library
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.sources.cupti.buffers import ActivityBuffers
 
 ALLOCATION = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Iterator
@@ -18,8 +19,6 @@ from ipygpumem.features.ranks.engines.enable import active
 from ipygpumem.features.ranks.rank_files import make_directory
 
 if TYPE_CHECKING:
-    import argparse
-
     from ipygpumem.features.ranks.collect import Ranks
     from ipygpumem.features.ranks.engines.collect import Engines
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.commands.command import HELP, Command, Option
 
 if TYPE_CHECKING:
-    import argparse
-
     from ipygpumem.jupyter.magics import GPUMem
 
 
