@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.explain.model import Waterfall, WaterfallStep
 
 _BAR_CELLS = 30
-_MAX_LABEL = 44
+_MAX_LABEL = 52
 _MIN_BAR = 1
 """Width of the narrowest bar in percent."""
 _COLORS = {

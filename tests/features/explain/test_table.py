@@ -39,28 +39,28 @@ cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB is allocated (tensors). T
 MiB unattributed; 686.0 MiB outside PyTorch in this process; 20.0 MiB PyTorch's cache, of which \
 torch.cuda.empty_cache() would release 12.0 MiB.
 
-device used                                         1.5 GiB  ██████████████████████████████  exact
-  driver reserved                               - 615.0 MiB                    ▒▒▒▒▒▒▒▒▒▒▒▒  exact    not included in \
-nvidia-smi's value
-nvidia-smi shows                                  885.0 MiB  ██████████████████              exact
-  pid 7 (python a.py)                            - 70.0 MiB                  ▒▒              exact    your process; \
-run kill 7 if you no longer need it
-  unattributed                                    - 9.0 MiB                  ▒               exact
-this process                                      806.0 MiB  ████████████████                exact
-  CUDA context                                  - 518.0 MiB        ▒▒▒▒▒▒▒▒▒▒                derived  exists until \
-this process ends
-  first kernels                                 - 158.0 MiB     ▒▒▒                          derived  exists until \
-this process ends
-  libraries, kernel code, local memory, CUDA …   - 10.0 MiB    ▒                             derived  %%gpumem \
+device used                                              1.5 GiB  ██████████████████████████████  exact
+  driver reserved                                    - 615.0 MiB                    ▒▒▒▒▒▒▒▒▒▒▒▒  exact    not \
+included in nvidia-smi's value
+nvidia-smi shows                                       885.0 MiB  ██████████████████              exact
+  pid 7 (python a.py)                                 - 70.0 MiB                  ▒▒              exact    your \
+process; run kill 7 if you no longer need it
+  unattributed                                         - 9.0 MiB                  ▒               exact
+this process                                           806.0 MiB  ████████████████                exact
+  CUDA context                                       - 518.0 MiB        ▒▒▒▒▒▒▒▒▒▒                derived  exists \
+until this process ends
+  first kernels                                      - 158.0 MiB     ▒▒▒                          derived  exists \
+until this process ends
+  libraries, kernel code, local memory, CUDA graphs   - 10.0 MiB    ▒                             derived  %%gpumem \
 --outside lists the memory of a cell by library
-PyTorch reserved                                  120.0 MiB  ██                              exact
-  cached, can be released                        - 12.0 MiB    ▒                             exact    \
+PyTorch reserved                                       120.0 MiB  ██                              exact
+  cached, can be released                             - 12.0 MiB    ▒                             exact    \
 torch.cuda.empty_cache() or %gpumem free --cache
-  cached, cannot be released                      - 6.0 MiB    ▒                             exact    free the tensors \
-in these segments (%gpumem who lists them) or use expandable_segments:True
-  cached in private pools                         - 2.0 MiB    ▒                             exact    delete the CUDA \
-graphs or the MemPool, then call torch.cuda.empty_cache()
-allocated (tensors)                               100.0 MiB  ██                              exact    %gpumem who \
+  cached, cannot be released                           - 6.0 MiB    ▒                             exact    free the \
+tensors in these segments (%gpumem who lists them) or use expandable_segments:True
+  cached in private pools                              - 2.0 MiB    ▒                             exact    delete the \
+CUDA graphs or the MemPool, then call torch.cuda.empty_cache()
+allocated (tensors)                                    100.0 MiB  ██                              exact    %gpumem who \
 lists the holders
 
 first kernels: code and handles of CUDA libraries
