@@ -138,7 +138,7 @@ def test_unused_device():
 
 def test_long_name_is_shortened():
     long = waterfall(processes=[OtherProcess(7, 70 * MIB, "x" * 60, "own")])
-    assert max(len(line.partition("-")[0]) for line in text_waterfalls([long]).splitlines() if "…" in line) < 60
+    assert max(len(line.partition("-")[0]) for line in text_waterfalls([long]).splitlines() if "…" in line) < 68
     html = html_waterfalls([long])
-    assert f">pid 7 ({'x' * 36}…</td>" in html
+    assert f">pid 7 ({'x' * 44}…</td>" in html
     assert f'title="pid 7 ({"x" * 60})' in html, "the tooltip has the whole name"
