@@ -102,7 +102,7 @@ def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
 
 def check_repetition(ids: array[int], where: str) -> None:
     """Raise `SnapshotLimitError` if a long list repeats a few objects. Small files of this kind can exhaust memory."""
-    distinct = len(set(ids)) if len(ids) > MAX_REPETITIONS else len(ids)
+    distinct = len(set(ids))
     if len(ids) > MAX_REPETITIONS + distinct:
         raise SnapshotLimitError(f"{where}: {len(ids):,} entries repeat the same {distinct:,} objects")
 
@@ -114,18 +114,13 @@ class TextBudget:
         self._left = _MAX_REPEATED_TEXT
         self._known: set[str] = set()
 
-    def add(self, text: str, where: str) -> str:
-        """Count a text unless it is new. Raise `SnapshotLimitError` if long texts are repeated too often."""
-        if text in self._known:
-            self.spend(text, where)
+    def count(self, text: str, where: str, *, created: bool = False) -> str:
+        """Count a text that the file repeats or that is created. Raise `SnapshotLimitError` if they are too long."""
+        if created or text in self._known:
+            self._left -= len(text) - _SHORT_TEXT
+            if self._left < 0:
+                raise SnapshotLimitError(f"{where}: long names or texts are repeated too often")
         self._known.add(text)
-        return text
-
-    def spend(self, text: str, where: str) -> str:
-        """Count a text that is not stored in the file or that is repeated."""
-        self._left -= len(text) - _SHORT_TEXT
-        if self._left < 0:
-            raise SnapshotLimitError(f"{where}: long names or texts are repeated too often")
         return text
 
 

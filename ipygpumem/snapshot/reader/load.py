@@ -31,7 +31,6 @@ _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _OLD_PICKLE = (b"(", b"]", b"}", b"c")
 _CHUNK = 1 << 20
 _PIECE = 1 << 14
-_MAX_STREAMS = 1 << 16
 _XZ_MEMORY = 1 << 28
 _BYTES_PER_OBJECT = 8  # real snapshots have one object or number for every 15 bytes
 _EXTRA_OBJECTS = 1 << 16
@@ -135,11 +134,7 @@ def _decompress_xz(raw: bytes) -> Iterator[bytes]:
     # in short pieces, because each stream copies the data after it
     pieces = (raw[at : at + _PIECE] for at in range(0, len(raw), _PIECE))
     data = next(pieces)
-    streams = 0
     while data:
-        streams += 1
-        if streams > _MAX_STREAMS:
-            raise SnapshotLimitError(f"the compressed file consists of more than {_MAX_STREAMS:,} streams")
         # without a memory limit, a header of a few bytes could request a dictionary of 4 GiB
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
         yield decompressor.decompress(data, _CHUNK)

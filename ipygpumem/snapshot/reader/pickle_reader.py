@@ -1,9 +1,8 @@
 """Reads pickled snapshots, which consist of dicts, lists, tuples, numbers, strings and bytes.
 
-Sets are read as lists, and numeric keys as strings. Both can occur only in fields added by later PyTorch versions.
-FORMAT.md explains why Python's unpickler is not used. Here every opcode takes constant time, and the number of objects
-is limited by the size of the file. Long sequences of trace entries with the same keys are read as columns by
-`entry_batches`. A file that it does not support is read again without it.
+Sets are read as lists, and numeric keys as strings. Both can occur only in fields added by later PyTorch versions. See
+FORMAT.md for the reasons not to use Python's unpickler. Long sequences of trace entries with the same keys are read as
+columns by `entry_batches`. A file that it does not support is read again without it.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ _TRUNCATED = "the pickle is truncated"
 _FRAME_SIZE = 9
 _PROTOCOLS = range(2, 6)
 _MAX_INT_BYTES = 16
+_MIN_LONG = 4  # bytes above which the memory for an integer is small compared to the file
 _MIN_BATCH = 1 << 14  # minimum remaining bytes for which searching for entries is faster
 _MAX_TEMPLATES = 8
 _LONG = 1 << 8  # of texts and dicts, above which comparing them takes time
@@ -160,7 +160,7 @@ class PickleReader:
                     self._fail(SnapshotFormatError, _TRUNCATED, end)
                 stack.append(self._sized_value(code, data[at : at + size], at))
                 at += size
-                objects_left -= 1
+                objects_left -= code not in _LONGS or size < _MIN_LONG
             elif code == op.SETITEMS:
                 items, stack = stack, outer.pop()
                 self._set_items(stack[-1], items, at)

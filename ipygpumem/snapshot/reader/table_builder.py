@@ -55,7 +55,7 @@ class TableBuilder:
         if type(value) is not dict:
             return self.texts[text(value, where)]
         if id(value) not in self._metadata:
-            number = self.texts[self.budget.spend(_metadata_text(value), where)]
+            number = self.texts[self.budget.count(_metadata_text(value), where, created=True)]
             self._metadata[id(value)] = value, number  # the reference keeps the id valid
         return self._metadata[id(value)][1]
 
@@ -121,8 +121,8 @@ class StackBuilder:
             text(frame.get("name", ""), f"{where}: name"),
         )
         if key not in self._frames:
-            self._budget.add(key[0], where)
-            self._budget.add(key[2], where)
+            self._budget.count(key[0], where)
+            self._budget.count(key[2], where)
         number = self._frame_of[id(frame)] = self._frames[key]
         self._objects.append(frame)
         return number

@@ -94,7 +94,7 @@ def read_settings(value: Any, budget: TextBudget) -> dict[str, Any]:
     settings = {} if value is None else mapping(value, "allocator_settings")
     for setting in settings.values():
         if type(setting) is str:
-            budget.add(setting, "allocator_settings")
+            budget.count(setting, "allocator_settings")
     plain = {key: setting for key, setting in settings.items() if is_plain(setting)}
     # JSON has no infinity
     return {
@@ -107,7 +107,7 @@ def read_sources(value: Any, budget: TextBudget) -> dict[str, str]:
     """Return the source code by file name."""
     sources = {} if value is None else mapping(value, "source_code")
     where = "source_code: a value"
-    return {name: budget.add(text(source, where), where) for name, source in sources.items()}
+    return {name: budget.count(text(source, where), where) for name, source in sources.items()}
 
 
 def read_annotations(value: Any) -> tuple[Annotation, ...]:
@@ -164,7 +164,7 @@ def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:
         device = mapping(item, f"ipygpumem: devices[{place}]")
         index = integer(device.get("index", place), "ipygpumem: device index", 0)
         if device.get("name") is not None:
-            names[index] = budget.add(text(device["name"], "ipygpumem: device name"), "ipygpumem: device name")
+            names[index] = budget.count(text(device["name"], "ipygpumem: device name"), "ipygpumem: device name")
         if device.get("total") is not None:
             totals[index] = integer(device["total"], "ipygpumem: device total", 0)
     return RecorderMetadata(
@@ -232,7 +232,7 @@ def _read_cells(value: Any, budget: TextBudget) -> tuple[Cell, ...]:
         cells.append(
             Cell(
                 number=optional(cell.get("number"), integer, f"{where}: number"),
-                filename=budget.add(optional(cell.get("filename"), text, f"{where}: filename") or "", where),
+                filename=budget.count(optional(cell.get("filename"), text, f"{where}: filename") or "", where),
                 start_us=integer(cell.get("start_us"), f"{where}: start_us", 0),
                 end_us=integer(cell.get("end_us"), f"{where}: end_us", 0),
                 success=success if type(success) is bool else None,
