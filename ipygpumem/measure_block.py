@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path
+from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import HistoryCollector
@@ -157,7 +158,14 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             )
         if self._ranks is not None:
             self._ranks.write_start()
-        self._measurement = self._plan.begin(self._runtime, self._options)
+        try:
+            with DeferredInterrupts():
+                self._measurement = self._plan.begin(self._runtime, self._options)
+        except BaseException:
+            if self._measurement is not None:  # after an interrupt, Python does not call __exit__
+                self._measurement.abandon()
+                self._measurement = None
+            raise
         return self
 
     def __exit__(
@@ -167,21 +175,22 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if measurement is None:
             return
         limit_error = None
-        try:
-            if self._ranks is not None and self._ranks.update_rank():
-                measurement.path = self._ranks.snapshot
-            finished = self._plan.finish(
-                measurement, MeasurementLabel(self._label()), success=kind is None, code=self._code
-            )
-        except Exception as problem:  # it must not replace the result or the exception of the block
-            measurement.abandon()
-            warning = f"this block has no report: {first_line(problem)}"
-        else:
-            if finished is None:  # forked inside the block; the parent process has the report
-                return
-            self.report = report = finished.report
-            warning = self._missing_files(report)
-            limit_error = finished.error
+        with DeferredInterrupts():
+            try:
+                if self._ranks is not None and self._ranks.update_rank():
+                    measurement.path = self._ranks.snapshot
+                finished = self._plan.finish(
+                    measurement, MeasurementLabel(self._label()), success=kind is None, code=self._code
+                )
+            except Exception as problem:  # it must not replace the result or the exception of the block
+                measurement.abandon()
+                warning = f"this block has no report: {first_line(problem)}"
+            else:
+                if finished is None:  # forked inside the block; the parent process has the report
+                    return
+                self.report = report = finished.report
+                warning = self._missing_files(report)
+                limit_error = finished.error
         if warning:
             try:
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)

@@ -1,64 +1,37 @@
-"""Running cells, as announced by IPython's ``pre_run_cell`` and ``post_run_cell`` events, and their execution counts.
+"""Running cells, as announced by IPython's ``pre_run_cell`` and ``post_run_cell`` events.
 
 The events do not always come in pairs. An empty cell (ipython#14597) and the cell that loads the extension trigger only
 ``post_run_cell``. Magics that run code trigger nested events. The result of a cancelled cell refers to a different
 ExecutionInfo object or to none. Subshells of the kernel run cells in other threads. Therefore, each thread has a stack
 of running cells with weak references to their ExecutionInfo objects, and ``post_run_cell`` looks up its cell there.
+
+IPython discards an interrupt that arrives during a callback of an event. Therefore `CellHooks` wraps the function that
+triggers the events. An interrupt that arrives while this package runs is deferred: before the cell, its first statement
+raises `KeyboardInterrupt`; after the cell, the cell fails. Raising it immediately would prevent IPython from adding the
+cell to its history, and ipykernel from replying.
 """
 
 from __future__ import annotations
 
-import functools
-import linecache
-import re
-import sys
+import _signal  # type: ignore[import-not-found] # as in core.interrupts
 import threading
 import time
 import weakref
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from signal import SIGINT
+from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import first_line
-from ipygpumem.core.introspection import frame_label
+from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.jupyter.cell_report import fail_cell, one_line_traceback
 from ipygpumem.jupyter.method_patch import replace_method
-from ipygpumem.measurement.cell_source_code import notebook_sources
-from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-    from types import FrameType
-
     from ipygpumem.jupyter.cell_report import CellOptions
     from ipygpumem.jupyter.live_display import LiveDisplay
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Plan
-
-_Result = TypeVar("_Result")
-_TERMINAL = re.compile(r"<ipython-input-(\d+)-")
-
-
-class _PrintedErrors(set[str]):
-    """Error messages that have been printed in this process."""
-
-
-def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
-    """Wrap an IPython callback so that it prints exceptions instead of raising them. Each message is printed once."""
-
-    @functools.wraps(callback)
-    def safe(*arguments: Any, **options: Any) -> _Result | None:
-        try:
-            return callback(*arguments, **options)
-        except Exception as error:
-            name, message = type(error).__name__, first_line(error)
-            problem = name if message == name else f"{name}: {message}"
-            printed = current().state(_PrintedErrors)
-            if problem not in printed:
-                printed.add(problem)
-                print(f"ipygpumem: this cell has no report ({problem}); this message is not repeated", file=sys.stderr)  # noqa: T201
-            return None
-
-    return safe
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +129,8 @@ class RunningCells:
     def push(self, info: Any) -> tuple[RunningCell, bool]:
         """Add a cell that is about to run. Return a tuple of the cell and whether it is the outermost of its thread."""
         stack = self.stacks[threading.get_ident()]
-        while stack and stack[-1].info() is None:
+        ended = getattr(getattr(self._shell, "last_execution_result", None), "info", None)
+        while stack and (stack[-1].info() is None or stack[-1].info() is ended):  # ended without a post_run_cell event
             self._drop(stack.pop())
         cell = RunningCell(self._shell, weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
         stack.append(cell)
@@ -191,64 +165,80 @@ class RunningCells:
         return matches[-1] if matches else None
 
 
-def before_tracebacks(shell: Any, callback: Callable[[], None]) -> Callable[[], None]:
-    """Install a function that a shell calls before it shows a traceback. The returned function uninstalls it."""
-    show = shell.showtraceback
+class CellHooks:
+    """Functions that run before and after each cell of one shell.
 
-    def showtraceback(*arguments: Any, **options: Any) -> Any:
-        callback()
-        return show(*arguments, **options)
+    Args:
+        before: Function that is called with the ExecutionInfo object of a cell that is about to run.
+        after: Function that is called with the ExecutionResult object of a cell.
+        stacks: Running cells by thread identifier.
+    """
 
-    return replace_method(shell, "showtraceback", showtraceback)
+    def __init__(
+        self, shell: Any, before: Callable[[Any], None], after: Callable[[Any], None], stacks: Mapping[int, Any]
+    ) -> None:
+        self._shell, self._before, self._after, self._stacks = shell, before, after, stacks
+        self._interrupt: BaseException | None = None
+        self._restore_run_code: Callable[[], None] = lambda: None
 
+    def install(self) -> Callable[[], None]:
+        """Start calling the functions. The returned function ends this."""
+        events = self._shell.events
+        trigger = events.trigger
 
-class ExecutionCounts:
-    """Execution counts of a shell's cells by file name. IPython 8 and later store these counts themselves."""
+        def trigger_with_hooks(event: str, *arguments: Any, **options: Any) -> None:
+            if event == "post_run_cell":
+                self._end_cell(*arguments)
+            trigger(event, *arguments, **options)
+            if event == "pre_run_cell":
+                self._begin_cell(*arguments)
 
-    def __init__(self, shell: Any) -> None:
-        self._compile = shell.compile
-        self._stored_by_ipython = hasattr(shell.compile, "_filename_map")
-        self._numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
+        return replace_method(events, "trigger", trigger_with_hooks)
 
-    def store(self, raw: str, number: int | None) -> None:
-        """Store the execution count ``number`` of a cell with the source text ``raw``."""
-        if number is not None and not self._stored_by_ipython:
-            self._numbers[self._compile.get_code_name(raw, raw, number)] = number
+    def _begin_cell(self, info: Any) -> None:
+        try:
+            self._call(self._before, info)
+        except BaseException as interrupt:
+            self._interrupt = interrupt
+            self._restore_run_code = replace_method(self._shell, "run_code", self._raise_interrupt)
 
-    def known(self) -> dict[str, int]:
-        """Return all known execution counts by file name."""
-        numbers = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
-        return {**numbers, **self._numbers}
+    async def _raise_interrupt(self, *_: Any, **__: Any) -> None:
+        raise one_line_traceback(self._take_interrupt() or KeyboardInterrupt())
 
-    def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
-        """Return the file name that tracebacks show for a cell, or None if it is unknown.
+    def _end_cell(self, result: Any) -> None:
+        interrupt = None
+        try:
+            self._call(self._after, result)
+        except BaseException as error:
+            interrupt = error
+        interrupt = interrupt or self._take_interrupt()  # not raised if the cell has a syntax error or no code
+        if interrupt is None:
+            return
+        if self._stacks.get(threading.get_ident()):  # the cell ran inside another cell, which must stop
+            raise interrupt
+        fail_cell(self._shell, result, interrupt)
 
-        Args:
-            raw: Source text of the cell.
-            number: Execution count of the cell.
-            statements: File names of measured statements, which can have the same execution count as their cell.
-        """
-        # ipykernel derives the name from the text, a terminal from the number and a hash of the transformed text
-        name = self._compile.get_code_name(raw, raw, number)
-        if name in linecache.cache:
-            return str(name)
-        prefix = f"<ipython-input-{number}-"
-        names = (name for name in reversed(linecache.cache) if name.startswith(prefix))
-        return next((name for name in names if name not in statements), None)
+    @staticmethod
+    def _call(function: Callable[[Any], None], argument: Any) -> None:
+        """Call a function as in a block of `DeferredInterrupts`, whose methods would add overhead to each cell."""
+        handler = _signal.getsignal(SIGINT)
+        if not callable(handler) or threading.current_thread() is not threading.main_thread():
+            function(argument)
+            return
+        interrupts = DeferredInterrupts()
+        interrupts.previous = interrupts.handler = handler
+        if getattr(handler, "__module__", "").startswith("ipykernel"):
+            # this handler cancels the task of an asynchronous cell, which has no effect unless the task waits
+            interrupts.handler = _signal.default_int_handler
+        _signal.signal(SIGINT, interrupts.record)
+        try:
+            function(argument)
+        finally:
+            _signal.signal(SIGINT, interrupts.previous)
+            if interrupts.pending:
+                interrupts.deliver()
 
-    def label(self, file: str, line: int, function: str) -> str:
-        """Return a label for a line of code: ``In [3]:5 make()`` in a cell, ``train.py:5 make`` in a file."""
-        match = _TERMINAL.match(file)
-        number = self._numbers.get(file, None if match is None else int(match[1]))
-        if number is None:
-            return frame_label(file, line, function)
-        return f"In [{number}]:{line}{'' if function == '<module>' else f' {function}()'}"
-
-
-def calling_cell() -> str | None:
-    """Return the file name of the innermost cell on the call stack, or None if no cell is on the stack."""
-    cells = notebook_sources()
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (the only way to get the caller's frame)
-    while frame is not None and frame.f_code.co_filename not in cells:
-        frame = frame.f_back
-    return None if frame is None else frame.f_code.co_filename
+    def _take_interrupt(self) -> BaseException | None:
+        self._restore_run_code()
+        interrupt, self._interrupt = self._interrupt, None
+        return interrupt

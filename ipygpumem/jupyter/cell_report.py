@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ipygpumem.core.errors import GPUMemLimitExceeded, first_line
+from ipygpumem.core.errors import first_line
+from ipygpumem.core.interrupts import AllowedInterrupts
 from ipygpumem.core.text import printable
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.model import output_metadata
@@ -16,8 +19,8 @@ from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.collect import AccuracyNotesCollector
 from ipygpumem.features.report.table import full_bundle, requested_bundle
-from ipygpumem.jupyter.cell_events import guarded
 from ipygpumem.jupyter.display import uses_color
+from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
@@ -27,6 +30,32 @@ if TYPE_CHECKING:
     from ipygpumem.jupyter.oom_panel import OomPanel
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Collector, Plan
+
+_Result = TypeVar("_Result")
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+class _PrintedErrors(set[str]):
+    """Error messages that have been printed in this process."""
+
+
+def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
+    """Wrap an IPython callback so that it prints exceptions instead of raising them. Each message is printed once."""
+
+    @functools.wraps(callback)
+    def safe(*arguments: Any, **options: Any) -> _Result | None:
+        try:
+            return callback(*arguments, **options)
+        except Exception as error:
+            name, message = type(error).__name__, first_line(error)
+            problem = name if message == name else f"{name}: {message}"
+            printed = current().state(_PrintedErrors)
+            if problem not in printed:
+                printed.add(problem)
+                print(f"ipygpumem: this cell has no report ({problem}); this message is not repeated", file=sys.stderr)  # noqa: T201
+            return None
+
+    return safe
 
 
 @dataclass(slots=True)
@@ -169,25 +198,40 @@ class ReportPresenter:
             magics.publish(bundle, output_metadata(report), display_id)
         if options.view and recording is not None and recording.path is not None:
             try:
-                magics.show_snapshots([recording.path])
+                with AllowedInterrupts():
+                    magics.show_snapshots([recording.path])
             except Exception as error:  # the result of the cell does not change
                 magics.print(f"ipygpumem: {printable(recording.path)} cannot be shown: {first_line(error)}")
         for collector in options.plan.collectors:
             if isinstance(collector, ProfileCollector):
                 if not options.quiet and profile is not None and collector.timelines:
-                    magics.show_profile(collector.timelines, profile)
+                    with AllowedInterrupts():
+                        magics.show_profile(collector.timelines, profile)
                 collector.timelines = ()  # frees up to a million events
 
     def _show_full(self, report: Report, display_id: str | None) -> None:
         holders = None
         try:
-            holders = new_holders(report, self._baselines.cell)
+            with AllowedInterrupts():
+                holders = new_holders(report, self._baselines.cell)
         except Exception as error:  # the measured values and limits can still be shown
             self._magics.print(f"ipygpumem: the holders of new memory are unknown: {first_line(error)}")
         self._magics.publish(full_bundle(report, holders), output_metadata(report), display_id)
 
 
-def one_line_traceback(error: GPUMemLimitExceeded) -> GPUMemLimitExceeded:
+def fail_cell(shell: Any, result: Any, error: BaseException) -> None:
+    """Make a cell that has ended fail, and show the error as a single line. The value of the cell is preserved.
+
+    If the cell has already failed, its error is preserved.
+    """
+    if result is not None and result.success:
+        result.error_in_exec = error
+        shell.showtraceback((type(one_line_traceback(error)), error, None))
+    else:
+        print(type(error).__name__, file=sys.stderr)  # noqa: T201 (as IPython does while it shows a traceback)
+
+
+def one_line_traceback(error: _Error) -> _Error:
     """Make IPython show an error as a single line without a traceback, and return the error."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
     return error

@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 from ipygpumem.core.report import MeasurementLabel
 from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.oom.recording import OomRecording
 from ipygpumem.features.profile.collect import ProfileCollector
-from ipygpumem.jupyter.cell_events import (
-    ExecutionCounts,
-    RunningCell,
-    RunningCells,
-    before_tracebacks,
-    calling_cell,
-    guarded,
-)
-from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, one_line_traceback
+from ipygpumem.jupyter.cell_events import CellHooks, RunningCell, RunningCells
+from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, fail_cell, guarded, one_line_traceback
 from ipygpumem.jupyter.clear_output import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
+from ipygpumem.jupyter.method_patch import before_tracebacks
+from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell
 from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.measurement import MeasuredCode, MeasurementOptions
@@ -47,6 +43,7 @@ class CellMeasurements:
         self._runtime = runtime
         self._magics = magics
         self._open = RunningCells(shell, self._drop)
+        self.hooks = CellHooks(shell, self.pre_run_cell, self.post_run_cell, self._open.stacks)
         self.clearing = ClearOutputTracker(shell)
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
         self.numbers = ExecutionCounts(shell)
@@ -153,15 +150,16 @@ class CellMeasurements:
         muted = self.clearing.waiting and self.clearing.waits(result)
         try:
             error = self._end(cell, cell.measurement, cell.plan, result, muted=muted)
-        finally:
-            if cell.live is not None or cell.restore_traceback is not None:
-                self._drop(cell)
-        if last and self.ooms.observer.count:
-            self.ooms.show(result)
+            if last and self.ooms.observer.count:
+                self.ooms.show(result)
+        except BaseException:
+            self._drop(cell)
+            self.ooms.observer.take()
+            raise
+        if cell.live is not None or cell.restore_traceback is not None:
+            self._drop(cell)
         if error is not None and result is not None and result.success:
-            # IPython only prints exceptions from callbacks; this makes the cell fail but preserves its value
-            result.error_in_exec = error
-            self._shell.showtraceback((type(one_line_traceback(error)), error, None))
+            fail_cell(self._shell, result, error)
 
     def _end(
         self, cell: RunningCell, measurement: Measurement, plan: Plan, result: Any, *, muted: bool
@@ -170,7 +168,8 @@ class CellMeasurements:
         success = bool(result is not None and result.success)
         if cell.live is not None:
             self.live.end(cell.live)
-        self.numbers.store(raw, cell.number)
+        if not self.numbers.stored_by_ipython:
+            self.numbers.store(raw, cell.number)
         label, code = MeasurementLabel(raw, cell.number, cell.cell_id), MeasuredCode()
         if plan.recorder is not None or record.recorder is not None:
             label, code = self._recorded_code(cell, raw)
@@ -214,16 +213,18 @@ class CellMeasurements:
         __tracebackhide__ = True
         outer = self.claim()
         options.plan.collectors += self.presenter.collectors(requested=True)
-        try:
-            measurement = options.plan.begin(self._runtime, self._measurement_options())
-        except Exception as error:
-            raise UsageError(f"%gpumem: {error}") from error
         finished, success = None, False
-        try:
-            value = run()
-            success = True
-        finally:
-            finished = self._end_statement(measurement, options, outer, success)
+        with DeferredInterrupts():
+            try:
+                measurement = options.plan.begin(self._runtime, self._measurement_options())
+            except Exception as error:
+                raise UsageError(f"%gpumem: {error}") from error
+            try:
+                with AllowedInterrupts():
+                    value = run()
+                success = True
+            finally:
+                finished = self._end_statement(measurement, options, outer, success)
         if finished is not None and finished.error is not None:
             del value  # otherwise the traceback would keep it alive
             raise one_line_traceback(finished.error)

@@ -53,9 +53,7 @@ class _Extension:
             undo(lambda: completer.custom_matchers.remove(completions))
         shell.input_transformers_cleanup.append(rewrite)
         undo(lambda: shell.input_transformers_cleanup.remove(rewrite))
-        for event, callback in (("pre_run_cell", cells.pre_run_cell), ("post_run_cell", cells.post_run_cell)):
-            shell.events.register(event, callback)
-            undo(shell.events.unregister, event, callback)
+        undo(cells.hooks.install())
         magics.observe(self._changed, names=_OBSERVED)
         undo(magics.unobserve, self._changed, names=_OBSERVED)
         names = name_providers()

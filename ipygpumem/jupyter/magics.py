@@ -23,6 +23,7 @@ from IPython.core.magic import (
 
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.files import check_path
+from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Command, Option, parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import Limits
@@ -92,7 +93,9 @@ class GPUMem(Magics, Settings, DisplayMixin):
             raise UsageError("%%gpumem --help does not run the code of the cell: use %gpumem --help in a separate cell")
         if arguments.engines:
             raise UsageError("%%gpumem --engines must be on the first line of the cell")
-        self.cells.begin(self._cell_options("%%gpumem", arguments, self.cells.text))
+        options = self._cell_options("%%gpumem", arguments, self.cells.text)
+        with DeferredInterrupts():
+            self.cells.begin(options)
 
     @no_var_expand
     @needs_local_scope

@@ -24,3 +24,14 @@ def replace_method(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callab
             setattr(owner, name, original)
 
     return restore
+
+
+def before_tracebacks(shell: Any, callback: Callable[[], None]) -> Callable[[], None]:
+    """Install a function that a shell calls before it shows a traceback. The returned function uninstalls it."""
+    show = shell.showtraceback
+
+    def showtraceback(*arguments: Any, **options: Any) -> Any:
+        callback()
+        return show(*arguments, **options)
+
+    return replace_method(shell, "showtraceback", showtraceback)

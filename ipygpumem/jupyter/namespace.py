@@ -1,23 +1,28 @@
-"""Operations in the notebook's namespace: expanding paths, finding functions and running statements."""
+"""Operations in the notebook's namespace: expanding paths, finding functions, running statements, numbering cells."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+import linecache
 import platform
 import re
+import sys
 import time
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.utils.text import EvalFormatter
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.introspection import frame_label
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, code_object, function_region, resolve_name
 from ipygpumem.features.ranks.rank_info import rank_and_world
 from ipygpumem.measurement.cell_source_code import notebook_sources
+
+_TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
 
 def expanded_path(shell: Any, text: str) -> str:
@@ -106,3 +111,59 @@ def _defined_names(text: str) -> set[str]:
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
                 names.add(inner.name if inner is node else f"{node.name}.{inner.name}")  # type: ignore[attr-defined]
     return names
+
+
+class ExecutionCounts:
+    """Execution counts of a shell's cells by file name.
+
+    Attributes:
+        stored_by_ipython: Whether IPython stores these counts itself, as version 8 and later do.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._compile = shell.compile
+        self.stored_by_ipython = hasattr(shell.compile, "_filename_map")
+        self._numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
+
+    def store(self, raw: str, number: int | None) -> None:
+        """Store the execution count ``number`` of a cell with the source text ``raw``."""
+        if number is not None:
+            self._numbers[self._compile.get_code_name(raw, raw, number)] = number
+
+    def known(self) -> dict[str, int]:
+        """Return all known execution counts by file name."""
+        numbers = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
+        return {**numbers, **self._numbers}
+
+    def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
+        """Return the file name that tracebacks show for a cell, or None if it is unknown.
+
+        Args:
+            raw: Source text of the cell.
+            number: Execution count of the cell.
+            statements: File names of measured statements, which can have the same execution count as their cell.
+        """
+        # ipykernel derives the name from the text, a terminal from the number and a hash of the transformed text
+        name = self._compile.get_code_name(raw, raw, number)
+        if name in linecache.cache:
+            return str(name)
+        prefix = f"<ipython-input-{number}-"
+        names = (name for name in reversed(linecache.cache) if name.startswith(prefix))
+        return next((name for name in names if name not in statements), None)
+
+    def label(self, file: str, line: int, function: str) -> str:
+        """Return a label for a line of code: ``In [3]:5 make()`` in a cell, ``train.py:5 make`` in a file."""
+        match = _TERMINAL.match(file)
+        number = self._numbers.get(file, None if match is None else int(match[1]))
+        if number is None:
+            return frame_label(file, line, function)
+        return f"In [{number}]:{line}{'' if function == '<module>' else f' {function}()'}"
+
+
+def calling_cell() -> str | None:
+    """Return the file name of the innermost cell on the call stack, or None if no cell is on the stack."""
+    cells = notebook_sources()
+    frame: Any = sys._getframe(1)  # noqa: SLF001 (the only way to get the caller's frame)
+    while frame is not None and frame.f_code.co_filename not in cells:
+        frame = frame.f_back
+    return None if frame is None else str(frame.f_code.co_filename)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.interrupts import AllowedInterrupts
 from ipygpumem.core.tables import tables_bundle
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.oom import collect as oom
@@ -44,7 +45,8 @@ class OomPanel:
         count = self.observer.count
         failures = self.observer.take()
         # a cell that failed did not catch the error, even if it raised a different one
-        panel = oom.failure_report(failures, count, caught=result is None or bool(result.success))
+        with AllowedInterrupts():  # searches the heap
+            panel = oom.failure_report(failures, count, caught=result is None or bool(result.success))
         if panel is not None:
             tables = oom_tables(panel, self._magics.session.baseline)
             metadata = None if self.report is None else output_metadata(self.report)

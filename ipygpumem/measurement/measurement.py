@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
+from ipygpumem.core.interrupts import AllowedInterrupts
 from ipygpumem.core.report import MeasurementLabel, build_report
 from ipygpumem.measurement.recorder import CellInfo
 from ipygpumem.sources import host, pytorch
@@ -184,9 +185,10 @@ class Measurement:
             if self.recorder is not None:
                 code = code or MeasuredCode()
                 self.recorder.windows = [] if self.samples is None else [self.samples]
-                self.recorded = self.recorder.save(
-                    self.path, sources=code.sources, numbers=code.numbers, cell=cell, after=after
-                )
+                with AllowedInterrupts():
+                    self.recorded = self.recorder.save(
+                        self.path, sources=code.sources, numbers=code.numbers, cell=cell, after=after
+                    )
         finally:
             self.abandon()
         # devices that were added to the monitored devices during the measurement have no first reading

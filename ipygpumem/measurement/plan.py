@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
+from ipygpumem.core.interrupts import AllowedInterrupts
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.units import many
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement
@@ -56,12 +58,14 @@ class Collector:
         section: Name of the section, as used in notes.
         observer: Observer to add to the measurement, if any.
         reads_recording: Whether the collector reads the recorded snapshot.
+        is_slow: Whether `collect` may take seconds, so that it can be interrupted.
         needs_devices: Whether to skip the collector if the report contains no device.
     """
 
     section = ""
     observer: MeasurementObserver | None = None
     reads_recording = False
+    is_slow = False
     needs_devices = False
 
     def attach(self, measurement: Measurement) -> None:
@@ -130,13 +134,15 @@ class Plan:
             return None
         snapshot, problem = None, ""
         if self.recorder is not None:
-            snapshot, problem = _read_recording(measurement, self.recorder)
+            with AllowedInterrupts():
+                snapshot, problem = _read_recording(measurement, self.recorder)
         outcome = Outcome(measurement, self.recorder, snapshot, problem, measured_code)
         for collector in self.collectors:
             if collector.needs_devices and not report.devices:
                 continue
             try:
-                report = collector.collect(report, outcome)
+                with AllowedInterrupts() if collector.is_slow or collector.reads_recording else nullcontext():
+                    report = collector.collect(report, outcome)
             except Exception as error:  # keep the report if one section fails
                 report = with_notes(report, f"no {collector.section} in this report: {first_line(error)}")
         return FinishedMeasurement(report, outcome.error)

@@ -28,7 +28,7 @@ def footprint(shell):
     shell.run_line_magic("unload_ext", "no_such_extension")  # IPython 9 loads its magics on first use
     magics = shell.magics_manager
     return {
-        "events": {name: list(callbacks) for name, callbacks in shell.events.callbacks.items()},
+        "events": ({name: list(callbacks) for name, callbacks in shell.events.callbacks.items()}, shell.events.trigger),
         "cleanup": list(shell.input_transformers_cleanup),
         "post": list(shell.input_transformers_post),
         "line transforms": list(shell.input_transformer_manager.line_transforms),

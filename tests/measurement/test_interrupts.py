@@ -1,10 +1,13 @@
 """Interrupts while a measurement starts or ends."""
 
+import signal
+
 import pytest
 import torch
 
 import ipygpumem
 from ipygpumem.core.units import MIB
+from ipygpumem.measurement.plan import Plan
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.device_monitor import DeviceMonitor
 
@@ -37,6 +40,29 @@ def test_interrupt_restores_everything(fake_gpu, monkeypatch, tmp_path, at):
     torch.cuda.reset_peak_memory_stats()
     current().peaks.remove()
     assert not hasattr(torch._C._cuda_memoryStats, "_torchdynamo_disable")
+
+
+@pytest.mark.parametrize(("method", "ran"), [("begin", False), ("finish", True)])
+def test_interrupt_after_the_last_step_of_a_method(fake_gpu, monkeypatch, method, ran):
+    """The measurement is open and must be closed, although Python does not call ``__exit__`` after an interrupt."""
+    original, steps = getattr(Plan, method), []
+
+    def interrupted(*arguments, **options):
+        result = original(*arguments, **options)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(Plan, method, interrupted)
+    with pytest.raises(KeyboardInterrupt), ipygpumem.measure() as m:
+        steps.append(1)
+    assert len(steps) == ran
+    assert current().peaks._scopes == [] and current().open_intervals == set()
+    monkeypatch.undo()
+    if ran:
+        assert m.report.success
+    with ipygpumem.measure() as again:
+        pass
+    assert again.report.success
 
 
 def test_our_error_does_not_replace_the_users_error(fake_gpu, monkeypatch):

@@ -78,6 +78,7 @@ class ProfileCollector(Collector):
     """
 
     section = "profile"
+    is_slow = True
 
     def __init__(self, trace: Path | None, timeline: Path | None) -> None:
         self.timelines: tuple[CategoryTimeline, ...] = ()

@@ -1,0 +1,70 @@
+"""Deferral of interrupts (SIGINT), because Python can raise `KeyboardInterrupt` between any two instructions."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found] # the module signal takes 10 us, because it converts handlers to enums
+import sys
+import threading
+from signal import SIGINT
+from types import MethodType
+from typing import Any
+
+
+class DeferredInterrupts:
+    """Context manager that defers interrupts until it exits, so that its block is not left incomplete.
+
+    On exit, it calls the signal handler of the program, which usually raises `KeyboardInterrupt`. It can be nested, and
+    has no effect outside the main thread or if the handler is not a Python function.
+    """
+
+    previous: Any = None
+    """Handler to restore."""
+    handler: Any = None
+    """Handler to call for deferred interrupts."""
+    pending = False
+
+    def record(self, *_: object) -> None:
+        """Record an interrupt."""
+        self.pending = True
+
+    def __enter__(self) -> None:
+        handler = _signal.getsignal(SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(handler) and _deferral() is None:
+            self.previous = self.handler = handler
+            _signal.signal(SIGINT, self.record)
+
+    def __exit__(self, *_: object) -> None:
+        if _deferral() is self:
+            _signal.signal(SIGINT, self.previous)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Call the handler if an interrupt has been deferred."""
+        if self.pending:
+            self.pending = False
+            self.handler(SIGINT, sys._getframe())  # noqa: SLF001 (an argument of signal handlers)
+
+
+class AllowedInterrupts:
+    """Context manager for long operations, during which interrupts are not deferred even if the caller defers them."""
+
+    def __enter__(self) -> None:
+        self._deferral = deferral = _deferral()
+        if deferral is not None:
+            _signal.signal(SIGINT, deferral.handler)
+            deferral.deliver()
+
+    def __exit__(self, *_: object) -> None:
+        deferral, handler = self._deferral, _signal.getsignal(SIGINT)
+        if deferral is not None and callable(handler):
+            if handler is not deferral.handler:  # the program has installed another handler
+                deferral.previous = deferral.handler = handler
+            _signal.signal(SIGINT, deferral.record)
+
+
+def _deferral() -> DeferredInterrupts | None:
+    """Return the deferral that is active in this thread."""
+    handler = _signal.getsignal(SIGINT)
+    owner = handler.__self__ if type(handler) is MethodType else None
+    is_main = threading.current_thread() is threading.main_thread()
+    return owner if isinstance(owner, DeferredInterrupts) and is_main else None

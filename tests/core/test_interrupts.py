@@ -1,0 +1,84 @@
+"""Interrupts that are deferred or allowed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def handler():
+    """Python's default handler, which must be installed again after each test."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, previous)
+
+
+def test_interrupt_is_raised_at_the_end():
+    steps = []
+    with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
+        interrupt()
+        with DeferredInterrupts():
+            interrupt()
+        steps.append("nested")
+    assert steps == ["nested"]
+    with DeferredInterrupts():
+        pass
+
+
+def test_interrupt_is_raised_in_an_operation_that_allows_it():
+    steps = []
+    with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
+        steps.append("deferred")
+        with AllowedInterrupts():
+            interrupt()
+            steps.append("continued")
+    with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
+        interrupt()
+        with AllowedInterrupts():
+            steps.append("started")
+    with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
+        with AllowedInterrupts():
+            pass
+        interrupt()
+        steps.append("deferred again")
+    assert steps == ["deferred", "deferred again"]
+
+
+def test_handler_of_the_program():
+    calls = []
+
+    def program_handler(number, frame):
+        calls.append((number, frame is not None))
+
+    signal.signal(signal.SIGINT, program_handler)
+    with DeferredInterrupts():
+        interrupt()
+        assert calls == []
+    assert calls == [(signal.SIGINT, True)]
+    assert signal.signal(signal.SIGINT, signal.SIG_IGN) is program_handler
+    with DeferredInterrupts():
+        interrupt()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    with DeferredInterrupts(), AllowedInterrupts():
+        signal.signal(signal.SIGINT, program_handler)  # the measured code installs its own handler
+    assert signal.signal(signal.SIGINT, signal.default_int_handler) is program_handler
+
+
+def test_other_threads_defer_nothing():
+    def defer():
+        with DeferredInterrupts(), AllowedInterrupts():
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    thread = threading.Thread(target=defer)
+    thread.start()
+    thread.join()

@@ -1,0 +1,236 @@
+"""Send one SIGINT to each cell at a random time: ``python tests/fuzz/fuzz_interrupts.py ENVIRONMENT --cells 500``.
+
+The environment is ``terminal``, ``kernel``, ``terminal-async`` or ``kernel-async``. With ``--without``, the extension
+is not loaded, for comparison. The script prints the number of interrupts with each effect. Those ``lost in
+ipygpumem`` arrived while its code was running and had no effect, and after ``open`` cells a measurement was not closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import io
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+PLAIN = ["x = 1", "sum(range(5000))", "1/0", "x ="]
+MAGICS = [
+    *PLAIN,
+    "%%gpumem\nx = 1",
+    "%gpumem x = 1",
+    "with ipygpumem.measure() as m:\n    x = 1",
+    "%%gpumem --lines\nx = 1",
+    "get_ipython().run_cell('x = 2').raise_error()",
+]
+ASYNC = ["await asyncio.sleep(0)", "await asyncio.sleep(0.002)\nx = 1", "x = [i async for i in numbers()]"]
+SETUP = f"""
+import asyncio, json, os, signal, sys, traceback
+sys.path[:0] = [{str(TESTS.parent)!r}, {str(TESTS)!r}]
+async def numbers():
+    for number in range(3):
+        await asyncio.sleep(0.001)
+        yield number
+
+arrived = []  # for each interrupt, the functions of the package that were running
+def logged(handler):
+    def logging_handler(signum, frame):
+        codes = [frame.f_code for frame, _ in traceback.walk_stack(frame)]
+        arrived.append([code.co_name for code in codes if "/ipygpumem/" in code.co_filename])
+        return handler(signum, frame)
+    logging_handler.__module__, logging_handler.is_logged = getattr(handler, "__module__", ""), True
+    return logging_handler if callable(handler) and not hasattr(handler, "is_logged") else handler
+set_handler = signal.signal
+signal.signal = lambda number, handler: set_handler(number, logged(handler))
+if "ipykernel.kernelbase" in sys.modules:
+    sys.modules["ipykernel.kernelbase"].signal = signal.signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+LOAD = """
+import torch
+from fakes.cuda import FakeGpu
+machine = FakeGpu().install()
+import ipygpumem
+%load_ext ipygpumem
+%config GPUMem.report = "always"
+from ipygpumem.measurement.runtime import current
+from ipygpumem.core import interrupts
+record = interrupts.DeferredInterrupts.record
+interrupts.DeferredInterrupts.record = lambda self, *_: (arrived.append(["deferred"]), record(self))
+def is_open():
+    stacks = ipygpumem_cells._open.stacks
+    return [current().peaks._scopes != [], len(current().open_intervals), len(current().sampler.windows),
+            torch._C._cuda_isHistoryEnabled(), sum(map(len, stacks.values()))]
+ipygpumem_cells = get_ipython().magics_manager.registry["GPUMem"].cells
+"""
+CLOSED = [True, 1, 1, False, 1]  # the cell that calls is_open() is measured itself
+SENDER = """
+import os, signal, sys, time
+for line in sys.stdin.buffer:
+    number, delay = line.split()
+    end = time.perf_counter() + float(delay)
+    while time.perf_counter() < end:
+        pass
+    os.kill(os.getppid(), signal.SIGINT)
+    os.write(1, number + b"\\n")
+"""
+
+
+def cells_of(arguments):
+    cells = PLAIN if arguments.without else MAGICS
+    return [*cells[:2], *ASYNC] if arguments.environment.endswith("async") else cells
+
+
+def lost(code, functions):
+    if not any(functions):
+        return "lost in IPython"
+    print(f"lost in {code!r}: {functions}")
+    return "lost in ipygpumem"
+
+
+class Terminal:
+    """A shell in this process. Another process sends the signals."""
+
+    def __init__(self, arguments):
+        from IPython.terminal.interactiveshell import TerminalInteractiveShell
+        from traitlets.config import Config
+
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.TerminalInteractiveShell.simple_prompt = True
+        self.shell = TerminalInteractiveShell.instance(config=config)
+        self.run(SETUP)
+        if not arguments.without:
+            self.run(LOAD)
+        self.sent = 0
+        self.sender = subprocess.Popen(
+            [sys.executable, "-ISc", SENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+
+    def run(self, code):
+        self.output = io.StringIO()
+        with contextlib.redirect_stdout(self.output), contextlib.redirect_stderr(self.output):
+            return self.shell.run_cell(code, store_history=True)
+
+    def interrupt(self, code, delay):
+        self.sent += 1
+        self.shell.user_ns["arrived"].clear()
+        result, ended, sent = None, False, b""
+        try:
+            self.sender.stdin.write(b"%d %.6f\n" % (self.sent, delay))
+            result = self.run(code)
+            ended = True
+            while b"%d\n" % self.sent not in sent:
+                sent += os.read(self.sender.stdout.fileno(), 99)
+            time.sleep(0.001)
+        except KeyboardInterrupt:
+            return "after the cell" if ended else "raised by run_cell"
+        error = result.error_before_exec or result.error_in_exec
+        if isinstance(error, KeyboardInterrupt):
+            return "cell fails"
+        if error is not None and "KeyboardInterrupt" in self.output.getvalue():
+            return "printed"
+        return lost(code, self.shell.user_ns["arrived"])
+
+    def is_open(self):
+        return self.run("is_open()").result
+
+    def close(self):
+        self.sender.kill()
+        self.sender.wait()
+
+
+class Kernel:
+    """A kernel, to which this process sends the signals."""
+
+    def __init__(self, arguments):
+        from jupyter_client.manager import start_new_kernel
+
+        self.manager, self.client = start_new_kernel(stderr=subprocess.DEVNULL)
+        self.run(SETUP)
+        if not arguments.without:
+            self.run(LOAD)
+
+    def run(self, code, **options):
+        return self.wait(self.client.execute(code, allow_stdin=False, stop_on_error=False, **options))
+
+    def wait(self, request):
+        outputs, idle, reply = [], False, {}
+        while not idle:
+            message = self.client.get_iopub_msg(timeout=60)
+            if message["parent_header"].get("msg_id") == request:
+                outputs.append(message["content"])
+                idle = message["content"].get("execution_state") == "idle"
+        with contextlib.suppress(queue.Empty):
+            while not reply:
+                message = self.client.get_shell_msg(timeout=1)
+                reply = message["content"] if message["parent_header"].get("msg_id") == request else {}
+        return reply, outputs
+
+    def value(self, expression):
+        reply, _ = self.run("", silent=True, user_expressions={"value": expression})
+        return json.loads(reply["user_expressions"]["value"]["data"]["text/plain"].strip("'"))
+
+    def interrupt(self, code, delay):
+        request = self.client.execute(code, allow_stdin=False, stop_on_error=False)
+        end = time.perf_counter() + delay
+        while time.perf_counter() < end:
+            pass
+        os.kill(self.manager.provisioner.pid, signal.SIGINT)
+        reply, outputs = self.wait(request)
+        arrived = self.value("(json.dumps(arrived), arrived.clear())[0]")
+        if not arrived:  # a kernel ignores signals between cells
+            return "not running"
+        if not reply:
+            return "no reply"
+        if reply.get("ename") in {"KeyboardInterrupt", "CancelledError"}:
+            return "cell fails"
+        if reply["status"] == "error" and "KeyboardInterrupt" in str(outputs):
+            return "printed"
+        return lost(code, arrived)
+
+    def is_open(self):
+        _, outputs = self.run("is_open()")
+        results = [content for content in outputs if "execution_count" in content and "data" in content]
+        return json.loads(results[0]["data"]["text/plain"].lower())
+
+    def close(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("environment", choices=("terminal", "kernel", "terminal-async", "kernel-async"))
+    parser.add_argument("--cells", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--without", action="store_true")
+    arguments = parser.parse_args()
+    environment = (Terminal if arguments.environment.startswith("terminal") else Kernel)(arguments)
+    cells, rng, effects = cells_of(arguments), random.Random(arguments.seed), collections.Counter()
+    durations = {}
+    for code in cells:
+        for _ in range(5):
+            began = time.perf_counter()
+            environment.run(code)
+            durations[code] = time.perf_counter() - began
+    for number in range(arguments.cells):
+        code = cells[number % len(cells)]
+        effects[environment.interrupt(code, rng.uniform(0, 1.1 * durations[code]))] += 1
+        if not arguments.without and environment.is_open() != CLOSED:
+            effects["open"] += 1
+    environment.close()
+    print(arguments.environment, "without" if arguments.without else "with", dict(sorted(effects.items())))
+    return 1 if effects["lost in ipygpumem"] or effects["open"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

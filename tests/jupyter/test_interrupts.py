@@ -1,0 +1,181 @@
+"""Interrupts that arrive while this package runs: each reaches the user, and no measurement remains open."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ipygpumem.features.oom import collect as oom
+from ipygpumem.measurement import recorder
+from ipygpumem.measurement.runtime import current
+from ipygpumem.sources.device_monitor import DeviceMonitor
+
+pytestmark = pytest.mark.ipython
+CELLS = {
+    "plain": ("ran = True", [False, True]),
+    "asynchronous": ("import asyncio\nawait asyncio.sleep(0)\nran = True", [False, True]),
+    "cell magic": ("%%gpumem\nran = True", [False, True]),
+    "lines": ("%%gpumem --lines\nran = True", [False, True]),
+    "statement": ("%gpumem ran = True", [False, False, True]),
+    "block": ("with ipygpumem.measure() as m:\n    ran = True", [False, False, True, True]),
+}
+"""For each cell, its code and whether it has run its last statement before each reading of the devices."""
+
+
+@pytest.fixture(autouse=True)
+def default_handler():
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.fixture
+def notebook(fake_gpu, make_notebook):
+    notebook = make_notebook(GPUMem={"report": "always"})
+    notebook.load()
+    notebook.run("import torch, ipygpumem")
+    return notebook
+
+
+def interrupt_call(monkeypatch, owner, name, number):
+    """Send SIGINT during a call of a function, counted from 1."""
+    original, calls = getattr(owner, name), [0]
+
+    def interrupted(*arguments, **options):
+        calls[0] += 1
+        if calls[0] == number:
+            signal.raise_signal(signal.SIGINT)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+def check_closed(notebook):
+    runtime = current()
+    assert runtime.peaks._scopes == []
+    assert runtime.open_intervals == set()
+    assert runtime.sampler.windows == ()
+    assert torch._C._cuda_isHistoryEnabled() is False
+    assert not any(notebook.shell.magics_manager.registry["GPUMem"].cells._open.stacks.values())
+    assert "run_code" not in vars(notebook.shell)
+    (text,) = notebook.run("1 + 1").texts
+    assert text.startswith("cuda:0")
+
+
+@pytest.mark.parametrize(("code", "expected"), CELLS.values(), ids=CELLS)
+def test_interrupt_during_a_reading(notebook, monkeypatch, code, expected):
+    for number, ran in enumerate(expected, 1):
+        notebook.shell.user_ns.pop("ran", None)
+        count = notebook.shell.execution_count
+        with monkeypatch.context() as patched:
+            interrupt_call(patched, DeviceMonitor, "read", number)
+            result = notebook.run(code)
+        assert isinstance(result.error, KeyboardInterrupt)
+        assert ("ran" in notebook.shell.user_ns) is ran
+        assert "KeyboardInterrupt" in result.stdout and "callback" not in result.stdout
+        assert notebook.shell.user_ns["In"][count] and len(notebook.shell.user_ns["In"]) == count + 1
+        check_closed(notebook)
+
+
+@pytest.mark.parametrize(("code", "printed"), [("x =", "SyntaxError"), ("# nothing", ""), ("1/0", "ZeroDivisionError")])
+@pytest.mark.parametrize("number", [1, 2])
+def test_interrupt_of_a_cell_without_code_or_with_an_error(notebook, monkeypatch, code, printed, number):
+    """The error of the cell is preserved, and the interrupt is printed."""
+    with monkeypatch.context() as patched:
+        interrupt_call(patched, DeviceMonitor, "read", number)
+        result = notebook.run(code)
+    expected = "KeyboardInterrupt" if not printed or (number == 1 and code == "1/0") else printed
+    assert type(result.error).__name__ == expected
+    assert (result.stdout + result.stderr).count("KeyboardInterrupt") == 1
+    check_closed(notebook)
+
+
+def test_interrupt_after_a_nested_cell_stops_the_outer_cell(notebook, monkeypatch):
+    from ipygpumem.jupyter.cell_events import RunningCells
+
+    interrupt_call(monkeypatch, RunningCells, "pop", 1)
+    result = notebook.run("get_ipython().run_cell('x = 1')\nran = True")
+    assert isinstance(result.error, KeyboardInterrupt)
+    assert "ran" not in notebook.shell.user_ns
+    monkeypatch.undo()
+    check_closed(notebook)
+
+
+def test_cell_without_a_post_run_cell_event(notebook, monkeypatch):
+    """An interrupt between IPython's own instructions can prevent the event, while the shell keeps the last result."""
+    shell, trigger = notebook.shell, notebook.shell.events.trigger
+
+    def without_end(event, *arguments, **options):
+        if event == "post_run_cell":
+            raise KeyboardInterrupt
+        trigger(event, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shell.events, "trigger", without_end)
+        with pytest.raises(KeyboardInterrupt):
+            notebook.run("x = 1")
+    assert current().open_intervals != set()
+    assert len(notebook.run("1 + 1").texts) == 1, "the next cell is measured"
+    check_closed(notebook)
+
+
+@pytest.mark.parametrize("owner", [recorder.pickle, recorder.AllocationHistory])
+def test_interrupt_while_a_snapshot_is_saved(notebook, monkeypatch, tmp_path, owner):
+    """The interrupt ends the operation immediately. The previous file remains, and there is no temporary file."""
+    path = tmp_path / "x.pickle"
+    path.write_text("old")
+    after = []
+    with monkeypatch.context() as patched:
+        interrupt_call(patched, owner, "dump" if owner is recorder.pickle else "take", 1)
+        patched.setattr(recorder, "_recorded_file_names", lambda snapshot: after.append(1) or set())
+        result = notebook.run(f"%%gpumem --snapshot {path}\nran = True")
+    assert isinstance(result.error, KeyboardInterrupt)
+    assert len(after) == (owner is recorder.pickle)
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    check_closed(notebook)
+
+
+def test_interrupt_while_the_panel_is_created(notebook, monkeypatch):
+    """The search for holders ends immediately, and the failed allocation is not reported in the next cell."""
+    with monkeypatch.context() as patched:
+        interrupt_call(patched, oom, "holders", 1)
+        patched.setattr(oom, "advice", None)
+        result = notebook.run(
+            "try:\n    torch.empty(200 << 30, dtype=torch.uint8, device='cuda')\nexcept Exception: pass"
+        )
+    assert isinstance(result.error, KeyboardInterrupt)
+    check_closed(notebook)
+
+
+def test_interrupt_while_a_command_searches_the_heap(notebook, monkeypatch):
+    with monkeypatch.context() as patched:
+        interrupt_call(patched, gc, "get_objects", 1)
+        result = notebook.run("%gpumem who")
+    assert isinstance(result.error, KeyboardInterrupt)
+    check_closed(notebook)
+
+
+def test_handler_of_the_program_is_called_after_the_hook(notebook, monkeypatch):
+    calls = []
+    signal.signal(signal.SIGINT, lambda *_: calls.append(len(current().open_intervals)))
+    with monkeypatch.context() as patched:
+        interrupt_call(patched, DeviceMonitor, "read", 1)
+        assert notebook.run("ran = True").success
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert calls == [1], "the measurement has begun"
+    check_closed(notebook)
+
+
+def test_interrupts_at_random_times():
+    """Run a short version of the stress test."""
+    script = Path(__file__).parents[1] / "fuzz" / "fuzz_interrupts.py"
+    command = [sys.executable, "-W", "ignore", str(script), "terminal", "--cells", "60"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
