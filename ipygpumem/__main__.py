@@ -1,7 +1,5 @@
 """Entry point of ``python -m ipygpumem``."""
 
-from __future__ import annotations
-
 import sys
 
 from ipygpumem.cli import main

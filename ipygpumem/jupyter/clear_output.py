@@ -50,7 +50,7 @@ class ClearOutputTracker:
         self.listeners: list[Callable[[str | None], None]] = []
         self.waiting = False
         self._waiting_request: str | None = None
-        self._restore_outputs: list[Callable[[], None]] = []
+        self._restore_outputs = contextlib.ExitStack()
         self._restore: Callable[[], None] = lambda: None
 
     def install(self) -> None:
@@ -92,9 +92,7 @@ class ClearOutputTracker:
     def _set(self, *, waiting: bool) -> None:
         """Set `waiting`. If it is True, the next output that is displayed or written to stdout or stderr resets it."""
         self.waiting = waiting
-        for restore in self._restore_outputs:
-            restore()
-        self._restore_outputs.clear()
+        self._restore_outputs.close()
         if waiting:
             for owner, name in ((self._publisher, "publish"), (sys.stdout, "write"), (sys.stderr, "write")):
                 with contextlib.suppress(AttributeError):
@@ -109,4 +107,4 @@ class ClearOutputTracker:
                 self._set(waiting=False)
             return method(*arguments, **options)
 
-        self._restore_outputs.append(replace_method(owner, name, tracked))
+        self._restore_outputs.callback(replace_method(owner, name, tracked))

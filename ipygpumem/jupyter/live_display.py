@@ -39,7 +39,7 @@ class IncompleteLineTracker:
 
     def __init__(self) -> None:
         self._last_characters: dict[int, str] = {}
-        self._restore: list[Callable[[], None]] = []
+        self._restore = contextlib.ExitStack()
 
     @property
     def incomplete(self) -> bool:
@@ -50,7 +50,7 @@ class IncompleteLineTracker:
         """Start tracking stdout and stderr, except for a stream whose ``write`` method cannot be replaced."""
         for index, stream in enumerate((sys.stdout, sys.stderr)):
             with contextlib.suppress(AttributeError):
-                self._restore.append(replace_method(stream, "write", self._tracked(index, stream.write)))
+                self._restore.callback(replace_method(stream, "write", self._tracked(index, stream.write)))
 
     def _tracked(self, index: int, write: Callable[..., Any]) -> Callable[..., Any]:
         last_characters = self._last_characters
@@ -64,9 +64,7 @@ class IncompleteLineTracker:
 
     def remove(self) -> None:
         """Stop tracking stdout and stderr, and restore each ``write`` method that other code has not replaced."""
-        for restore in self._restore:
-            restore()
-        self._restore.clear()
+        self._restore.close()
 
 
 class LiveDisplay:

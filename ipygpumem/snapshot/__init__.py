@@ -1,7 +1,5 @@
 """Reads and analyzes PyTorch memory snapshots without importing torch, CUDA or IPython."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ipygpumem.snapshot.export.event_table import to_frame

@@ -130,7 +130,8 @@ class Device:
                 "torch-only", "the test allocation did not change the memory usage that NVML reports for this device"
             )
         else:
-            self._set_mode("device", _missing_entry_reason(entries, ambiguous=bool(candidates)))
+            several = "the test allocation changed several entries in NVML's process list"
+            self._set_mode("device", several if candidates else _missing_entry_reason(entries))
 
     def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
         """Allocate and free ``nbytes``. Return a tuple ``(pids, device_changed)``; None if the allocation fails.
@@ -158,7 +159,7 @@ class Device:
             if size is not None and size >= max(reserved or 0, 1):
                 self._set_mode("process", f"NVML entry found by process ID ({reason})", pid)
                 return
-        self._set_mode("device", f"{_missing_entry_reason(entries, ambiguous=False)} ({reason})")
+        self._set_mode("device", f"{_missing_entry_reason(entries)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
         """Return a dict from PID to memory usage in bytes for the device. Raises `NvmlError` if the query fails."""
@@ -263,9 +264,7 @@ def _has_graphics(nvml: Nvml, handle: Any) -> bool:
         return False
 
 
-def _missing_entry_reason(entries: dict[int, int | None], *, ambiguous: bool) -> str:
-    if ambiguous:
-        return "the test allocation changed several entries in NVML's process list"
+def _missing_entry_reason(entries: dict[int, int | None]) -> str:
     if not entries:
         return "NVML lists no processes: this container hides them"
     if all(size is None for size in entries.values()):

@@ -11,6 +11,7 @@ import warnings
 from typing import Any
 
 from ipygpumem.core.errors import NvmlError, first_line
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceMemory
 
 _INITIAL_CAPACITY = 32
@@ -61,12 +62,6 @@ class Nvml:
         except self._pynvml.NVMLError as error:
             raise NvmlError(self._reason(error)) from error
 
-    def _attempt(self, name: str, *arguments: Any) -> Any | None:
-        try:
-            return self._call(name, *arguments)
-        except NvmlError:
-            return None
-
     def _reason(self, error: Any) -> str:
         for name, reason in _REASONS.items():
             if error.value == getattr(self._pynvml, name, None):
@@ -103,7 +98,7 @@ class Nvml:
         return handle, self._has_mig(handle)
 
     def _has_mig(self, handle: Any) -> bool:
-        mode = self._attempt("nvmlDeviceGetMigMode", handle)
+        mode = attempt(lambda: self._call("nvmlDeviceGetMigMode", handle))
         return mode is not None and bool(mode[0] == self._pynvml.NVML_DEVICE_MIG_ENABLE)
 
     def memory(self, handle: Any) -> DeviceMemory:
@@ -126,12 +121,12 @@ class Nvml:
 
     def has_accounting(self, handle: Any) -> bool:
         """Return whether accounting mode is enabled, in which the driver records the peak usage of each process."""
-        return bool(self._attempt("nvmlDeviceGetAccountingMode", handle))
+        return bool(attempt(lambda: self._call("nvmlDeviceGetAccountingMode", handle)))
 
     def highest(self, handle: Any, pid: int) -> int | None:
         """Return the peak memory usage of a process in bytes, as recorded in accounting mode; None if unknown."""
-        nbytes = getattr(self._attempt("nvmlDeviceGetAccountingStats", handle, pid), "maxMemoryUsage", None)
-        return None if nbytes is None else int(nbytes)
+        stats = attempt(lambda: self._call("nvmlDeviceGetAccountingStats", handle, pid))
+        return None if stats is None else int(stats.maxMemoryUsage)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
         """Return a dict from PID to memory usage in bytes. A value is None if NVML does not report it (WSL2, WDDM).

@@ -109,10 +109,9 @@ def synchronize() -> None:
     if torch is None or capturing(torch):
         return
     with RelaxedCaptureMode() as relaxed:
-        for index in range(torch.cuda.device_count()) if relaxed else ():
-            if has_context(torch, index):
-                with contextlib.suppress(Exception):  # a kernel has failed
-                    torch.cuda.current_stream(index).synchronize()
+        for index in devices_in_use() if relaxed else ():
+            with contextlib.suppress(Exception):  # a kernel has failed
+                torch.cuda.current_stream(index).synchronize()
 
 
 def device_memory(torch: Any, index: int) -> DeviceMemory | None:

@@ -1,7 +1,5 @@
 """Views of a snapshot: in a notebook, as a standalone HTML page and as a static image."""
 
-from __future__ import annotations
-
 from ipygpumem.viewer.axes import PngImage
 from ipygpumem.viewer.page import PageData, page
 from ipygpumem.viewer.static_plot import static_image

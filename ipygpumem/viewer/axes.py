@@ -153,14 +153,13 @@ class PlotLayout:
                 label.set_horizontalalignment("right")
 
 
-def steps(axes: Any, edges: Any, values: Any, color: str, *, baseline: Any = None, width: float = 0) -> None:
-    """Draw a step curve ``width`` CSS pixels wide, or fill the area above ``baseline``. NaN values create gaps."""
+def steps(axes: Any, edges: Any, values: Any, color: str, *, width: float) -> None:
+    """Draw a step curve ``width`` CSS pixels wide. NaN values create gaps."""
     from matplotlib.patches import StepPatch
 
-    fill = baseline is not None
-    options: dict[str, Any] = {"fill": fill, "antialiased": not fill, "color": color, "linewidth": width * POINT}
+    options: dict[str, Any] = {"baseline": None, "fill": False, "color": color, "linewidth": width * POINT}
     # faster than axes.stairs, which spends most of its time on data limits
-    axes.add_artist(StepPatch(values, edges, baseline=baseline, **options))
+    axes.add_artist(StepPatch(values, edges, **options))
 
 
 def mark_peak(axes: Any, x: float, level: float, label: str) -> None:

@@ -20,11 +20,10 @@ from ipygpumem.snapshot.export.text import share
 from ipygpumem.snapshot.queries.groups import Group, add_up, label_rows
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Ints, Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
 
-Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
 
 EMPTY = 0

@@ -1,7 +1,5 @@
 """List of the commands that the features define."""
 
-from __future__ import annotations
-
 from ipygpumem.features.environment.command import ENV
 from ipygpumem.features.explain.command import EXPLAIN
 from ipygpumem.features.free.command import FREE

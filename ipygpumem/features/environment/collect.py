@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.errors import NvmlError
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import size
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
@@ -75,7 +77,7 @@ def environment(runtime: Runtime | None = None) -> Environment:
     return Environment(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        packages={name: _version(name) for name in _PACKAGES},
+        packages={name: attempt(partial(version, name)) for name in _PACKAGES},
         torch=torch,
         cuda=None if module is None else module.version.cuda,
         allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
@@ -89,13 +91,6 @@ def environment(runtime: Runtime | None = None) -> Environment:
 
 def _accuracy(problem: str | None, source: str) -> tuple[str, str]:
     return ("unknown", problem) if problem else ("exact", source)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:

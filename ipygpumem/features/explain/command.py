@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ipygpumem.features.commands.command import result_command
 
-if TYPE_CHECKING:
-    from ipygpumem.features.explain.collect import Explanation
 
-
-def _explain(device: list[str] | None) -> Explanation:
+def _explain(device: list[str] | None) -> Any:
     from ipygpumem.features.explain.collect import explain
 
     return explain(device=device)

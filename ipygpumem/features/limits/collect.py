@@ -57,7 +57,6 @@ def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool) -
 
 
 def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
-
     index = -1 if excess.where == "host" else int(excess.where.rpartition(":")[2])
     if not 0 <= index < len(snapshot.timelines) or not len(snapshot.timelines[index].trace):
         return ""

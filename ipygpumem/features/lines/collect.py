@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, enclosing_functions
@@ -29,11 +28,9 @@ from ipygpumem.snapshot.model.unique_values import IndexByValue
 if TYPE_CHECKING:
     from ipygpumem.features.recording_analysis import DeviceRecording
     from ipygpumem.snapshot import Snapshot
-    from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Ints, Timeline
 
-    Line = tuple[str, int]
-
-Ints = NDArray[np.int64]
+Line = tuple[str, int]
 
 _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from ipygpumem.features.modules.tracker import ModuleCallEvent, ModuleTracker
     from ipygpumem.measurement.event_lookup import EventLookup
     from ipygpumem.snapshot import Snapshot
-    from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Ints, Timeline
 
 
-Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 DDP = "DistributedDataParallel"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ipygpumem.features.commands.command import result_command
 
-if TYPE_CHECKING:
-    from ipygpumem.features.processes.collect import Processes
 
-
-def _processes(device: list[str] | None) -> Processes:
+def _processes(device: list[str] | None) -> Any:
     from ipygpumem.features.processes.collect import processes
 
     return processes(device=device)

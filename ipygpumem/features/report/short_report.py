@@ -239,9 +239,8 @@ def _context(report: Report, device: DeviceReport) -> list[str]:
     had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
     if not had_context - {device.name}:
         return []
-    if (device.high is not None and device.high.allocated > 0) or device.held:
-        return [f"{device.name}: its first tensor created a CUDA context, which exists until the process ends"]
-    cause = "a copy between devices, NCCL, or another CUDA call"
+    has_tensor = (device.high is not None and device.high.allocated > 0) or device.held
+    cause = "its first tensor" if has_tensor else "a copy between devices, NCCL, or another CUDA call"
     return [f"{device.name}: {cause} created a CUDA context, which exists until the process ends"]
 
 

@@ -97,17 +97,7 @@ class BlockState:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _AddressRanges:
-    device: NDArray[np.int64]
-    address: NDArray[np.int64]
-    size: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.address)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Segments(_AddressRanges):
+class Segments:
     """One row per segment, ordered by device and address.
 
     Attributes:
@@ -121,6 +111,9 @@ class Segments(_AddressRanges):
         stack: int32, index into the stack table; -1 if there is none.
     """
 
+    device: NDArray[np.int64]
+    address: NDArray[np.int64]
+    size: NDArray[np.int64]
     stream: NDArray[np.int64]
     pool: NDArray[np.int32]
     small: NDArray[np.bool_]
@@ -129,7 +122,7 @@ class Segments(_AddressRanges):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blocks(_AddressRanges):
+class Blocks:
     """One row per block, ordered by device and address.
 
     Attributes:
@@ -143,6 +136,9 @@ class Blocks(_AddressRanges):
         stack: int32, index into the stack table; -1 if there is none.
     """
 
+    device: NDArray[np.int64]
+    address: NDArray[np.int64]
+    size: NDArray[np.int64]
     segment: NDArray[np.int64]
     requested: NDArray[np.int64]
     requested_known: NDArray[np.bool_]

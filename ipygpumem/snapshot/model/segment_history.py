@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.columns import Action, Blocks, Segments
-from ipygpumem.snapshot.model.timeline import BEFORE, Timeline
-
-Ints = NDArray[np.int64]
+from ipygpumem.snapshot.model.timeline import BEFORE, Ints, Timeline
 
 SEGMENT = np.dtype(
     [

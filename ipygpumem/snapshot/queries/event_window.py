@@ -15,11 +15,9 @@ from ipygpumem.snapshot.model.columns import Action, Trace
 from ipygpumem.snapshot.queries.groups import label_rows
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Ints, Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
-
-Ints = NDArray[np.int64]
 
 _MICROSECONDS = 1e6
 _MAX_SUGGESTIONS = 5

@@ -13,10 +13,9 @@ from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, AllocatorState, find_range
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.snapshot import Snapshot
 
-
-Ints = NDArray[np.int64]
 
 # The allocator's constants (c10/core/AllocatorConfig.h), unchanged since torch 1.0
 _QUANTUM = 512

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.cells import innermost
-from ipygpumem.snapshot.model.timeline import BEFORE, Timeline
+from ipygpumem.snapshot.model.timeline import BEFORE, Ints, Timeline
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
     """Integer group ID of each row, and a function that returns the attributes of the `Group` with a given ID."""
-
-Ints = NDArray[np.int64]
 
 UNKNOWN = "(unknown)"
 _KIB_BITS = 10
