@@ -8,7 +8,6 @@ regular expressions take linear time, and only the beginning of a long text is e
 from __future__ import annotations
 
 import re
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.text import printable
@@ -45,9 +44,9 @@ _VARIABLE = re.compile(r"[+~]{0,2}[A-Za-z_][\w./-]*")
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*)(=.*)?", re.DOTALL)
 _URL = re.compile(r"([A-Za-z][\w+.-]{0,20}://)([^/?#]*@)?([\w.-]*(?::\d{1,5})?)(/[\w./~%+-]*)?(.*)", re.DOTALL)
 _KEY = re.compile(
-    r"(?<![A-Za-z0-9])((api_org|gh[opsur]|hf|npm|r8)_[A-Za-z0-9]{12,}|[prs]k_(live|prod|test)_|sk-[\w-]{12,}|A3-[A-Z0-9]{6}-[A-Z0-9-]*"
-    r"|(A[KS]IA|AIza|dop_v1_|eyJ|github_pat_|gl(cbt|dt|ff?c?t|imt|pat|ptt|rt|soat)-|hv[bs]\.|lin_api_|nvapi-|pscale_|pypi-AgE|SG\.|shp[a-z]{2}_|sq0[a-z]{3}-"
-    r"|tskey-|wandb_v1_|xapp-|xox[a-z]-|ya29\.)[\w.+/\\-]{6,}"
+    r"(?<![A-Za-z0-9])((api_org|gh[opsur]|hf|npm|r8)_[A-Za-z0-9]{12,}|[prs]k_(live|prod|test)_|sk-[\w-]{12,}"
+    r"|A3-[A-Z0-9]{6}-[A-Z0-9-]*|(A[KS]IA|AIza|dop_v1_|eyJ|github_pat_|gl(cbt|dt|ff?c?t|imt|pat|ptt|rt|soat)-|hv[bs]\."
+    r"|lin_api_|nvapi-|pscale_|pypi-AgE|SG\.|shp[a-z]{2}_|sq0[a-z]{3}-|tskey-|wandb_v1_|xapp-|xox[a-z]-|ya29\.)[\w.+/\\-]{6,}"
     r"|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9A-Za-z])"
     r"|(?<![+./_-])(?=\S{,39}[a-z])(?=\S{,39}[A-Z])(?=\S{,39}\d)[A-Za-z0-9+][A-Za-z0-9+/]{39}(?![\w+./=-]))"
 )
@@ -60,14 +59,18 @@ _MIN_PART = 8
 _MIN_SUM = 20
 _CODE_MAGIC = re.compile(r"%%?(capture|gpumem|memit|prun|px|time|timeit)\b")
 _LITERAL = re.compile(
-    r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)+(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:] ))\d{4,}|\w{16,}""", re.DOTALL
+    r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:] ))\d{4,}|\w{16,}""", re.DOTALL
 )
 
 
 def redact_command(arguments: Sequence[str]) -> str:
     """Return a command as a single line, with source code replaced by ``...`` and possible secrets by ``***``."""
-    text = printable(" ".join(islice(_redact_words(_words(arguments)), _MAX_LENGTH)))
-    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
+    text = ""
+    for word in _redact_words(_words(arguments)):
+        text = f"{text} {word}" if text else word
+        if len(text) > _MAX_LENGTH:
+            return printable(f"{text[: _MAX_LENGTH - 1]}…")
+    return printable(text)
 
 
 def redact_code(line: str, magic: str = "") -> str:

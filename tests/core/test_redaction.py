@@ -465,7 +465,9 @@ def test_random_parts_of_paths_are_hidden():
     assert short_name(words) == "python3 train.py"
 
 
-@pytest.mark.parametrize("line", [*SECRETS_IN_CODE, "token = '''swordfish", "f(password='''sword'fish''')"])
+@pytest.mark.parametrize(
+    "line", [*SECRETS_IN_CODE, "token = '' or 'swordfish'", "token = '''swordfish", "f(password='''sword'fish''')"]
+)
 def test_secrets_in_code_are_hidden(line):
     assert "fish" not in redact_code(line)
     assert "815" not in redact_code(line)
