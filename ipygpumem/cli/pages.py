@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.files import check_path
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import Command, Option
 from ipygpumem.features.commands.output import print_json, print_lines, progress
 from ipygpumem.features.recordings.command import VIEW
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot import Snapshot
 
 
 def _load(arguments: argparse.Namespace) -> list[Snapshot]:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.features.commands.command import Command, Option, byte_count, positive
@@ -15,10 +15,8 @@ from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, print_er
 from ipygpumem.snapshot import KEYS, Snapshot, diff
 from ipygpumem.snapshot.export import text
 from ipygpumem.snapshot.export.event_table import COLUMNS, event_rows, write_csv, write_parquet
+from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.queries.overview import overview
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Timeline
 
 _TOP = 20
 """Default number of groups to show."""

@@ -11,15 +11,13 @@ Names and semantics are those of ``ipyexperiments/utils/mem.py`` in stas00/ipyex
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ipygpumem.core.errors import RecordingError
+from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import MIB
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading
 
 __all__ = [
     "GPUMemory",

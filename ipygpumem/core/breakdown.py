@@ -14,13 +14,10 @@ and the lines ``other processes`` and ``unattributed`` are unknown.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.serialization import PlainData
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading, Reading
 
 PRELOAD_OFF = "preload is off"
 """Value of `Baseline.note` if CUDA was not initialized because the ``preload`` setting is off."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, exact_if_known, grade
+from ipygpumem.core.reading import HostReading
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import HostReading
 
 _EARLIER_PEAK = "the process reached its peak resident memory before this measurement"
 _PROFILED = "includes the memory of torch.profiler's records"

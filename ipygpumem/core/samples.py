@@ -13,12 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import MIB
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading
 
 NOISE = 16 * MIB
 """Changes of at most this size in bytes can be caused by page tables and other processes."""

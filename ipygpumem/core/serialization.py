@@ -11,13 +11,12 @@ import dataclasses
 import types
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.text import printable
 
-if TYPE_CHECKING:
-    _Reader = Callable[[Any, str], Any]
+_Reader = Callable[[Any, str], Any]
 
 SCHEMA = 1
 """Version of the format described in core/FORMAT.md. It increases when the meaning of a key changes."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ipygpumem.core.grade import Grade
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import VISIBLE
-
-if TYPE_CHECKING:
-    from ipygpumem.core.grade import Grade
 
 _BAR_CELLS = 10
 _CODE_WIDTH = 100

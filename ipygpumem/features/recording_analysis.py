@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.report import DeviceReport, Report
+from ipygpumem.measurement.measurement import MeasuredCode
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.measurement.measurement import MeasuredCode
-    from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.snapshot import Snapshot
-    from ipygpumem.snapshot.model.timeline import Timeline
+from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.model.timeline import Timeline
 
 THREAD_FILE = "threading.py"
 """Suffix of the outermost file name in the stacks of threads started from Python."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import glob
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ipygpumem.features.commands.command import Option
 from ipygpumem.jupyter.commands import COMMANDS
 from ipygpumem.jupyter.options import CELL, STATEMENT
-
-if TYPE_CHECKING:
-    from ipygpumem.features.commands.command import Option
 
 _PATHS = ("--snapshot", "--trace", "--timeline")
 _LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)

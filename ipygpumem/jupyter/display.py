@@ -7,19 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import first_line
+from ipygpumem.core.report import Report
 from ipygpumem.core.tables import Table, tables_bundle, text_tables
 from ipygpumem.core.text import printable
 from ipygpumem.features.history.model import output_metadata
+from ipygpumem.features.profile.model import ProfileSummary
 from ipygpumem.features.profile.table import category_tables
+from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.features.report.short_report import short_bundle
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
-    from ipygpumem.features.profile.model import ProfileSummary
-    from ipygpumem.features.profile.timeline import CategoryTimeline
 
 
 def is_terminal(shell: Any) -> bool:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython import get_ipython
 
 from ipygpumem.core.errors import SnapshotError, first_line
+from ipygpumem.core.report import Report
 from ipygpumem.features.ranks.engines.submission import KEY
 from ipygpumem.features.ranks.model import RankResult
 from ipygpumem.features.ranks.rank_info import FallbackRank, current_rank_info
 from ipygpumem.jupyter.extension import load, unload
 from ipygpumem.measurement.runtime import current
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
 
 
 class _EngineState:

@@ -12,18 +12,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ipygpumem.core.reading import Reading
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.features.live.table import live_bundle
 from ipygpumem.jupyter.clear_output import ClearOutputTracker, captured
 from ipygpumem.jupyter.method_patch import replace_method
+from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import Reading
-    from ipygpumem.measurement.runtime import Runtime
 
 DELAY = 2.0
 INTERVAL = 0.5

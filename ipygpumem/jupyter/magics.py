@@ -9,7 +9,7 @@ import functools
 from collections import ChainMap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import (
@@ -44,10 +44,8 @@ from ipygpumem.jupyter.display import DisplayMixin
 from ipygpumem.jupyter.namespace import compile_statement, expanded_path, function_regions, run_statement
 from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
 from ipygpumem.jupyter.settings import Settings
-
-if TYPE_CHECKING:
-    from ipygpumem.measurement.plan import Plan
-    from ipygpumem.measurement.runtime import Runtime
+from ipygpumem.measurement.plan import Plan
+from ipygpumem.measurement.runtime import Runtime
 
 
 @magics_class

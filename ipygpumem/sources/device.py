@@ -6,17 +6,15 @@ This process is identified in NVML's process list by test allocations, which cha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.reading import Counters, DeviceMemory, DeviceReading, Mode
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
+from ipygpumem.sources.allocator import AllocatorStatistics
 from ipygpumem.sources.host import namespace_pids
-
-if TYPE_CHECKING:
-    from ipygpumem.sources.allocator import AllocatorStatistics
-    from ipygpumem.sources.nvml import Nvml
+from ipygpumem.sources.nvml import Nvml
 
 _TEST_SIZES = (34 * MIB, 38 * MIB)
 """Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that programs are unlikely to allocate."""

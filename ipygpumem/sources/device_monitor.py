@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ipygpumem.core.device_names import cuda_device
 from ipygpumem.core.errors import DeviceError, NvmlError, first_line
+from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.units import many
 from ipygpumem.sources import allocator, host, pytorch
@@ -16,10 +17,7 @@ from ipygpumem.sources.device import Device
 from ipygpumem.sources.nvml import Nvml
 from ipygpumem.sources.process_names import ProcessInfoCache, own_pid
 
-if TYPE_CHECKING:
-    from ipygpumem.core.other_process import OtherProcess
-
-    ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]
+ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]
 
 _TRIES = 3
 _ASYNC = "cudaMallocAsync: counters of CUDA's default memory pool, which other libraries may also use"

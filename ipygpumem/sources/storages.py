@@ -10,12 +10,11 @@ import contextlib
 import math
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ipygpumem.core.introspection import attempt, mro, type_dict
 
-if TYPE_CHECKING:
-    Role = Literal["tensor", "storage", "module", "optimizer"]
+Role = Literal["tensor", "storage", "module", "optimizer"]
 
 
 def is_saved_tensor(value: Any) -> bool:

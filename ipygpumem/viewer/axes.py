@@ -5,22 +5,20 @@ matplotlib is imported only when an image is drawn, because the import is slow a
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError, first_line
 
-if TYPE_CHECKING:
-    import contextlib
-
-    Ticks = list[tuple[float, str]]
+Ticks = list[tuple[float, str]]
 
 LegendItem = tuple[str, str, Any]
 """Color, label and matplotlib line style, which is None for a filled area."""

@@ -6,10 +6,9 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    Publish = Callable[[dict[str, Any], dict[str, Any]], None]
+Publish = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)

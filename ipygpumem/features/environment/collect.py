@@ -7,11 +7,11 @@ import platform
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.errors import NvmlError
 from ipygpumem.core.introspection import attempt
+from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import size
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
@@ -19,9 +19,6 @@ from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import pytorch
 from ipygpumem.sources.nvml import Nvml
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading
 
 _PACKAGES = (
     *("ipygpumem", "torch", "numpy", "nvidia-ml-py", "ipython", "ipykernel", "anywidget"),

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import grade
+from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE
 from ipygpumem.features.explain.cache import CachedMemory, cached_memory
 from ipygpumem.features.explain.model import Waterfall, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
+from ipygpumem.features.outside.allocation_totals import AllocationOwner
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import DEVICE_MEMORY
@@ -22,10 +23,6 @@ from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.measurement.runtime import Runtime, current
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, pool_readings
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading, Reading
-    from ipygpumem.features.outside.allocation_totals import AllocationOwner
 
 _LIBRARY_OF_POOL = {
     "CuPy's pool": "CuPy",

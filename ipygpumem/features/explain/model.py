@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ipygpumem.core.grade import Grade, exact_if_known, grade
+from ipygpumem.core.reading import HostReading
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE, size
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import HostReading
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
 """Kind of a step: ``total`` or, for a part, the kind of memory. It determines the color of the bar."""

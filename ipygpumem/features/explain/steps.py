@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.other_process import OtherProcess
+from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import many, size
+from ipygpumem.features.explain.cache import CachedMemory
 from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RELEASABLE, Waterfall, WaterfallStep
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS
-
-if TYPE_CHECKING:
-    from ipygpumem.core.breakdown import Baseline
-    from ipygpumem.core.other_process import OtherProcess
-    from ipygpumem.core.reading import DeviceReading
-    from ipygpumem.features.explain.cache import CachedMemory
 
 _MAX_PROCESSES = 5
 _PERMANENT = "exists until this process ends"

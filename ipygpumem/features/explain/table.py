@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import template
 from ipygpumem.core.units import precise_size, size
-
-if TYPE_CHECKING:
-    from ipygpumem.features.explain.model import Waterfall, WaterfallStep
+from ipygpumem.features.explain.model import Waterfall, WaterfallStep
 
 _BAR_CELLS = 30
 _MAX_LABEL = 52

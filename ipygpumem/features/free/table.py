@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import change_text, difference, usage_text
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading, Reading
 
 _HEADER = ("before", "after", "change")
 

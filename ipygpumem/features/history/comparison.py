@@ -6,15 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ipygpumem.core.report import Report
 from ipygpumem.core.units import VISIBLE, difference, duration, signed
 from ipygpumem.features.history.model import ReportRow, report_rows
 
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
-
-    _RunRows = dict[tuple[object, ...], ReportRow]
+_RunRows = dict[tuple[object, ...], ReportRow]
 
 _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {}"}
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.core.files import check_path, open_for_appending
+from ipygpumem.core.report import Report
 from ipygpumem.core.units import many
 from ipygpumem.features.commands.output import print_error
 from ipygpumem.features.history.load import starts_with_report
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
 
 _MAX_UNWRITTEN = 1000
 """Maximum number of reports kept in memory while the log is not writable, for example because the disk is full."""

@@ -8,18 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.grade import Trust
+from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.serialization import DataReader, check_ranges, check_schema, mapping
 from ipygpumem.core.tables import is_visible
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import difference
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import DeviceReport, Report
 
 MIME = "application/vnd.ipygpumem+json"
 LIMIT = 2048

@@ -8,9 +8,10 @@ import io
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.files import check_path, import_library, write_file
+from ipygpumem.core.report import Report
 from ipygpumem.core.text import csv_text
 from ipygpumem.core.units import many
 from ipygpumem.features.history.comparison import previous_run_note
@@ -19,9 +20,6 @@ from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.history.model import ReportRow, report_rows
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.runtime import current
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
 
 MAX_REPORTS = 10_000
 """Maximum number of reports that a session keeps (about 30 MB). Logs are not limited."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.tables import Table, TableRow, is_visible
 from ipygpumem.core.units import VISIBLE, change_text, duration, many, signed
+from ipygpumem.features.history.comparison import RowPair
+from ipygpumem.features.history.model import ReportRow
 from ipygpumem.snapshot.export.text import clip
-
-if TYPE_CHECKING:
-    from ipygpumem.features.history.comparison import RowPair
-    from ipygpumem.features.history.model import ReportRow
 
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
 """Columns by which tables can be sorted, with the `ReportRow` field of each column."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
+from ipygpumem.core.report import Report
+from ipygpumem.features.limits.model import ExceededLimit, Limits
+from ipygpumem.features.lines.model import AllocationSite
 from ipygpumem.features.lines.peak import allocation_sites, lines_at_peak, lines_reaching_peak
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
+from ipygpumem.snapshot import Snapshot
 from ipygpumem.sources import pytorch
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
-    from ipygpumem.features.limits.model import ExceededLimit, Limits
-    from ipygpumem.features.lines.model import AllocationSite
-    from ipygpumem.snapshot import Snapshot
 
 _MAX_HOLDERS = 3
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.units import MIB, many, parse_size, precise_size, signed
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import DeviceReport, Report
 
 
 @dataclass(frozen=True, slots=True)

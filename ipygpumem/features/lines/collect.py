@@ -8,7 +8,6 @@ that waited for the backward pass.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,19 +15,17 @@ from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, S
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, enclosing_functions
 from ipygpumem.features.recording_analysis import (
     THREAD_FILE,
+    DeviceRecording,
     RecordingAnalysisCollector,
     allocator_bytes,
     outermost_files,
 )
 from ipygpumem.measurement.backward_passes import BackwardPass, MeasuredBackwardPasses
 from ipygpumem.measurement.event_lookup import EventLookup
+from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.timeline import Ints, Timeline
 from ipygpumem.snapshot.model.unique_values import IndexByValue
-
-if TYPE_CHECKING:
-    from ipygpumem.features.recording_analysis import DeviceRecording
-    from ipygpumem.snapshot import Snapshot
-    from ipygpumem.snapshot.model.timeline import Ints, Timeline
 
 Line = tuple[str, int]
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.features.lines.model import AllocationSite, PeakLines
 from ipygpumem.features.recording_analysis import allocator_bytes, device_timeline
 from ipygpumem.measurement.plan import Collector, Outcome
+from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.export.text import clip
+from ipygpumem.snapshot.queries.groups import Group
 from ipygpumem.snapshot.queries.live_set import LiveSet
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.snapshot import Snapshot
-    from ipygpumem.snapshot.queries.groups import Group
 
 _LINES_SHOWN = 5
 _LABEL_WIDTH = 90

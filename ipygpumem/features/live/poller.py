@@ -8,18 +8,15 @@ changed.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.measurement.reserved_bound import CounterReading
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, host, pytorch
+from ipygpumem.sources.allocator import AllocatorStatistics
 from ipygpumem.sources.device import Device, device_memory
-
-if TYPE_CHECKING:
-    from ipygpumem.sources.allocator import AllocatorStatistics
-    from ipygpumem.sources.device_monitor import DeviceMonitor
+from ipygpumem.sources.device_monitor import DeviceMonitor
 
 _MIN_CHANGE = 2 << 20
 _MIN_INTERVAL = 1.0

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
+from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.core.units import duration, many, pair, size
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 
 _COLORS = {"allocated": "#3b82f6", "reserved": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
 """Colors of the chart's areas, from bottom to top, and of the lines under the values with these names."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading, Reading
-    from ipygpumem.core.report import Report
+from ipygpumem.core.reading import DeviceReading, Reading
+from ipygpumem.core.report import Report
 
-    _Running = tuple[int | None, float] | None
-    """Execution count and start time of the running cell."""
+_Running = tuple[int | None, float] | None
+"""Execution count and start time of the running cell."""
 
 _VALUES = {name: name for name in ("allocated", "cached", "outside", "others", "capacity")} | {"used": "in_use"}
 """Attribute names of `DeviceReading` by key in the JSON data."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKind
+from ipygpumem.features.modules.tracker import ModuleCallEvent, ModuleTracker
 from ipygpumem.features.recording_analysis import THREAD_FILE, outermost_files
-
-if TYPE_CHECKING:
-    from ipygpumem.features.modules.tracker import ModuleCallEvent, ModuleTracker
-    from ipygpumem.measurement.event_lookup import EventLookup
-    from ipygpumem.snapshot import Snapshot
-    from ipygpumem.snapshot.model.timeline import Ints, Timeline
-
+from ipygpumem.measurement.event_lookup import EventLookup
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.model.timeline import Ints, Timeline
 
 Mask = NDArray[np.bool_]
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations, Mask
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKind, MemoryKindUsage, ModuleRow, ModuleTree
+from ipygpumem.features.modules.storages import ModuleInfo
+from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.features.recording_analysis import DeviceRecording, RecordingAnalysisCollector, allocator_bytes
 from ipygpumem.measurement.event_lookup import EventLookup
-
-if TYPE_CHECKING:
-    from ipygpumem.features.modules.storages import ModuleInfo
-    from ipygpumem.features.modules.tracker import ModuleTracker
 
 _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
     ("parameters", "parameters"),

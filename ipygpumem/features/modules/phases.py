@@ -6,14 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from ipygpumem.features.modules.model import StepPhase
+from ipygpumem.measurement.peaks import PeakScope
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
-
-if TYPE_CHECKING:
-    from ipygpumem.measurement.peaks import PeakScope
 
 _NAMES = ("forward", "backward", "optimizer", "other")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, change_text, duration, precise_size
-
-if TYPE_CHECKING:
-    from ipygpumem.features.modules.model import ModuleRow, ModuleTree
+from ipygpumem.features.modules.model import ModuleRow, ModuleTree
 
 _MAX_ROWS = 60
 _NOTE = (

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from ipygpumem.core.grade import Grade
+from ipygpumem.core.report import DeviceReport
 from ipygpumem.core.serialization import PlainData
-
-if TYPE_CHECKING:
-    from ipygpumem.core.grade import Grade
-    from ipygpumem.core.report import DeviceReport
 
 Memory = Literal["device", "array", "static", "managed", "pinned"]
 """``device``: cudaMalloc and similar; ``array``: textures and surfaces; ``static``: ``__device__`` variables;

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import DeviceError, NvmlError
 from ipygpumem.core.other_process import Event, OtherProcess, OtherProcessChange
+from ipygpumem.core.reading import DeviceReading, Reading
+from ipygpumem.core.report import Report
 from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.core.units import many
 from ipygpumem.features.processes.model import DeviceProcesses, other_process_changes
 from ipygpumem.features.processes.table import processes_table
 from ipygpumem.measurement.plan import Collector, Outcome
 from ipygpumem.measurement.runtime import current
+from ipygpumem.sources.device import Device
+from ipygpumem.sources.device_monitor import DeviceMonitor
 from ipygpumem.sources.nvml import Nvml
 from ipygpumem.sources.process_names import own_pid
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading, Reading
-    from ipygpumem.core.report import Report
-    from ipygpumem.sources.device import Device
-    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 _START_TOLERANCE = 1.0
 """Tolerance in seconds when determining whether a process started during the measurement."""

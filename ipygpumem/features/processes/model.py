@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.other_process import Event, OtherProcess, OtherProcessChange
+from ipygpumem.core.report import DeviceReport
 from ipygpumem.core.serialization import PlainData
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import DeviceReport
 
 
 @dataclass(frozen=True, slots=True)

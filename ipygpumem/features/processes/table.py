@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
+from ipygpumem.core.report import Report
 from ipygpumem.core.tables import Table, TableRow, is_visible
 from ipygpumem.core.units import VISIBLE, change_text, signed, size, usage_text
+from ipygpumem.features.processes.model import DeviceProcesses
 
-if TYPE_CHECKING:
-    from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
-    from ipygpumem.core.report import Report
-    from ipygpumem.features.processes.model import DeviceProcesses
-
-    _Process = tuple[str, tuple[int | None, ...], str]
-    """Label, sizes in bytes, and description of the event."""
+_Process = tuple[str, tuple[int | None, ...], str]
+"""Label, sizes in bytes, and description of the event."""
 
 _ROW_LABEL = "other processes"
 _MAX_ROWS = 5

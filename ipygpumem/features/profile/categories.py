@@ -7,10 +7,8 @@ implementation requires fewer passes over the operators and supports programs th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ipygpumem.features.profile.data_flow import DataFlow
+from ipygpumem.features.profile.data_flow import DataFlow
 
 CATEGORIES = (
     "parameter",

@@ -6,19 +6,17 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
 from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.report import Report
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
 from ipygpumem.features.profile.profiler_session import ProfilerSession
+from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.measurement.plan import Collector, Outcome
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
-    from ipygpumem.features.profile.timeline import CategoryTimeline
 
 _EXTENSIONS = {"trace": (".json", ".json.gz"), "timeline": (".html", ".htm")}
 _EXAMPLES = {"trace": "trace.json.gz", "timeline": "timeline.html"}

@@ -10,13 +10,12 @@ import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from operator import mul
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.features.profile.data_flow import DataFlow, DataFlowNode, UnmatchedEvent
 
-if TYPE_CHECKING:
-    _Event = tuple[int, Any, str, Any, int]  # timestamp, event, kind, fields, index of the enclosing event
-    _Writes = dict[int, set[bool | None]]  # whether operators write to a tensor (None: unknown), by tensor
+_Event = tuple[int, Any, str, Any, int]  # timestamp, event, kind, fields, index of the enclosing event
+_Writes = dict[int, set[bool | None]]  # whether operators write to a tensor (None: unknown), by tensor
 
 _OPERATOR, _ALLOCATION, _CALL = "TorchOp", "Allocation", "PyCall"
 _BACKWARD = "BACKWARD_FUNCTION"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.snapshot.export.encode import encode_columns
 from ipygpumem.viewer.page import PageData, document
-
-if TYPE_CHECKING:
-    from ipygpumem.features.profile.timeline import CategoryTimeline
 
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import duration, precise_size
-
-if TYPE_CHECKING:
-    from ipygpumem.features.profile.model import CategoryPeak
+from ipygpumem.features.profile.model import CategoryPeak
 
 
 def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:

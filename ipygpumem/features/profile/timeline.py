@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN, all_versions, classify
-
-if TYPE_CHECKING:
-    from ipygpumem.features.profile.data_flow import DataFlow, UnmatchedEvent
+from ipygpumem.features.profile.data_flow import DataFlow, UnmatchedEvent
 
 _ALLOCATED, _WRITTEN, _FREED = range(3)
 """Order of changes with the same timestamp."""

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
+from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.snapshot.export.text import clip
-from ipygpumem.viewer.axes import INK, LEFT, POINT, RIGHT, mark_peak, render, time_ticks
-
-if TYPE_CHECKING:
-    from ipygpumem.features.profile.timeline import CategoryTimeline
-    from ipygpumem.viewer.axes import LegendItem, PlotLayout, PngImage
+from ipygpumem.viewer.axes import (
+    INK,
+    LEFT,
+    POINT,
+    RIGHT,
+    LegendItem,
+    PlotLayout,
+    PngImage,
+    mark_peak,
+    render,
+    time_ticks,
+)
 
 _MAX_DEVICES = 4
 _HEADROOM, _TICK_LIMIT = 1.14, 0.92

@@ -7,17 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from statistics import median
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
+from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import difference
 from ipygpumem.features.history.model import ReportRow, report_rows
+from ipygpumem.features.ranks.model import RankPeak, RankResult
 
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading
-    from ipygpumem.features.ranks.model import RankPeak, RankResult
-
-    RankRow = tuple[RankResult, ReportRow | None]
+RankRow = tuple[RankResult, ReportRow | None]
 
 METRICS = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
 """Fields of `ReportRow` to compare, with their labels."""

@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +19,9 @@ from ipygpumem.core.text import printable
 from ipygpumem.features.lines.peak import largest_lines, lines_at_peak
 from ipygpumem.features.ranks.model import RankPeak
 from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.model.timeline import Timeline
 
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Timeline
-
-    _Summary = tuple[RankPeak, ...] | str
+_Summary = tuple[RankPeak, ...] | str
 
 _LINES = 200
 _INTERVALS = 120

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many, size
 from ipygpumem.features.ranks.comparison import compare_ranks
+from ipygpumem.features.ranks.model import RankPeak, RankResult
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, PlotLayout, PngImage, render, time_ticks
-
-if TYPE_CHECKING:
-    from ipygpumem.features.ranks.model import RankPeak, RankResult
 
 _TOP, _PLOT_HEIGHT, _FOOT = 54, 260, 40
 _HEADROOM = 1.1

@@ -12,16 +12,13 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, temporary_file, write_file
+from ipygpumem.core.report import Report
 from ipygpumem.features.ranks.model import MAX_RANKS, RankResult
 from ipygpumem.features.ranks.rank_info import current_rank_info
 from ipygpumem.measurement.allocation_history import recording_problem
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
 
 REPORT, SNAPSHOT = ".json", ".pickle"
 _CLOCK_TOLERANCE = 1.0

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
+from ipygpumem.core.report import Report
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, duration, many, pair, size, usage_text
+from ipygpumem.features.history.model import ReportRow
 from ipygpumem.features.history.table import COLUMNS, HOST_NOTE, descending, row_cells, row_outcome
 from ipygpumem.features.outside.table import outside_sentence
-from ipygpumem.features.ranks.comparison import METRICS, compare_ranks, device_usage, rank_rows, slow_ranks, spreads
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
-    from ipygpumem.features.history.model import ReportRow
-    from ipygpumem.features.ranks.comparison import DeviceUsage, RankComparison, RankRow, Spread
-    from ipygpumem.features.ranks.model import RankInfo, RankResult
+from ipygpumem.features.ranks.comparison import (
+    METRICS,
+    DeviceUsage,
+    RankComparison,
+    RankRow,
+    Spread,
+    compare_ranks,
+    device_usage,
+    rank_rows,
+    slow_ranks,
+    spreads,
+)
+from ipygpumem.features.ranks.model import RankInfo, RankResult
 
 DEFAULT_ROWS = 32
 """Default maximum number of rows per table."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import RecordingError
+from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.units import many
+from ipygpumem.measurement.allocation_history import RecordingOptions
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.recorder import CellInfo, Recorder
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import RecordingInfo, Report
-    from ipygpumem.measurement.allocation_history import RecordingOptions
-    from ipygpumem.measurement.runtime import Runtime
-    from ipygpumem.measurement.sampler import SampleWindow
+from ipygpumem.measurement.runtime import Runtime
+from ipygpumem.measurement.sampler import SampleWindow
 
 _MAX_SAMPLED_CELLS = 200
 """Maximum number of cells whose samples are stored, each with up to a few thousand samples."""

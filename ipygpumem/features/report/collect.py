@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ipygpumem.core.report import Report
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
-    from ipygpumem.measurement.runtime import Runtime
+from ipygpumem.measurement.runtime import Runtime
 
 _PROBLEMS = {
     "device": "memory outside PyTorch is now known only for the whole device",

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ipygpumem.core.grade import Grade
+from ipygpumem.core.reading import DeviceReading
+from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS, template
 from ipygpumem.core.units import VISIBLE, duration, pair, signed
 from ipygpumem.features.outside.table import outside_sentence
 from ipygpumem.features.processes.table import other_process_sentence
-
-if TYPE_CHECKING:
-    from ipygpumem.core.grade import Grade
-    from ipygpumem.core.reading import DeviceReading
-    from ipygpumem.core.report import DeviceReport, HostReport, Report
 
 _MAX_ROWS = 3
 _ANSI = {"held": "1", "peak": "1", "outside": "33", "outside_peak": "33", "others": "35", "unattributed": "35"}

@@ -6,16 +6,14 @@ import heapq
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
+from ipygpumem.snapshot.model.stacks import StackTable
 from ipygpumem.snapshot.model.unique_values import distinct
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.stacks import StackTable
 
 OUTSIDE = "(no cell)"
 _MAX_LABELS = 3

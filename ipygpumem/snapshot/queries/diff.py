@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
+from ipygpumem.snapshot.queries.groups import Group
 from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.queries.groups import Group
 
 # the file name of a cell contains the process ID of the kernel
 _KERNEL = re.compile(r"ipykernel_\d+")

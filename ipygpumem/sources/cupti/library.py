@@ -9,16 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import CuptiError, first_line
+from ipygpumem.sources.cupti.buffers import ActivityBuffers
 from ipygpumem.sources.host import loaded_library
-
-if TYPE_CHECKING:
-    from ipygpumem.sources.cupti.buffers import ActivityBuffers
 
 ALLOCATION = 1
 KINDS = {2: "pinned", 3: "device", 4: "array", 5: "managed", 6: "static", 7: "managed"}

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, first_line
@@ -15,12 +15,10 @@ from ipygpumem.core.files import check_path, replacing
 from ipygpumem.core.text import printable
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import check_profile_paths
+from ipygpumem.features.ranks.collect import Ranks
+from ipygpumem.features.ranks.engines.collect import Engines
 from ipygpumem.features.ranks.engines.enable import active
 from ipygpumem.features.ranks.rank_files import make_directory
-
-if TYPE_CHECKING:
-    from ipygpumem.features.ranks.collect import Ranks
-    from ipygpumem.features.ranks.engines.collect import Engines
 
 _LOCAL_FLAGS = {"--engines", "-q", "--quiet"}
 _LOCAL_VALUES = {"--collect", "-v", "--var"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.report import code_label
@@ -12,10 +12,8 @@ from ipygpumem.core.units import MIB, many
 from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.collect import Ranks
 from ipygpumem.features.ranks.engines.submission import Submission, engine_identity, engine_result
+from ipygpumem.features.ranks.model import RankInfo
 from ipygpumem.features.ranks.table import join_names
-
-if TYPE_CHECKING:
-    from ipygpumem.features.ranks.model import RankInfo
 
 _JOIN = "from ipygpumem.jupyter.engine import join as _gpumem_join; _gpumem_join({}); del _gpumem_join"
 _LEAVE = "from ipygpumem.jupyter.engine import leave as _gpumem_leave; _gpumem_leave(); del _gpumem_leave"
