@@ -81,7 +81,7 @@ COMMANDS = (
             Option(
                 ("-o", "--output"),
                 "OUT",
-                "output file (default: the name of FILE with .html, in the current directory)",
+                "output file (default: the file name of FILE with the extension .html, in the current directory)",
             ),
         ),
         shell=_html,

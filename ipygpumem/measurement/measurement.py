@@ -82,7 +82,7 @@ class MeasurementObserver(Protocol):
         """Start observing. An exception ends the measurement before the measured code runs."""
 
     def stop(self) -> None:
-        """Stop observing. This method must not raise an exception and may be called repeatedly or without `start`."""
+        """Stop observing. This method must not raise an exception and may be called repeatedly or before `start`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class PixelColumns:
         return len(self.first)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the start and exclusive stop index of the columns that represent events ``first`` to ``last``."""
+        """Return the start and the exclusive stop index of the columns for events ``first`` to ``last``."""
         begin = int(np.searchsorted(self.first, first, side="left"))
         if begin == len(self) or self.first[begin] > first:
             begin -= 1  # the range starts within a column

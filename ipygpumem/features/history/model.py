@@ -114,7 +114,7 @@ def report_rows(report: Report) -> list[ReportRow]:
 
 
 def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
-    """Return the rows with changes from each report, or the first row of a report without changes."""
+    """Return, for each report, its rows with changes, or its first row if it has none."""
     rows = []
     for report in reports:
         all_rows = report_rows(report)

@@ -76,7 +76,7 @@ def history_tables(
     measurements = {(row.time, row.cell, row.seconds) for row in rows}
     count = many(len(measurements), "measurement") if rows else "no measurements yet"
     notes = _notes(listed, len(rows) - len(listed), page, dropped)
-    title = f"{title}: {count}{', one row per device that changed' if several else ''}"
+    title = f"{title}: {count}{', one row per device with changes' if several else ''}"
     table = Table(title, ("held", "peak", "outside", "time"), tuple(body), tuple(notes))
     return [_with_cells(table, selected, _CODE_WIDTH, several=several)]
 

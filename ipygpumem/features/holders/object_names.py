@@ -66,7 +66,7 @@ class ObjectName:
 
 
 class ObjectNames:
-    """Names that are found within the time limit for the objects in a referrer graph.
+    """Names of the objects in a referrer graph, as far as they can be found within the time limit.
 
     Attributes:
         named: Name of each object, by the id of the object.
@@ -240,7 +240,7 @@ class ObjectNames:
         return f"[{self.name(label.key_id)}]"
 
     def other_names(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """Return names of a storage other than the first, given the ids of its tensors."""
+        """Return all names of a storage except the first, given the ids of its tensors."""
         names: dict[str, str] = {}
         graph = self.named[ids[0]].graph
         attempts_left = [_MAX_NAME_ATTEMPTS]

@@ -58,8 +58,8 @@ def encode(snapshot: Snapshot) -> bytes:
     ``free_requested`` is replaced by ``free_requested_after``, the number of events from the start to the free request,
     and ``end`` by ``freed_after``, the number of events from the free request to the end. Their column ``nth`` is
     omitted. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames.
-    In the header, the names of frames, annotations and cells are indices in ``strings``, because a file can repeat a
-    long name in two bytes.
+    In the header, the names of frames, annotations and cells are indices in ``strings``: each name is written once,
+    no matter how often it occurs.
     """
     strings = IndexByValue()
     header = {

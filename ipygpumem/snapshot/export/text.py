@@ -1,4 +1,4 @@
-"""Formats the results of queries as text for terminals."""
+"""Format query results as text for terminals."""
 
 from __future__ import annotations
 

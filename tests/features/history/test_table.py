@@ -93,7 +93,7 @@ def test_one_row_per_device():
     first, second = cell(1, held=5), cell(1, held=7, name="cuda:1")
     two_devices = dataclasses.replace(first, devices={**first.devices, **second.devices})
     lines = text([two_devices]).splitlines()
-    assert lines[0] == "this session: 1 measurement, one row per device that changed"
+    assert lines[0] == "this session: 1 measurement, one row per device with changes"
     assert [line.split()[3] for line in lines[2:]] == ["cuda:0", "cuda:1"]
 
 
