@@ -168,6 +168,18 @@ def test_log(gpu_notebook, tmp_path):
     assert len(load_reports(path)) == len(reports)
 
 
+def test_secrets_in_the_first_line_are_not_kept(gpu_notebook, tmp_path):
+    path = tmp_path / "s.jsonl"
+    gpu_notebook.run(f"%config GPUMem.log = {str(path)!r}")
+    result = gpu_notebook.run(f"TOKEN = 'hf_swordfish'; {allocate(10)}")
+    gpu_notebook.run("%config GPUMem.log = None")
+    history = gpu_notebook.run("%gpumem history").text
+    assert "TOKEN = '***'; " in history
+    log = path.read_text()
+    assert any(json.loads(line)["code"].startswith("TOKEN = '***'; ") for line in log.splitlines())
+    assert "swordfish" not in f"{log}{history}{result.displays}"
+
+
 def test_configured_log_ends_with_the_extension(fake_gpu, make_notebook, tmp_path):
     path = tmp_path / "s.jsonl"
     notebook = make_notebook(GPUMem={"log": str(path)})
