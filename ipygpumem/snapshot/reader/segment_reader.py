@@ -56,12 +56,11 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
     if sum(segment[2] for segment in segments) > MAX_TOTAL:
         raise SnapshotFormatError(f"the sizes of the segments add up to more than {MAX_TOTAL:,} bytes")
     order = sorted(range(len(segments)), key=lambda number: segments[number][:2])
-    row_of = {number: row for row, number in enumerate(order)}
-    block_rows = [
-        (device, address, size, row_of[number], *more) for device, address, number, size, *more in sorted(blocks)
-    ]
+    blocks.sort()
+    devices_of_blocks, addresses, numbers, sizes, *more = _columns(blocks, _BLOCK_TYPES)
+    rows = np.argsort(np.asarray(order, np.int64))[numbers]
     segment_columns = _columns([segments[number] for number in order], _SEGMENT_TYPES)
-    return Segments(*segment_columns), Blocks(*_columns(block_rows, _BLOCK_TYPES))
+    return Segments(*segment_columns), Blocks(devices_of_blocks, addresses, sizes, rows, *more)
 
 
 def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int, tables: TableBuilder) -> list[Row]:

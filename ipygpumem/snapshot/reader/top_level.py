@@ -123,11 +123,12 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
         device = entry.get("device", 0)
         device = _NO_DEVICE if device is None else integer(device, f"{where}: device")
         entries.append((time, place, stage == "START", text(entry.get("name"), f"{where}: name"), device))
+    entries.sort()
     annotations: list[Annotation] = []
     opened: dict[int, Annotation] = {}
     order: list[int] = []  # regions by start; closed ones are removed once they are the last
     same_name: dict[tuple[str, int], list[int]] = {}
-    for time, place, starts, name, device in sorted(entries):
+    for time, place, starts, name, device in entries:
         open_places = same_name.setdefault((name, device), [])
         if starts:
             open_places.append(place)
@@ -144,9 +145,14 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
             # the same regions are open around it as at its start, and no region is open inside it
             nested = closed == latest and len(opened) == region.depth
             annotations.append(replace(region, end_us=time, ambiguous=not nested))
-    unfinished = (replace(region, ambiguous=depth != region.depth) for depth, region in enumerate(opened.values()))
-    annotations.extend(unfinished)
-    return tuple(sorted(annotations, key=lambda a: (-1 if a.start_us is None else a.start_us, a.depth)))
+    unfinished = []
+    while opened:
+        _, region = opened.popitem()
+        unfinished.append(replace(region, ambiguous=len(opened) != region.depth))
+    annotations += reversed(unfinished)
+    annotations.sort(key=lambda region: region.depth)  # a tuple as the key would need more memory
+    annotations.sort(key=lambda region: -1 if region.start_us is None else region.start_us)
+    return tuple(annotations)
 
 
 def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:

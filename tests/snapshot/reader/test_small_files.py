@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import time
+import tracemalloc
 import zlib
 
 import pytest
@@ -234,6 +235,24 @@ def test_repetitions_are_limited():
     assert len(Snapshot.load(snapshot_of(*[event()] * 65_537)).timelines[0].trace) == 65_537
     with pytest.raises(SnapshotLimitError, match="repeat the same 20,000 objects"):
         Snapshot.load(snapshot_of(*[event(n) for n in range(20_000)] * 5))
+
+
+def test_memory_for_annotations_and_blocks():
+    count = 20_000  # a few bytes of a file each
+    annotations = [{"name": "a", "stage": "START"} for _ in range(count)]
+    blocks = [{"size": 1, "state": "inactive"} for _ in range(count)]
+    block_segment = {"address": 0, "total_size": count, "blocks": blocks}
+    for raw, limit in (
+        ({"segments": [], "external_annotations": annotations}, 350),
+        ({"segments": [block_segment]}, 250),
+    ):
+        tracemalloc.start()
+        try:
+            Snapshot.load(raw)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < limit * count
 
 
 def test_files_with_the_same_name():
