@@ -167,10 +167,6 @@ def _integer(value: str) -> int:
     return int(value)
 
 
-def _event_or_oom(value: str) -> int | str:
-    return value if value == "oom" else _integer(value)
-
-
 _FILES = Option(("files",), "FILE", "snapshot file (pickle or JSON, optionally compressed: .gz, .xz)", many=True)
 _DEVICE = Option(("--device",), "N", "include only the device with this index", type=_integer)
 _GROUPS = (
@@ -212,7 +208,7 @@ COMMANDS = (
                 ("--at",),
                 "EVENT|oom",
                 "show the state after this event (default: the last), or explain each out-of-memory error ('oom')",
-                type=_event_or_oom,
+                type=lambda value: value if value == "oom" else _integer(value),
             ),
             Option(("--need",), "SIZE", "show where an allocation of this size would fit", type=byte_count),
         ),

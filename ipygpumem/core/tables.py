@@ -6,7 +6,7 @@ GitHub remove. Text inherits the page's color. Bars are visible on white and bla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -133,19 +133,19 @@ def _reasons(rows: Iterable[TableRow]) -> list[str]:
 
 
 @lru_cache(maxsize=8)
-def template(source: str) -> Any:
-    """Compile a Jinja template that escapes all values."""
+def template(source: str) -> Callable[..., str]:
+    """Compile a Jinja template that escapes all values, and return the function that renders it."""
     from jinja2 import Environment
 
     environment = Environment(autoescape=True)
     environment.filters |= {"bars": _bars, "note": _note}
-    return environment.from_string(source)
+    render: Callable[..., str] = environment.from_string(source).render
+    return render
 
 
 def html_tables(tables: Iterable[Table]) -> str:
     """Render tables as HTML. Rows with values that are not exact end with the reason."""
-    html: str = template(_TABLES).render(tables=map(_printable_table, tables))
-    return html
+    return template(_TABLES)(tables=map(_printable_table, tables))
 
 
 def _note(row: TableRow) -> str:

@@ -11,15 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from IPython.core import magic
 from IPython.core.error import UsageError
-from IPython.core.magic import (
-    Magics,
-    line_cell_magic,
-    line_magic,
-    magics_class,
-    needs_local_scope,
-    no_var_expand,
-)
 
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.files import check_path
@@ -48,8 +41,8 @@ from ipygpumem.measurement.plan import Plan
 from ipygpumem.measurement.runtime import Runtime
 
 
-@magics_class
-class GPUMem(Magics, Settings, DisplayMixin):
+@magic.magics_class
+class GPUMem(magic.Magics, Settings, DisplayMixin):
     """Magics, settings and displays of the ipygpumem extension, which measures the GPU memory of each cell."""
 
     def __init__(self, shell: Any, runtime: Runtime, config: Any = None) -> None:
@@ -80,8 +73,8 @@ class GPUMem(Magics, Settings, DisplayMixin):
             self.report = self._report_when_on if on else "off"
         self.print(f"ipygpumem: reports are {'on' if on else 'off'}")
 
-    @no_var_expand
-    @line_magic("_gpumem_begin")
+    @magic.no_var_expand
+    @magic.line_magic("_gpumem_begin")
     def begin(self, line: str) -> None:
         """Start the measurement of a ``%%gpumem`` cell, whose first line has been replaced by a call to this magic."""
         if self.session.forked:
@@ -95,9 +88,9 @@ class GPUMem(Magics, Settings, DisplayMixin):
         with DeferredInterrupts():
             self.cells.begin(options)
 
-    @no_var_expand
-    @needs_local_scope
-    @line_cell_magic("gpumem")
+    @magic.no_var_expand
+    @magic.needs_local_scope
+    @magic.line_cell_magic("gpumem")
     def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Measure the GPU memory of a cell or a statement, or show the current memory breakdown."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the statement

@@ -102,11 +102,8 @@ def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: s
 
 
 def _defined_names(text: str) -> set[str]:
-    tree = SourceCode({"": text}).tree("")
-    if tree is None:
-        return set()
     names = set()
-    for node in tree.body:
+    for node in SourceCode({"": text}).tree("").body:
         for inner in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
                 names.add(inner.name if inner is node else f"{node.name}.{inner.name}")  # type: ignore[attr-defined]

@@ -72,9 +72,6 @@ class Snapshot(SnapshotData):
         except MemoryError:
             raise SnapshotLimitError(f"{name}: not enough memory to convert the file to columns") from None
 
-    def __str__(self) -> str:
-        return self.summary()
-
     def __repr__(self) -> str:
         events = sum(len(timeline.trace) for timeline in self.timelines)
         return f"<Snapshot {self.name}: {many(len(self.timelines), 'device')}, {many(events, 'event')}>"
@@ -233,6 +230,8 @@ class Snapshot(SnapshotData):
     def summary(self, device: int | None = None) -> str:
         """Return a short text with the peak, its event and the lines of code that allocated most of this memory."""
         return summary_text(self, device)
+
+    __str__ = summary
 
     def view(self, *others: Snapshot, device: int | None = None, source: bool = True, paths: bool = True) -> View:
         """Return an object that notebooks display as the interactive viewer and other front ends print as a summary.

@@ -71,12 +71,9 @@ def static_image(snapshot: Snapshot, device: int | None = None) -> PngImage:
         title = clip(snapshot.name, 48)
         return render(40, lambda layout: layout.title(RIGHT, 20, title, "no device used memory", size=14), text)
     plot = _SnapshotPlot(snapshot, snapshot.timeline(device))
-    return render(plot.height, plot.draw, text, SCALES[-1:] if _has_many_live(plot.timeline) else SCALES)
-
-
-def _has_many_live(timeline: Timeline) -> bool:
-    lifetimes = timeline.allocations.end - timeline.allocations.start
-    return float(lifetimes.sum(dtype=np.float64)) / len(timeline.requested) > _MANY_LIVE
+    lifetimes = plot.timeline.allocations.end - plot.timeline.allocations.start
+    many_live = float(lifetimes.sum(dtype=np.float64)) / len(plot.timeline.requested) > _MANY_LIVE
+    return render(plot.height, plot.draw, text, SCALES[-1:] if many_live else SCALES)
 
 
 class _SnapshotPlot:

@@ -140,8 +140,7 @@ def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
         (waterfall, list(_rows(waterfall)), [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes])
         for waterfall in waterfalls
     ]
-    html: str = template(_HTML).render(waterfalls=values, note=note)
-    return html
+    return template(_HTML)(waterfalls=values, note=note)
 
 
 def _html_notes(waterfall: Waterfall) -> Iterator[str]:

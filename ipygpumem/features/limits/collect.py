@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.report import Report
 from ipygpumem.features.limits.model import ExceededLimit, Limits
 from ipygpumem.features.lines.model import AllocationSite
@@ -74,9 +75,7 @@ def _first_known(lines: Sequence[AllocationSite]) -> str:
 
 
 def _largest_holders() -> list[str]:
-    try:
-        from ipygpumem.features.holders.collect import holders
+    from ipygpumem.features.holders.collect import holders
 
-        return [str(holder) for holder in holders().largest(_MAX_HOLDERS)]
-    except Exception:  # report the limit without holders
-        return []
+    # without holders if the search fails
+    return [str(holder) for holder in attempt(lambda: holders().largest(_MAX_HOLDERS)) or ()]

@@ -37,7 +37,8 @@ _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#9
 def profile_plot(timelines: Sequence[CategoryTimeline], name: str) -> PngImage:
     """Plot the timelines of a profile; raise `OptionError` if matplotlib is not installed."""
     shown = timelines[:_MAX_DEVICES]
-    tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * _legend_rows(timeline) for timeline in shown)]).tolist()
+    legend_rows = [-(-len(_legend_categories(timeline)) // _LEGEND_COLUMNS) for timeline in shown]
+    tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * count for count in legend_rows)]).tolist()
     info = f"memory by category, {many(sum(map(len, timelines)), 'change')}"
     if len(timelines) > len(shown):
         info += f"; {many(len(timelines) - len(shown), 'more device')} on the timeline page"
@@ -58,10 +59,6 @@ def _peak_label(timeline: CategoryTimeline) -> str:
 def _legend_categories(timeline: CategoryTimeline) -> list[int]:
     used = np.any(timeline.usage > 0, axis=0).tolist()
     return [category for category in _ORDER if used[category]]
-
-
-def _legend_rows(timeline: CategoryTimeline) -> int:
-    return -(-len(_legend_categories(timeline)) // _LEGEND_COLUMNS)
 
 
 def _draw_panel(layout: PlotLayout, timeline: CategoryTimeline, top: float) -> None:

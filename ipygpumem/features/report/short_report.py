@@ -93,7 +93,7 @@ class ShortReport:
             (row, "", [], "") if row.device is None else (row, row.device.grades["used"], *_bar(row.device.after))
             for row in self.rows
         ]
-        html: str = template(_TEMPLATE).render(
+        return template(_TEMPLATE)(
             rows=rows,
             no_change=_NO_CHANGE,
             caption=self.caption,
@@ -101,7 +101,6 @@ class ShortReport:
             width=BAR_PIXELS,
             colors=_HTML_COLORS,
         )
-        return html
 
 
 def short_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
