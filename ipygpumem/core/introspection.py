@@ -203,6 +203,7 @@ def frame_label(file: str, line: int, function: str) -> str:
     return f"{Path(file).name}:{line} {function}".rstrip()
 
 
+@functools.cache
 def is_library_file(file: str) -> bool:
     """Return whether a file belongs to Python or an installed package rather than to the user."""
     return file.startswith(_LIBRARY_FOLDERS) or "site-packages" in file or "dist-packages" in file

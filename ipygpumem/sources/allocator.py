@@ -8,7 +8,6 @@ import inspect
 import os
 import sys
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ipygpumem.core.introspection import attempt
@@ -132,12 +131,15 @@ class AllocatedBlocks:
     """Allocated blocks of all devices at one point in time, and the address ranges of all segments."""
 
     def __init__(self, blocks: list[AllocatedBlock], segment_ranges: list[tuple[str, int, int]]) -> None:
-        self.blocks = sorted(blocks, key=attrgetter("device", "address"))
-        self.positions = [(block.device, block.address) for block in self.blocks]
+        self.blocks = sorted(blocks)
+        self.positions = [block[:2] for block in self.blocks]
+        self._by_position = dict(zip(self.positions, self.blocks, strict=True))
         self._segment_ranges = sorted(segment_ranges)
 
     def block(self, device: str, address: int) -> AllocatedBlock | None:
         """Return the allocated block that contains an address, or None."""
+        if (device, address) in self._by_position:
+            return self._by_position[device, address]
         i = bisect.bisect_right(self.positions, (device, address)) - 1
         block = self.blocks[i] if i >= 0 else None
         return block if block and block.device == device and address < block.address + block.size else None
@@ -146,6 +148,12 @@ class AllocatedBlocks:
         """Return whether an address lies within one of PyTorch's segments, in an allocated or a free block."""
         i = bisect.bisect_right(self._segment_ranges, (device, address, 1 << 64)) - 1
         return i >= 0 and self._segment_ranges[i][0] == device and address < self._segment_ranges[i][2]
+
+
+def allocation_counts() -> Any:
+    """Return counts that change whenever a block is allocated or freed on any device; None if they are unknown."""
+    indexes = range(sys.modules["torch"].cuda.device_count())
+    return attempt(lambda: [dict(stats(index)["allocation"]["all"]) for index in indexes])
 
 
 def allocated_blocks() -> AllocatedBlocks | None:

@@ -43,10 +43,13 @@ class TorchInspector:
             (torch.nn.Module, "module"),
             (torch.optim.Optimizer, "optimizer"),
         )
-        names = ("is_leaf", "requires_grad", "grad", "grad_fn", "_base")
-        self._is_leaf, self._requires_grad, self._grad, self._grad_fn, self._view_base = (
-            getattr(self._base, name).__get__ for name in names
-        )
+        names = ("is_leaf", "requires_grad", "grad", "grad_fn", "_base", "layout", "dtype", "shape")
+        getters: list[Any] = [getattr(self._base, name).__get__ for name in names]
+        self._is_leaf, self._requires_grad, self._grad, self._grad_fn, self._view_base = getters[:5]
+        self._layout, self._dtype, self._shape = getters[5:]
+        self._descriptions: dict[Any, tuple[str, int]] = {}
+        self._device_names: dict[Any, str] = {}
+        self._weak_reference = attempt(lambda: torch.multiprocessing.reductions.StorageWeakRef)
         self._is_cow = getattr(torch._C, "_is_cow_tensor", None)
         self._data_address = getattr(torch._C, "_data_address", None)
         self._saved_names: dict[int, tuple[str, ...]] = {}
@@ -56,6 +59,13 @@ class TorchInspector:
         """Return ``"tensor"``, ``"storage"``, ``"module"``, ``"optimizer"``, or None for other classes."""
         bases = mro(kind)
         return next((role for root, role in self._roots if any(base is root for base in bases)), None)
+
+    def classes(self) -> list[type]:
+        """Return all classes of tensors and storages."""
+        classes = [root for root, role in self._roots if role in {"tensor", "storage"}]
+        for cls in classes:  # the loop appends the subclasses
+            classes += type.__subclasses__(cls)
+        return classes
 
     @contextlib.contextmanager
     def without_overrides(self) -> Iterator[None]:
@@ -68,7 +78,8 @@ class TorchInspector:
     def storages(self, tensor: Any) -> list[tuple[Any, StorageLocation]]:
         """Return a (storage, location) pair for each storage of a tensor. A sparse tensor has several storages."""
         try:
-            if str(self._base.layout.__get__(tensor)).startswith("torch.sparse"):
+            layout = self._layout(tensor)
+            if layout is not self._torch.strided and str(layout).startswith("torch.sparse"):
                 return [pair for part in self._sparse_parts(tensor) for pair in self.storages(part)]
             storage = self._base.untyped_storage(tensor)
             address = None
@@ -80,7 +91,7 @@ class TorchInspector:
 
     def weak_reference(self, storage: Any) -> Any:
         """Return a weak reference to a storage. While it exists, the address of the StorageImpl is not reused."""
-        return attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
+        return attempt(lambda: self._weak_reference(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
         """Return a list with a storage's location, if any. ``data_ptr()``, the default ``address``, may copy data."""
@@ -90,9 +101,10 @@ class TorchInspector:
                 return []
             address = storage.data_ptr() if address is None else address
             nbytes, implementation = int(storage.nbytes()), int(getattr(storage, "_cdata", 0))
+            name = self._device_names.get(device) or self._device_names.setdefault(device, str(device))
         except Exception:
             return []
-        return [StorageLocation(str(device), address, nbytes, implementation)] if address and nbytes else []
+        return [StorageLocation(name, address, nbytes, implementation)] if address and nbytes else []
 
     def _sparse_parts(self, tensor: Any) -> list[Any]:
         if self.dispatches(tensor):
@@ -116,13 +128,16 @@ class TorchInspector:
 
     def describe(self, tensor: Any) -> tuple[str, int | None]:
         """Return a description such as ``float32 [4096, 4096]``, and the size in bytes (None if unknown)."""
-        dtype = self._base.dtype.__get__(tensor)
+        dtype = self._dtype(tensor)
         text = str(dtype).removeprefix("torch.")
-        if self.dispatches(tensor) or self._base.layout.__get__(tensor) is not self._torch.strided:
+        if self.dispatches(tensor) or self._layout(tensor) is not self._torch.strided:
             return text, None  # a sparse tensor also stores indices
         try:
-            shape = list(self._base.shape.__get__(tensor))
-            return f"{text} {shape}", math.prod(shape) * dtype.itemsize
+            key = dtype, self._shape(tensor)
+            if key not in self._descriptions:
+                shape = list(key[1])
+                self._descriptions[key] = f"{text} {shape}", math.prod(shape) * dtype.itemsize
+            return self._descriptions[key]
         except Exception:  # a nested tensor has no shape
             return text, None
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.core.introspection import user_frame
-from ipygpumem.core.units import MIB, VISIBLE, many, size
+from ipygpumem.core.introspection import gc_paused, user_frame
+from ipygpumem.core.units import MIB, size
 from ipygpumem.features.holders.model import KINDS, PLACES, DeviceTotal, Holder, Holders, Remainder, StorageBaseline
+from ipygpumem.features.holders.notes import holder
 from ipygpumem.features.holders.roots import Root, module_roots, name_providers
 from ipygpumem.features.holders.search import search_holders
 from ipygpumem.measurement.runtime import current
@@ -28,12 +30,13 @@ if TYPE_CHECKING:
     from ipygpumem.sources.allocator import AllocatedBlock, AllocatedBlocks
 
 _HOST = "cpu"
-_ROUNDING = 512
-"""PyTorch's allocator rounds sizes up to multiples of this number of bytes."""
 _CELL_LIMIT = 5.0
 """Time limit of the search after a cell, in seconds."""
-_MAX_NAMES = 3
+_MAX_UNEXPLAINED = 0.01
+"""Share of the allocated memory without a name above which all objects in Python's memory are searched."""
 _UNREACHED = "not reachable from Python: autograd graphs, C++ objects"
+_NOT_FOUND = "not found within the time limit of the search"
+_NOT_SEARCHED = "less than 1%, searched only with --all"
 
 
 def holders(
@@ -44,6 +47,7 @@ def holders(
     since: StorageBaseline | None = None,
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
+    everywhere: bool = False,
 ) -> Holders:
     """Find the holders of GPU memory, largest first. Each storage is counted once, under the first of its names.
 
@@ -57,9 +61,12 @@ def holders(
             all GPUs.
         host: Whether to include tensors in host memory. By default, they are included only if there is no GPU.
         since: Baseline of storages. If given, only storages that did not exist at the baseline are reported.
-        limit: Time limit of the search in seconds. If it is reached, the result is incomplete.
+        limit: Time limit of the search in seconds. If it is reached, the result contains the names found so far.
         label: Function that formats a stack frame, given the file name, the line number and the function name. By
             default, frames are formatted as in the notebook.
+        everywhere: Whether to search all objects in Python's memory, which takes longer. By default, these are searched
+            only if more than 1% of the memory is not reachable from variables, outputs, tracebacks, running functions
+            and the user's modules.
 
     Returns:
         The holders, with sizes in bytes as rounded by PyTorch's allocator. On each device, their sizes and the memory
@@ -68,9 +75,11 @@ def holders(
     Raises:
         OptionError: An argument is invalid.
     """
-    return find_holders(current(), roots, device=device, host=host, since=since, limit=limit, label=label)[0]
+    options: Any = {"device": device, "host": host, "since": since, "limit": limit, "label": label}
+    return find_holders(current(), roots, **options, everywhere=everywhere)[0]
 
 
+@gc_paused()
 def find_holders(
     runtime: Runtime,
     roots: Sequence[Root] | None = None,
@@ -80,6 +89,7 @@ def find_holders(
     since: StorageBaseline | None = None,
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
+    everywhere: bool = False,
 ) -> tuple[Holders, StorageBaseline]:
     """Return the result of `holders`, together with a baseline that contains all storages found by the search."""
     _check(roots, since, limit)
@@ -95,15 +105,34 @@ def find_holders(
 
     if roots is None:
         roots = name_providers().roots()
+    counts = allocator.allocation_counts() if started else None
     before = allocated_blocks() if started else None
-    search = search_holders([*roots, *module_roots(roots)], torch, is_wanted, limit=limit)
-    after = allocated_blocks() if started else None
+    is_explained = None  # the total memory is unknown in host memory, and if the allocator does not list its blocks
+    if before is not None and not everywhere and not is_wanted(_HOST):
+        is_explained = partial(_is_explained, before, runtime.baseline, is_wanted)
+    roots = [*roots, *module_roots(roots)]
+    search = search_holders(roots, torch, is_wanted, limit=limit, is_explained=is_explained)
+    after = before
+    if started and (counts is None or counts != allocator.allocation_counts()):
+        after = allocated_blocks()
     assignment = _BlockAssignment(search, before, after, since, label or name_providers().label)
     devices = assignment.devices(torch if started else None, is_wanted)
     totals = tuple(assignment.total(name, runtime.baseline) for name in devices)
     notes = tuple(assignment.notes)  # complete once the totals are known
     result = Holders(assignment.holders(), totals, notes, search.complete, search.objects, search.seconds)
     return result, StorageBaseline.of(search.references, after)
+
+
+def _is_explained(
+    blocks: AllocatedBlocks, baseline: Baseline | None, is_wanted: Callable[[str], bool], storages: Any
+) -> bool:
+    """Return whether storages, cuBLAS workspaces and private pools account for 99% of the allocated memory."""
+    workspace = 0 if baseline is None else baseline.workspace
+    found = {block[:2] for storage in storages if (block := blocks.block(storage.device, storage.address))}
+    wanted = [block for block in blocks.blocks if is_wanted(block.device)]
+    rest = (block for block in wanted if block[:2] not in found and tuple(block.pool) == (0, 0))
+    unexplained = sum(block.size for block in rest if block.size != workspace)
+    return unexplained <= _MAX_UNEXPLAINED * sum(block.size for block in wanted)
 
 
 def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
@@ -142,15 +171,24 @@ class _BlockAssignment:
         label: Callable[[str, int, str], str],
     ) -> None:
         self.notes = search.notes
+        self._unreached_label = _UNREACHED if search.everywhere else _NOT_SEARCHED
+        if not search.complete:
+            self._unreached_label = _NOT_FOUND
         self._before, self._after = before, after
         self._since, self._label = since, label
         self._assigned: set[tuple[str, int]] = set()
         self._storages: list[NamedStorage] = []
         foreign = 0
         for (device, address), group in self._by_block(search.storages).items():
-            storage = self._storage(device, address, group)
+            block = self._block(group[0])
+            nbytes = group[0].info.amount
+            if since is None and len(group) == 1 and block is not None and block.size == nbytes and not block.frames:
+                self._assigned.add((device, address))
+                self._storages.append(group[0])
+                continue
+            storage = self._storage(device, address, group, block)
             if storage is not None:
-                self._storages.append(replace(group[0], info=storage))
+                self._storages.append(group[0]._replace(info=storage))
             elif not any(blocks is not None and blocks.contains(device, address) for blocks in (before, after)):
                 foreign += max(named.location.size for named in group)
         if foreign:
@@ -160,32 +198,33 @@ class _BlockAssignment:
             )
         if not search.complete:
             self.notes.append(
-                f"the search reached its time limit after {search.seconds:.1f} s. Some names are missing, and"
-                " memory without a name is counted as not reachable from Python"
+                f"the search reached its time limit after {search.seconds:.1f} s, so some names may be missing"
             )
 
     def _by_block(self, named_storages: list[NamedStorage]) -> dict[tuple[str, int], list[NamedStorage]]:
         """Group storages by the block that they share. In each group, the storage with the best name comes first."""
         groups: dict[tuple[str, int], list[NamedStorage]] = defaultdict(list)
-        for named in sorted(named_storages, key=lambda named: (named.info.graph, PLACES.index(named.place))):
+        for named in named_storages:
             block = self._block(named)
             groups[named.location.device, named.location.address if block is None else block.address].append(named)
+        for group in groups.values():
+            if len(group) > 1:
+                group.sort(key=lambda named: (named.info.graph, PLACES.index(named.place)))
         return groups
 
     def _block(self, named: NamedStorage) -> AllocatedBlock | None:
         return None if self._after is None else self._after.block(named.location.device, named.location.address)
 
-    def _storage(self, device: str, address: int, group: list[NamedStorage]) -> Storage | None:
-        block = self._block(group[0])
-        nbytes = max(named.location.size for named in group)
+    def _storage(
+        self, device: str, address: int, group: list[NamedStorage], block: AllocatedBlock | None
+    ) -> Storage | None:
+        nbytes = max(named.info.amount for named in group)
         frame = None
         if block is not None:
             nbytes = block.size
             frame = user_frame(block.frames)
-        elif device.startswith("cuda"):
-            if self._after is not None:
-                return None
-            nbytes = -(-nbytes // _ROUNDING) * _ROUNDING
+        elif device.startswith("cuda") and self._after is not None:
+            return None
         self._assigned.add((device, address))
         storages = [named.info for named in group]
         names = dict.fromkeys(name for storage in storages for name in (storage.name, *storage.also))
@@ -216,7 +255,7 @@ class _BlockAssignment:
         for named in self._storages:
             if named.info.new:
                 rows[named.holder, named.place, named.location.device].append(named)
-        holders = [_holder(*key, members) for key, members in rows.items()]
+        holders = [holder(*key, members) for key, members in rows.items()]
         return tuple(sorted(holders, key=lambda holder: (-holder.amount, holder.name, holder.device)))
 
     def total(self, device: str, baseline: Baseline | None) -> DeviceTotal:
@@ -238,7 +277,7 @@ class _BlockAssignment:
             "cuBLAS workspace from the preload": workspace,
             "private pools, such as those of CUDA graphs": private,
             "allocated by other threads during the search": sum(block.size for block in unassigned) - unreached_size,
-            _UNREACHED: unreached_size - workspace - private,
+            self._unreached_label: unreached_size - workspace - private,
         }
         unreached_parts = tuple(Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
         return DeviceTotal(device, held, unreached_parts, sum(block.size for block in blocks))
@@ -249,39 +288,5 @@ class _BlockAssignment:
         except Exception as error:  # such as a pluggable allocator or a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
             return DeviceTotal(device, held)
-        unreached = (Remainder(_UNREACHED, allocated - held),) if allocated != held else ()
+        unreached = (Remainder(self._unreached_label, allocated - held),) if allocated != held else ()
         return DeviceTotal(device, held, unreached, allocated)
-
-
-def _holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> Holder:
-    parts = tuple(sorted((named.info for named in members), key=lambda storage: (-storage.amount, storage.name)))
-    sizes = {kind: sum(part.amount for part in parts if part.kind == kind) for kind in KINDS}
-    kinds = tuple(sorted(((kind, nbytes) for kind, nbytes in sizes.items() if nbytes), key=lambda item: -item[1]))
-    return Holder(name, place, device, sum(sizes.values()), len(parts), kinds, parts, _note(name, members, parts))
-
-
-def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) -> str:
-    total = sum(part.amount for part in parts)
-    shared = [named for named in members if named.info.graph and len(named.graph_holders) > 1]
-    own = [named.info for named in members if named.info.graph and len(named.graph_holders) <= 1]
-    shared_size, own_size = sum(named.info.amount for named in shared), sum(part.amount for part in own)
-    if shared_size > own_size and shared_size >= VISIBLE and 2 * (own_size + shared_size) >= total:
-        names = [name, *sorted({holder for named in shared for holder in named.graph_holders} - {name})]
-        owners = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= _MAX_NAMES else f"{name} and others"
-        return f"the autograd graphs of {owners} keep the same {size(shared_size)} of activations alive"
-    if own_size >= VISIBLE and 2 * own_size >= total:
-        owner_names = {part.name for part in own}
-        tensors = [part for part in parts if part.name in owner_names and not part.graph]
-        is_scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
-        kept = size(own_size)
-        graphs = f"the autograd graph of {name} keeps {kept} of activations alive"
-        if len(owner_names) > 1:
-            graphs = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep {kept} of activations alive"
-        replacement = ".item()" if is_scalar else ".detach()"
-        return f"{graphs}; to avoid this, store the result of {replacement} instead"
-    largest = parts[0]
-    if largest.view is not None and 2 * largest.view <= largest.amount >= MIB:
-        viewed = size(largest.view) if largest.view >= VISIBLE else many(largest.view, "byte")
-        usage = f"{largest.name}, a view of {viewed}, keeps {size(largest.amount)} alive"
-        return f"{usage}; to avoid this, replace the view with its .clone()"
-    return ""

@@ -42,6 +42,7 @@ def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
         host=arguments.host or None,
         since=since,
         label=notebook.cells.numbers.label,
+        everywhere=arguments.all,
     )
     if arguments.names:
         selected = tuple(holder for holder in result.holders if holder.name in arguments.names)
@@ -65,6 +66,7 @@ WHO = Command(
         Option(("-n",), "N", "number of holders to show (default: 10)", default=10, type=positive),
         Option(("--parts",), "N", "number of tensors to show per holder (default: 3)", default=3, type=positive),
         Option(("--host",), None, "include tensors in host memory"),
+        Option(("--all",), None, "search all Python objects, even if the variables account for 99% of the memory"),
         *result_options("the holders"),
     ),
     magic=_run,

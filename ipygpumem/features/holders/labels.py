@@ -24,7 +24,7 @@ from ipygpumem.core.introspection import (
     type_dict,
     type_name,
 )
-from ipygpumem.features.holders.untracked import array_base, array_items, has_objects
+from ipygpumem.features.holders.tracked_objects import array_base, array_items, has_objects
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
+import operator
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -81,6 +83,7 @@ class ObjectNames:
         self._order = itertools.count()
         self._graph_edges: list[tuple[int, int]] = []
         self._skipped: set[int] = set()
+        self._texts: dict[int, str] = {}
         self._references: dict[int, list[tuple[int | None, ReferenceLabel]]] = {}
         self.named: dict[int, ObjectName] = {}
         self.place_bits: dict[int, int] = {}
@@ -115,7 +118,7 @@ class ObjectNames:
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
         """Return the places from which at least one of these objects is reachable."""
-        return tuple(p for p in PLACES if any(self.place_bits.get(key, 0) & _PLACE_BITS[p] for key in ids))
+        return _places(functools.reduce(operator.or_, [self.place_bits.get(key, 0) for key in ids]))
 
     def _add_root(self, root: Root, queue: _Queue) -> None:
         root_id = id(root.value)
@@ -199,7 +202,9 @@ class ObjectNames:
         old = self.named.get(object_id)
         if old is None or (new.depth < old.depth and new.place == old.place and new.graph == old.graph):
             self.named[object_id] = new
-            heapq.heappush(queue, (new.depth, next(self._order), object_id))
+            self._texts.clear()
+            if object_id in self._referrers.children:
+                heapq.heappush(queue, (new.depth, next(self._order), object_id))
 
     def _spread_places(self) -> None:
         place_bits, children = self.place_bits, self._referrers.children
@@ -215,6 +220,8 @@ class ObjectNames:
 
     def name(self, object_id: int) -> str:
         """Return the first name of an object or, if only a tensor's autograd graph keeps it alive, of the tensor."""
+        if object_id in self._texts:
+            return self._texts[object_id]
         parts: list[str] = []
         current: int | None = object_id
         while current is not None:
@@ -229,7 +236,8 @@ class ObjectNames:
                     parts = [*parts[:4], _ELLIPSIS, named.holder]
                     break
             current = named.parent_id
-        return "".join(reversed(parts))
+        self._texts[object_id] = "".join(reversed(parts))
+        return self._texts[object_id]
 
     def _label_text(self, label: ReferenceLabel) -> str:
         if label.key_id is None:
@@ -269,6 +277,11 @@ class ObjectNames:
                 parent_names = self._names(parent_id, (*path, object_id), attempts_left)
                 names.update({name + self._label_text(label): None for name in parent_names})
         return list(names)
+
+
+@functools.cache
+def _places(bits: int) -> tuple[Place, ...]:
+    return tuple(place for place in PLACES if bits & _PLACE_BITS[place])
 
 
 def _label_rank(obj: Any) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipygpumem.core.introspection import (
     LATEST_OUTPUTS,
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 _MISSING = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(NamedTuple):
     """An object at which the search for names starts.
 
     Attributes:
@@ -39,6 +37,7 @@ class Root:
         names: Function that selects names of a namespace; None for all names.
         terminal: Whether referrers of the root are ignored.
         last_resort: Whether objects are named after another root if possible.
+        distant: Whether the root is searched only for memory that other roots do not explain.
     """
 
     label: str
@@ -48,6 +47,7 @@ class Root:
     names: Callable[[str], bool] | None = None
     terminal: bool = True
     last_resort: bool = False
+    distant: bool = False
 
 
 class NameProviders:
@@ -93,7 +93,8 @@ def module_roots(roots: Sequence[Root]) -> list[Root]:
         file = namespace.get("__file__")
         is_library = type(file) is not str or is_library_file(file)
         names = (lambda name: not name.startswith("last_")) if name == "sys" else None  # the last exception
-        (libraries if is_library else user_modules).append(Root(f"{name}.", namespace, "module", "names", names))
+        root = Root(f"{name}.", namespace, "module", "names", names, distant=is_library)
+        (libraries if is_library else user_modules).append(root)
     return [*user_modules, *libraries]
 
 
@@ -112,7 +113,7 @@ def notebook_roots(shell: Any) -> list[Root]:
         Root("", namespace, "output", "names", is_own_output),
         Root("", getattr(shell, "user_ns_hidden", None), "output", "names", is_ipython_name),
         Root("the last output", shell.displayhook, "output"),
-        Root("IPython", shell, "elsewhere"),
+        Root("IPython", shell, "elsewhere", distant=True),
         *exception_roots(),
         Root("last exception", getattr(shell, "InteractiveTB", None), "traceback"),
         Root("last exception", getattr(shell, "SyntaxTB", None), "traceback"),

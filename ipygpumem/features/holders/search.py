@@ -1,28 +1,30 @@
 """Search for the objects that keep tensors alive.
 
-The search first follows references backward, from each tensor to all referrers that the garbage collector knows. It
-then follows references forward, from the roots to the tensors, to assign names. It runs no user code, triggers no
-garbage collection and makes no CUDA calls.
+The search first reads the objects that are reachable from the user's variables, outputs, tracebacks and running
+functions. If these do not explain the allocated memory, it reads all objects that the garbage collector tracks. It
+then follows references backward, from each tensor to all referrers, and forward, from the roots to the tensors, to
+assign names. It runs no user code, triggers no garbage collection and makes no CUDA calls.
 """
 
 from __future__ import annotations
 
+import gc
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ipygpumem.core.introspection import gc_paused, running_frames
+from ipygpumem.core.introspection import frame_locals, gc_paused, running_frames
 from ipygpumem.features.holders.model import PLACES, Storage
 from ipygpumem.features.holders.object_names import ObjectNames
-from ipygpumem.features.holders.referrers import ReferrerGraph, SearchLimit, TrackedObjects
+from ipygpumem.features.holders.referrers import ReferrerGraph, add_class_referrers
 from ipygpumem.features.holders.roots import Root
 from ipygpumem.features.holders.targets import SearchTargets
-from ipygpumem.features.holders.untracked import add_array_referrers, add_class_referrers
+from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects
 from ipygpumem.sources.storages import TorchInspector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ipygpumem.features.holders.model import Place
     from ipygpumem.sources.storages import StorageLocation
@@ -30,24 +32,27 @@ if TYPE_CHECKING:
 NO_NAME = "no Python variable found"
 """Holder of objects that are alive but not reachable by any name."""
 _MAX_EXTRA_PASSES = 4
-"""Maximum number of extra passes that add referrers. A NumPy array in a class in a NumPy array requires three."""
+"""Maximum number of extra passes that add referrers of classes."""
 _MIN_UNNAMED_BYTES = 4096
 """Minimum total size in bytes of unnamed storages for an extra pass. PyTorch itself keeps some small tensors alive."""
 _EXTRA_PASS_SHARE = 0.4
-"""Share of the time limit after which no extra pass starts. The search for NumPy arrays stops at twice this share."""
+"""Share of the time limit after which no extra pass starts."""
+_READING_SHARE = 0.5
+"""Share of the time limit after which no further objects are read, so that those already read can be named."""
 _MAX_GRAPH_HOLDERS = 4
+_ROUNDING = 512
+"""PyTorch's allocator rounds sizes up to multiples of this number of bytes."""
 _UNREADABLE = (
     "this version of PyTorch does not expose all tensors saved for the backward pass. Hidden tensors are counted as not"
     " reachable from Python"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NamedStorage:
+class NamedStorage(NamedTuple):
     """A storage that was found by a search.
 
     Attributes:
-        info: Names and kind of the storage. ``info.amount`` is the size of the storage, not of the allocator's block.
+        info: Names and kind of the storage. ``info.amount`` may be smaller than the allocator's block.
         holder: Name of the holder.
         graph_holders: Some holders of the autograd graphs if only these keep the storage alive; otherwise empty.
     """
@@ -61,7 +66,10 @@ class NamedStorage:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search, with a weak reference to each storage, by location. See `Holders` for other attributes."""
+    """Result of a search, with a weak reference to each storage, by location. See `Holders` for other attributes.
+
+    ``everywhere`` is whether all Python objects were searched.
+    """
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]
@@ -69,6 +77,7 @@ class SearchResult:
     seconds: float
     complete: bool
     notes: list[str]
+    everywhere: bool
 
 
 def search_holders(
@@ -78,41 +87,97 @@ def search_holders(
     *,
     limit: float = 10.0,
     threads: bool = True,
+    is_explained: Callable[[Collection[StorageLocation]], bool] | None = None,
 ) -> SearchResult:
     """Search for the objects that keep storages on the selected devices alive, for at most ``limit`` seconds.
 
-    The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads.
+    The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads. If
+    ``is_explained`` is given, it returns whether storages account for the allocated memory, given their locations.
+    Objects that only library modules refer to, or to which nothing refers, are then searched only if necessary.
     """
+    search_limit = SearchLimit(limit)
+    results: list[SearchResult] = []
     with gc_paused():
-        search = _HolderSearch(torch, limit)
-        try:
-            with search.types.without_overrides():
-                return search.run(list(roots), is_wanted, threads=threads)
-        finally:
-            search.heap.release()
+        for check in (None,) if is_explained is None else (is_explained, None):
+            search = _HolderSearch(torch, search_limit, is_wanted, roots, is_everywhere=check is None)
+            try:
+                with search.types.without_overrides():
+                    result = search.run(threads=threads)
+                    locations = [storage.location for storage in result.storages]
+                    is_final = check is None or not result.complete or check(locations)
+                    if not is_final and not search.has_unknown_tensors():
+                        result, is_final = replace(result, everywhere=True), True
+            finally:
+                search.heap.release()
+                del search
+            results.append(result)
+            if is_final:
+                break
+    if result.complete:
+        return result
+    return replace(results[0], complete=False, seconds=result.seconds)
 
 
 class _HolderSearch:
-    def __init__(self, torch: Any, seconds: float) -> None:
-        self.limit = SearchLimit(seconds)
+    def __init__(
+        self,
+        torch: Any,
+        limit: SearchLimit,
+        is_wanted: Callable[[str], bool],
+        roots: Sequence[Root],
+        *,
+        is_everywhere: bool,
+    ) -> None:
+        self.limit = limit
         self.types = TorchInspector(torch)
-        self.heap = TrackedObjects(self.limit)
-        self.arrays_searched = False
+        self._is_wanted = is_wanted
+        self._is_everywhere = is_everywhere
+        self._roots = [root for root in roots if is_everywhere or not root.distant]
+        stop_ids = None if is_everywhere else {id(root.value) for root in roots if root.distant}
+        self.heap = TrackedObjects(limit, self.types.role, stop_ids)
+        self.targets = SearchTargets(self.types, is_wanted, limit)
 
-    def run(self, roots: list[Root], is_wanted: Callable[[str], bool], *, threads: bool) -> SearchResult:
+    def run(self, *, threads: bool) -> SearchResult:
         storages: list[NamedStorage] = []
-        references: dict[StorageLocation, Any] = {}
         notes: list[str] = []
-        by_role = self.heap.by_role(self.types.role)
-        if by_role.get("tensor") or by_role.get("storage"):
-            self.heap.connect()  # first, because reading an object may create its ``__dict__``
-            self.targets = SearchTargets(self.types, is_wanted, by_role, self.limit)
-            references = self.targets.references
+        self._read_objects(threads=threads)
+        if self.targets.by_id:
+            self.targets.set_kinds()
+            storages = self._named_storages(self._find_names(self._roots, threads=threads))
             notes = [_UNREADABLE] if self.targets.graph.unreadable else []
-            if self.targets.by_id:
-                storages = self._named_storages(self._find_names(roots, threads=threads))
         objects, seconds = len(self.heap.objects), time.perf_counter() - self.limit.start
-        return SearchResult(storages, references, objects, seconds, self.limit.complete, notes)
+        references, complete = self.targets.references, self.limit.complete
+        return SearchResult(storages, references, objects, seconds, complete, notes, self._is_everywhere)
+
+    def _read_objects(self, *, threads: bool) -> None:
+        if self._is_everywhere:
+            untracked = [root.value for root in self._roots if not gc.is_tracked(root.value)]
+            self.heap.follow(untracked)  # first, because reading an object may create its ``__dict__``
+            self.targets.add(self.heap.take_by_role())
+            return
+        start = [root.value for root in self._roots]
+        variables = [value for _, frame in running_frames() for _, value in frame_locals(frame)] if threads else []
+        for objects in (start, variables):
+            new = objects
+            while new:
+                self.heap.follow(new, _READING_SHARE)
+                new = self.targets.add(self.heap.take_by_role())
+
+    def has_unknown_tensors(self) -> bool:
+        """Return whether the heap contains tensors that were not found and keep memory on the wanted devices alive."""
+        if gc.get_freeze_count():
+            return True
+        unknown: set[StorageLocation] = set()
+        for obj in gc.get_referrers(*self.types.classes()):
+            role = None if id(obj) in self.heap.seen_ids else self.types.role(type(obj))
+            if role == "tensor" and self.types.grad_fn(obj) is not None:
+                return True
+            if role == "tensor":
+                unknown.update(location for _, location in self.types.storages(obj))
+            elif role == "storage":
+                unknown.update(self.types.storage_locations(obj))
+        unknown -= self.targets.references.keys()
+        return sum(location.size for location in unknown if self._is_wanted(location.device)) >= _MIN_UNNAMED_BYTES
 
     def _find_names(self, roots: list[Root], *, threads: bool) -> ObjectNames:
         targets = self.targets
@@ -126,25 +191,20 @@ class _HolderSearch:
         for passes_left in range(_MAX_EXTRA_PASSES, -1, -1):
             names = ObjectNames(self.referrers, targets)
             names.name_from_roots(roots)
-            added = self._add_hidden_referrers(names, roots) if passes_left and self.limit.complete else []
-            if not added:
+            if not (passes_left and self.limit.complete and self._add_hidden_referrers(names)):
                 break
-            self.referrers.add_referrers(added)
-        self._name_unreached(names)
+        if self._is_everywhere:
+            self._name_unreached(names)
         return names
 
-    def _add_hidden_referrers(self, names: ObjectNames, roots: list[Root]) -> list[int]:
-        """Add NumPy arrays, untracked containers and instances that refer to unnamed objects. Return the added ids."""
+    def _add_hidden_referrers(self, names: ObjectNames) -> bool:
+        """Add referrers of classes that lead to unnamed objects, such as instances. Return whether any were added."""
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(location.size for target in targets for location in target.locations)
         if unnamed < _MIN_UNNAMED_BYTES or self.limit.passed(_EXTRA_PASS_SHARE):
-            return []
-        added = add_class_referrers(ids, self.referrers)
-        if added or self.arrays_searched:
-            return added
-        self.arrays_searched = True
-        return add_array_referrers(ids, self.referrers, 2 * _EXTRA_PASS_SHARE, [root.value for root in roots])
+            return False
+        return add_class_referrers(ids, self.referrers)
 
     def _unreached_ids(self, names: ObjectNames) -> set[int]:
         """Return the ids of objects that are not reachable from any root. Storages without referrers are omitted."""
@@ -205,30 +265,29 @@ class _HolderSearch:
 
         def preference(object_id: int) -> tuple[Any, ...]:
             named = names.named[object_id]
-            return named.graph, PLACES.index(named.place), named.depth, not by_id[object_id].is_tensor
+            place = PLACES.index(named.place)
+            return named.graph, place, named.depth, not by_id[object_id].is_tensor, names.name(object_id)
 
-        ids = sorted(ids, key=preference)
+        if len(ids) > 1:
+            ids = sorted(ids, key=preference)
         first = names.named[ids[0]]
-        tensor_ids = [object_id for object_id in ids if by_id[object_id].is_tensor]
-        tensors = [by_id[object_id].obj for object_id in tensor_ids]
-        described = [self.types.describe(tensor) for tensor in tensors]
+        tensors = {object_id: by_id[object_id].obj for object_id in ids if by_id[object_id].is_tensor}
+        described = [self.types.describe(tensor) for tensor in tensors.values()]
         # a base kept alive only by its views does not count, because user code cannot access it
-        sizes = [nbytes for key, (_, nbytes) in zip(tensor_ids, described, strict=True) if key not in base_ids]
-        visible = max((nbytes or 0 for nbytes in sizes), default=0)
+        sizes = [nbytes for key, (_, nbytes) in zip(tensors, described, strict=True) if key not in base_ids]
+        visible = max([nbytes or 0 for nbytes in sizes], default=0)
         kind = self.targets.kinds.get((location.device, location.address))
         if kind is None:
-            has_graph = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors)
+            has_graph = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors.values())
             kind = "activation" if has_graph else "plain"
-        info = Storage(
-            device=location.device,
-            amount=location.size,
-            kind=kind,
-            name=names.name(ids[0]),
-            also=names.other_names(ids),
-            places=names.places(ids),
-            graph=first.graph,
-            tensor=max(described, key=lambda description: description[1] or 0)[0] if described else "storage",
-            view=visible if sizes and None not in sizes and visible < location.size else None,
-        )
+        text = described[0][0] if described else "storage"
+        if len(described) > 1:
+            text = max(described, key=lambda description: description[1] or 0)[0]
+        view = visible if sizes and None not in sizes and visible < location.size else None
+        also, places = names.other_names(ids), names.places(ids)
+        name = names.name(ids[0])
+        rounding = _ROUNDING if location.device.startswith("cuda") else 1
+        nbytes = -(-location.size // rounding) * rounding
+        info = Storage(location.device, nbytes, kind, name, also, places, first.graph, text, view=view)
         graph_holders = chain(*(holders.get(object_id, ()) for object_id in ids)) if first.graph else ()
         return NamedStorage(location, info, first.holder, first.place, tuple(dict.fromkeys(graph_holders)))

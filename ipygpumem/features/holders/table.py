@@ -78,7 +78,7 @@ def _groups(holder: Holder) -> list[list[Storage]]:
 
 
 def _bytes(parts: Sequence[Holder | Storage]) -> int:
-    return sum(part.amount for part in parts)
+    return sum([part.amount for part in parts])
 
 
 def _kinds(holder: Holder) -> str:

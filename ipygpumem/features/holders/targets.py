@@ -20,7 +20,7 @@ from ipygpumem.sources.storages import is_saved_tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ipygpumem.features.holders.referrers import SearchLimit
+    from ipygpumem.features.holders.tracked_objects import SearchLimit
     from ipygpumem.sources.storages import StorageLocation, TorchInspector
 
 _MAX_WRAPPERS = 5
@@ -63,12 +63,9 @@ class SearchTargets:
         references: Weak references to the storages, by location. They prevent the reuse of the storages' addresses.
     """
 
-    def __init__(
-        self, types: TorchInspector, is_wanted: Callable[[str], bool], by_role: dict[str, list[Any]], limit: SearchLimit
-    ) -> None:
-        tensors = by_role.get("tensor", [])
+    def __init__(self, types: TorchInspector, is_wanted: Callable[[str], bool], limit: SearchLimit) -> None:
         self._types = types
-        self._by_role = by_role
+        self._by_role: dict[str, list[Any]] = {}
         self._is_wanted = is_wanted
         self._without_memory: dict[int, Any] = {}
         self._roles: dict[int, Kind] = {}
@@ -77,20 +74,34 @@ class SearchTargets:
         self.extra: dict[int, list[Any]] = {}
         self.gradient_ids: set[int] = set()
         self.base_ids: set[int] = set()
-        self.optimizer_ids = set(map(id, by_role.get("optimizer", [])))
+        self.optimizer_ids: set[int] = set()
         self.references: dict[StorageLocation, Any] = {}
+        self.graph = _AutogradGraphs(types, self.extra, limit)
+
+    def add(self, by_role: dict[str, list[Any]]) -> list[Any]:
+        """Add objects grouped by their roles. Return the objects to which only C++ objects of these refer."""
+        saved_before, targets_before = len(self.graph.saved), len(self.by_id)
+        tensors = by_role.get("tensor", [])
         for tensor in tensors:
             self._add(tensor)
-        for storage in by_role.get("storage", []):
+        for storage in by_role.get("storage", ()):
             self._add(storage, is_tensor=False)
-        self._add_gradients(tensors)
-        self._add_bases()
+        for role, objects in by_role.items():
+            self._by_role.setdefault(role, []).extend(objects)
+        self.optimizer_ids.update(map(id, by_role.get("optimizer", ())))
+        hidden = self._add_gradients(tensors) + self._add_bases(list(self.by_id.values())[targets_before:])
+        nodes = self.graph.add(tensors)
+        saved = list(self.graph.saved.values())[saved_before:]
+        for obj in saved:
+            if self._types.role(type(obj)) == "tensor":
+                self._add(obj)
+        # the hooks of nodes that are implemented in C++ are not read
+        return [*hidden, *saved, *(node for node in nodes if instance_dict(node) is not None)]
+
+    def set_kinds(self) -> None:
+        """Determine the kinds of the storages of all added modules and optimizers."""
         self._set_roles()
         self._set_kinds()
-        self.graph = _AutogradGraphs(types, tensors, self.extra, limit)
-        for obj in self.graph.saved.values():
-            if types.role(type(obj)) == "tensor":
-                self._add(obj)
 
     def _add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
         object_id = id(obj)
@@ -112,22 +123,28 @@ class SearchTargets:
             self._without_memory.pop(object_id, None)
         return object_id in self.by_id
 
-    def _add_gradients(self, tensors: list[Any]) -> None:
+    def _add_gradients(self, tensors: list[Any]) -> list[Any]:
+        gradients = []
         for tensor in tensors:
             gradient = self._types.gradient(tensor)
             if gradient is not None:
+                gradients.append(gradient)
                 self._add(gradient)
                 self._set_role(gradient, "gradient")
                 self.extra.setdefault(id(gradient), []).append(tensor)
                 self.gradient_ids.add(id(gradient))
+        return gradients
 
-    def _add_bases(self) -> None:
-        for object_id, target in list(self.by_id.items()):
+    def _add_bases(self, targets: list[SearchTarget]) -> list[Any]:
+        bases = []
+        for target in targets:
             base = self._types.base(target.obj) if target.is_tensor else None
-            if base is not None and id(base) != object_id:
+            if base is not None and base is not target.obj:
+                bases.append(base)
                 self._add(base)
                 self.base_ids.add(id(base))
                 self.extra.setdefault(id(base), []).append(target.obj)
+        return bases
 
     def _set_roles(self) -> None:
         for target in self.by_id.values():
@@ -147,8 +164,8 @@ class SearchTargets:
             pending, seen_ids = [root_id], {root_id}
             while pending:
                 target = self.by_id[pending.pop()]
-                wrapped_ids = self.by_id.keys() & map(id, target.wrapped)
-                wrapped_ids -= self._roles.keys() | seen_ids
+                wrapped_ids = set(map(id, target.wrapped)) & self.by_id.keys()
+                wrapped_ids = {key for key in wrapped_ids if key not in self._roles and key not in seen_ids}
                 seen_ids |= wrapped_ids
                 pending += wrapped_ids
                 for location in target.locations:
@@ -203,27 +220,31 @@ class _AutogradGraphs:
         unreadable: Whether this version of PyTorch does not expose some of the saved tensors.
     """
 
-    def __init__(
-        self, types: TorchInspector, tensors: Iterable[Any], extra: dict[int, list[Any]], limit: SearchLimit
-    ) -> None:
+    def __init__(self, types: TorchInspector, extra: dict[int, list[Any]], limit: SearchLimit) -> None:
         self._types = types
         self._extra = extra
+        self._limit = limit
         self._searched_ids: set[int] = set()
         self.nodes: dict[int, Any] = {}
         self.saved: dict[int, Any] = {}
         self.unreadable = False
+
+    def add(self, tensors: Iterable[Any]) -> list[Any]:
+        """Add the graphs of tensors, and return the nodes that are new."""
+        count = len(self.nodes)
         pending: list[Any] = []
         for tensor in tensors:
-            node = types.grad_fn(tensor)
+            node = self._types.grad_fn(tensor)
             if node is not None:
                 self._add_nodes([node], tensor, pending)
-        while pending and not limit.reached():
+        while pending and not self._limit.reached():
             if len(self.nodes) > _MAX_NODES:
-                limit.complete = False
-                return
+                self._limit.complete = False
+                break
             node = pending.pop()
-            self._add_nodes(types.next_nodes(node), node, pending)
+            self._add_nodes(self._types.next_nodes(node), node, pending)
             self._add_nodes(self._read_saved(node), None, pending)
+        return list(self.nodes.values())[count:]
 
     def _add_nodes(self, nodes: list[Any], referrer: Any, pending: list[Any]) -> None:
         for node in nodes:

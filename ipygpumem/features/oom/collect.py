@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.introspection import is_library_file
+from ipygpumem.core.introspection import attempt, is_library_file
 from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
@@ -28,21 +28,17 @@ def failure_report(failures: list[FailedAllocation], count: int, *, caught: bool
     if not failures:
         return None
     failure = failures[-1]
-    try:
-        holders_now = holders()
-    except Exception:  # the report is still useful without holders
-        holders_now = None
+    shown = next((earlier.holders for earlier in failures if earlier.holders is not None), None) if caught else None
+    shown = shown or attempt(holders)  # the report is still useful without holders
     freeable = freeable_out = 0
-    if holders_now is not None:
-        freeable = holders_now.freeable(failure.device, "traceback")
-        freeable_out = holders_now.freeable(failure.device, "traceback", "output")
+    if shown is not None:
+        freeable = shown.freeable(failure.device, "traceback")
+        freeable_out = shown.freeable(failure.device, "traceback", "output")
     baseline = current().baseline
     device = None if baseline is None else baseline.reading.devices.get(failure.device)
     sentences = advice(failure, freeable, freeable_out, None if device is None else device.outside)
     if freeable >= VISIBLE and not any(sentence.startswith("%gpumem free") for sentence in sentences):
         sentences.append(f"%gpumem free would free {size(freeable)}")
-    holders_then = next((earlier.holders for earlier in failures if earlier.holders is not None), None)
-    shown = (holders_then if caught else None) or holders_now
     return OutOfMemoryReport(failure, count, _line(failure), caught, shown, _largest_cells(failure.device), sentences)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MAX_FAILURES = 100
 """Maximum number of failures to keep. A loop may retry an allocation thousands of times."""
 _MAX_FRAMES = 64
-_SEARCH_LIMIT = 3.0
+_SEARCH_LIMIT = 0.2
 """Time limit of the search for holders in seconds. The search blocks the user's code once per cell."""
 
 

@@ -14,7 +14,8 @@ import pytest
 
 import ipygpumem
 from ipygpumem.features.holders.object_names import ObjectNames
-from ipygpumem.features.holders.referrers import ReferrerGraph, TrackedObjects
+from ipygpumem.features.holders.referrers import ReferrerGraph
+from ipygpumem.features.holders.tracked_objects import TrackedObjects
 
 CHECKOUT = Path(ipygpumem.__file__).parents[1]
 
@@ -79,7 +80,7 @@ def test_search_that_times_out_is_incomplete(search):
 
 STEPS = {
     "get_objects": gc,
-    "connect": TrackedObjects,
+    "follow": TrackedObjects,
     "add_referrers": ReferrerGraph,
     "name_from_roots": ObjectNames,
 }

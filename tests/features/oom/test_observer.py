@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import sys
 import threading
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from ipygpumem.features.oom import collect as oom
 from ipygpumem.features.oom.observer import failed_allocations
+from ipygpumem.features.oom.table import oom_tables
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
@@ -117,7 +120,71 @@ def test_number_of_failures_and_searches_is_limited(listening, monkeypatch):
         fail(listening)
     assert failed_allocations().count == 150
     assert len(failed_allocations().take()) == 100
-    assert searches == [3.0]
+    assert searches == [0.2]
+
+
+def halving(function, size=1024):
+    """Call a function with half the size until there is enough memory, as accelerate's `find_executable_batch_size`."""
+    while True:
+        if size == 0:
+            raise RuntimeError("No executable batch size found, reached zero.")
+        try:
+            return function(size)
+        except Exception as error:
+            if not isinstance(error, torch.OutOfMemoryError):
+                raise
+            gc.collect()
+            torch.cuda.empty_cache()
+            size //= 2
+
+
+@pytest.fixture
+def training(listening):
+    """Return a function that trains with a batch size, and the variables of ``__main__``, which hold the model."""
+    main = sys.modules["__main__"]
+    main.model = {"layers": [torch.ones(9 * GIB, dtype=torch.uint8, device="cuda")]}
+
+    def train(batch_size):
+        activations = [torch.ones(20 * GIB, dtype=torch.uint8, device="cuda")]
+        activations.append(torch.ones(batch_size * GIB, dtype=torch.uint8, device="cuda"))
+        return batch_size, activations
+
+    yield train
+    del main.model
+
+
+def test_retry_loop_has_one_search_with_names(training, monkeypatch):
+    """The panel shows the holders at the first failure, although the code caught the error and tried again."""
+    searches, search_heap = [], gc.get_objects
+    monkeypatch.setattr("ipygpumem.features.oom.observer._SEARCH_LIMIT", 30.0)  # the speed is not tested here
+    monkeypatch.setattr(gc, "get_objects", lambda: searches.append(1) or search_heap())
+    size, activations = halving(training)
+    failures = failed_allocations().take()
+    assert (size, len(failures), searches) == (64, 4, [])
+    panel = oom.failure_report(failures, len(failures), caught=True)
+    names = {holder.name.rpartition(" ")[2]: holder.amount for holder in panel.holders.holders}
+    assert names == {"activations": 20 * GIB, "model": 9 * GIB}
+    assert panel.holders.complete
+    assert searches == []
+    del activations
+
+
+def test_panel_states_remaining_memory_if_search_takes_too_long(training, monkeypatch):
+    monkeypatch.setattr("ipygpumem.features.oom.observer._SEARCH_LIMIT", 0.0)
+    halving(training)
+    failures = failed_allocations().take()
+    _, table = oom_tables(oom.failure_report(failures, len(failures), caught=True))
+    (row,) = [row for row in table.rows if row.label == "not found within the time limit of the search"]
+    assert row.cells[0] == "29.0 GiB"
+    assert any("reached its time limit" in note for note in table.notes)
+
+
+def test_caught_error_is_not_searched_again(listening, monkeypatch):
+    fail(listening)
+    monkeypatch.setattr(oom, "holders", lambda: 1 / 0)
+    failures = failed_allocations().take()
+    panel = oom.failure_report(failures, 1, caught=True)
+    assert panel.holders is failures[0].holders
 
 
 def test_thread_name(listening):

@@ -1,0 +1,267 @@
+"""Read the references between objects, starting at given objects or at all objects in Python's heap.
+
+`gc.get_referents` calls an object's ``tp_traverse`` in C, which runs no user code. The garbage collector does not track
+NumPy arrays, which may contain Python objects or share a tensor's memory, nor dicts and tuples that contain only
+untracked objects. The references are stored as two columns, child and parent, which are sorted by child so that the
+referrers of an object can be found by binary search.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import itertools
+import operator
+import sys
+import time
+import types
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.core.introspection import instance_dict, is_instance, mro, type_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+
+_CHUNK = 8192
+_MIN_LARGE = 4096
+"""Number of references above which a container, such as a data set, is read last."""
+_MAX_SINGLE_LOOKUPS = 32
+"""Number of ids below which `bisect` is faster than NumPy."""
+_PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
+_MAX_ARRAY_SIZE = 1_000_000
+"""Maximum number of elements of a NumPy array to be read, because reading creates a list of them."""
+_dtype, _size = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size"))
+
+array_base: Any = vars(np.ndarray)["base"].__get__
+"""Return the object whose memory a NumPy array uses, or None if the array owns its memory."""
+
+
+class SearchLimit:
+    """Limit on the duration of a search. ``complete`` is False once this or another limit has been reached."""
+
+    def __init__(self, seconds: float) -> None:
+        self.start = time.perf_counter()
+        self.end = self.start + seconds
+        self.complete = True
+
+    def reached(self) -> bool:
+        """Return whether the time limit has been reached. If so, mark the search as incomplete."""
+        is_reached = time.perf_counter() > self.end
+        self.complete &= not is_reached
+        return is_reached
+
+    def passed(self, share: float) -> bool:
+        """Return whether this share (between 0 and 1) of the time limit has passed."""
+        return time.perf_counter() > self.start + (self.end - self.start) * share
+
+
+class TrackedObjects:
+    """Objects that may refer to tensors, and the references between them. They stay alive until `release` is called.
+
+    If ``stop_ids`` is None, these are all objects in Python's memory. Otherwise, they are the objects that `follow`
+    reaches without objects with these ids. Classes of libraries lead to most objects in memory and are not followed.
+
+    Attributes:
+        objects: The objects whose references were read.
+        seen_ids: The ids of objects that are not added again.
+    """
+
+    def __init__(
+        self, limit: SearchLimit, role: Callable[[type], str | None], stop_ids: Collection[int] | None = None
+    ) -> None:
+        start = gc.get_objects() if stop_ids is None else []  # first, so that it does not include these attributes
+        self._limit = limit
+        self._role = role
+        self._stop_ids = stop_ids
+        self.seen_ids = set(stop_ids or ())
+        self._finds_tracked = stop_ids is not None or bool(gc.get_freeze_count())
+        self._types: dict[int, tuple[str | None, bool, bool]] = {}
+        self._by_role: dict[str, list[Any]] = {}
+        self._pending: list[Any] = []
+        self._arrays: list[Any] = []
+        self._large: list[tuple[int, list[Any]]] = []
+        self._columns: list[tuple[Ids, NDArray[np.int32]]] = []
+        self._children: Ids = np.empty(0, np.int64)
+        self._parents: NDArray[np.int32] = np.empty(0, np.int32)
+        self.objects: list[Any] = []
+        self._add(start, is_new=not self._finds_tracked)
+        start.clear()  # so that the objects are referred to once
+
+    def follow(self, start: list[Any], share: float = 1.0) -> None:
+        """Add these objects and the objects to which they refer, until this share of the time limit has passed."""
+        self._add(start)
+        while self._pending or self._arrays or self._large:
+            if self._limit.passed(share):
+                self._limit.complete = False
+                return
+            if self._pending:
+                chunk = self._pending[-_CHUNK:]
+                del self._pending[-_CHUNK:]
+                self._read(chunk, gc.get_referents)
+            elif self._arrays:
+                arrays, self._arrays = self._arrays, []
+                self._read(arrays, _array_referents)
+            else:
+                self._read_large()
+
+    def release(self) -> None:
+        """Clear all references to objects. Frames may refer to them until the next garbage collection."""
+        for references in (self.objects, self._by_role, self._pending, self._arrays, self._large):
+            references.clear()
+
+    def take_by_role(self) -> dict[str, list[Any]]:
+        """Return the objects with a role in PyTorch that were added since the last call, by role."""
+        by_role, self._by_role = self._by_role, {}
+        return by_role
+
+    def _add(self, objects: list[Any], *, is_new: bool = False) -> None:
+        if not is_new:
+            unseen = {key: obj for key, obj in zip(map(id, objects), objects, strict=True) if key not in self.seen_ids}
+            objects = list(unseen.values())
+            self.seen_ids.update(unseen)
+        type_ids, present = self._inspect(objects)
+        if any(is_class for _, is_class, _ in present.values()) or id(types.ModuleType) in present:
+            objects = [obj for obj in objects if not _is_asyncio(obj) and not self._is_library_class(obj)]
+            type_ids, present = self._inspect(objects)
+        for key, (role, _, _) in present.items():
+            if role:
+                self._by_role.setdefault(role, []).extend(itertools.compress(objects, map(key.__eq__, type_ids)))
+        if any(is_array for _, _, is_array in present.values()):
+            self._arrays += [obj for obj in objects if _is_array(type(obj))]
+            objects = [obj for obj in objects if not _is_array(type(obj))]
+        self._pending += objects
+
+    def _inspect(self, objects: list[Any]) -> tuple[list[int], dict[int, tuple[str | None, bool, bool]]]:
+        """Return the ids of the objects' types and, for each, its role and whether it is a metaclass or an array."""
+        type_ids = list(map(id, map(type, objects)))
+        examples = dict(zip(type_ids, objects, strict=True))
+        for key, obj in examples.items():
+            if key not in self._types:
+                cls = type(obj)
+                self._types[key] = self._role(cls), any(base is type for base in mro(cls)), _is_array(cls)
+        return type_ids, {key: self._types[key] for key in examples}
+
+    def _is_library_class(self, obj: Any) -> bool:
+        if self._stop_ids is None or not is_instance(obj, type):
+            return False
+        name = type_dict(obj).get("__module__")
+        module = sys.modules.get(name) if type(name) is str else None
+        return module is not None and id(instance_dict(module)) in self._stop_ids
+
+    def _read(self, objects: list[Any], read: Callable[[Any], list[Any]]) -> None:
+        start = len(self.objects)
+        self.objects += objects
+        referents = list(map(read, objects))
+        if max(map(len, referents), default=0) > _MIN_LARGE:
+            self._large += [(start + i, part[::-1]) for i, part in enumerate(referents) if len(part) > _MIN_LARGE]
+            referents = [part if len(part) <= _MIN_LARGE else [] for part in referents]
+        self._connect(range(start, len(self.objects)), referents)
+
+    def _read_large(self) -> None:
+        index, parts = self._large[-1]
+        chunk = parts[-_CHUNK:]
+        del parts[-_CHUNK:]
+        if not parts:
+            self._large.pop()
+        self._connect(range(index, index + 1), [chunk])
+
+    def _connect(self, indexes: range, referents: list[list[Any]]) -> None:
+        """Add the references from the objects with these indexes, and the objects to which they refer."""
+        parts = list(itertools.chain.from_iterable(referents))
+        is_kept = list(map(gc.is_tracked, parts))
+        untracked = self._mark_untracked(parts, is_kept)
+        kept = list(itertools.compress(parts, is_kept))
+        lengths = np.fromiter(map(len, referents), np.int64, len(referents))
+        parents = np.repeat(np.arange(indexes.start, indexes.stop, dtype=np.int32), lengths)
+        ids = np.fromiter(map(id, kept), np.int64, len(kept))
+        self._columns.append((ids, parents[np.array(is_kept, np.bool_)]))
+        self._add(kept if self._finds_tracked else untracked)
+
+    def _mark_untracked(self, objects: list[Any], is_kept: list[bool]) -> list[Any]:
+        """Mark the untracked objects that may lead to tensors as kept, and return them."""
+        untracked = list(itertools.compress(objects, map(operator.not_, is_kept)))
+        type_ids, present = self._inspect(untracked)
+        array_ids = {key for key, (_, _, is_array) in present.items() if is_array}
+        keys = array_ids | {id(dict), id(tuple)}
+        candidates = list(itertools.compress(untracked, map(keys.__contains__, type_ids)))
+        if not array_ids and _PLAIN_TYPE_IDS.issuperset(map(id, map(type, gc.get_referents(*candidates)))):
+            return []
+        marked = {id(obj): obj for obj in candidates if _may_refer(obj)}
+        if marked:
+            is_kept[:] = [kept or id(obj) in marked for kept, obj in zip(is_kept, objects, strict=True)]
+        return list(marked.values())
+
+    def parents(self, ids: Collection[int]) -> list[list[Any]]:
+        """Return a list of referrers for each id. A referrer is listed once for each of its references."""
+        if self._columns:
+            children = np.concatenate([self._children, *(ids for ids, _ in self._columns)])
+            order = np.argsort(children, kind="stable")
+            self._children = children[order]
+            self._parents = np.concatenate([self._parents, *(parents for _, parents in self._columns)])[order]
+            self._columns.clear()
+        spans: Iterable[tuple[int, int]]
+        if len(ids) < _MAX_SINGLE_LOOKUPS:
+            column = self._children.data
+            spans = [(start := bisect.bisect_left(column, key), bisect.bisect_right(column, key, start)) for key in ids]
+        else:
+            id_array = np.fromiter(ids, np.int64, len(ids))
+            starts = np.searchsorted(self._children, id_array, "left").tolist()
+            spans = zip(starts, np.searchsorted(self._children, id_array, "right").tolist(), strict=True)
+        objects, parents = self.objects, self._parents
+        return [[objects[i] for i in parents[start:end].tolist()] for start, end in spans]
+
+
+def _is_asyncio(obj: Any) -> bool:
+    """Return whether an object is the module ``_asyncio``, whose referents must not be read.
+
+    Up to Python 3.12.5 and 3.13.0rc1, they include freed iterators (CPython #122695). If a list of the referents is
+    deleted, the iterators are freed twice, and the next traversal of the module does not terminate.
+    """
+    name = vars(obj).get("__name__") if type(obj) is types.ModuleType else None
+    return type(name) is str and name == "_asyncio"
+
+
+def _is_array(cls: type) -> bool:
+    return any(base is np.ndarray for base in mro(cls))
+
+
+def has_objects(obj: Any) -> bool:
+    """Return whether an object is a NumPy array that contains Python objects."""
+    return _is_array(type(obj)) and bool(_dtype(obj).hasobject)
+
+
+def array_items(array: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the index, such as ``[0, 3]`` or ``[0]["field"]``, and the value of each element of a NumPy array."""
+    if _size(array) > _MAX_ARRAY_SIZE:
+        return
+    fields = _dtype(array).names
+    plain = np.ndarray.view(array, np.ndarray)  # subclasses may override how an array is read
+    for position, value in zip(np.ndindex(plain.shape), plain.ravel().tolist(), strict=True):
+        index = f"[{', '.join(map(str, position))}]" if position else "[()]"
+        if fields is None:
+            yield index, value
+        else:
+            yield from ((f'{index}["{field}"]', part) for field, part in zip(fields, value, strict=False))
+
+
+def _array_referents(obj: Any) -> list[Any]:
+    """Return the objects to which a NumPy array refers, including its elements."""
+    base = array_base(obj)
+    items = [item for _, item in array_items(obj)] if has_objects(obj) else []
+    return [*gc.get_referents(obj), *items, *([] if base is None else [base])]
+
+
+def _may_refer(obj: Any) -> bool:
+    if _is_untracked(obj):
+        return any(id(type(part)) not in _PLAIN_TYPE_IDS for part in gc.get_referents(obj))
+    return _is_array(type(obj)) and (array_base(obj) is not None or has_objects(obj))
+
+
+def _is_untracked(obj: Any) -> bool:
+    return (type(obj) is dict or type(obj) is tuple) and not gc.is_tracked(obj)

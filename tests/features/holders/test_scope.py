@@ -1,0 +1,297 @@
+"""The search reads all objects in Python's memory only if the user's variables do not account for the memory."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import random
+import sys
+import time
+import types
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ipygpumem.features.holders import tracked_objects
+from ipygpumem.features.holders.collect import holders
+from ipygpumem.features.holders.roots import Root
+
+MIB = 1 << 20
+NOT_FOUND = "not found within the time limit of the search"
+NOT_SEARCHED = "less than 1%, searched only with --all"
+
+
+def ones(nbytes):
+    return torch.ones(nbytes, dtype=torch.uint8, device="cuda")
+
+
+def find(variables, **options):
+    return holders([Root("", variables, "variable", "names")], **options)
+
+
+def names(result):
+    return [holder.name for holder in result.holders]
+
+
+def remainders(result):
+    return {part.label: part.amount for part in result.total("cuda:0").rest}
+
+
+@pytest.fixture
+def heap_searches(monkeypatch):
+    """Return a list that gets one element for each search among all objects."""
+    searches, get_objects = [], gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda: searches.append(1) or get_objects())
+    return searches
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """Return an imported module of an installed package."""
+    module = types.ModuleType("zz_library")
+    module.__file__ = str(Path(torch.__file__).with_name("zz_library.py"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+# random object graphs
+
+
+class Plain:
+    def __init__(self, *values):
+        for i, value in enumerate(values):
+            setattr(self, f"a{i}", value)
+
+
+class Slotted:
+    __slots__ = ("first", "second")
+
+    def __init__(self, first, second=None):
+        self.first, self.second = first, second
+
+
+class Silent:
+    """An object whose methods must not be called."""
+
+    def __getattribute__(self, name):
+        raise SystemExit
+
+    __eq__ = __hash__ = __repr__ = __len__ = __iter__ = __bool__ = __getattribute__
+
+
+def silent(value):
+    obj = Silent()
+    object.__setattr__(obj, "value", value)
+    return obj
+
+
+def closure(value):
+    return lambda: value
+
+
+def waiting(value):
+    def generate():
+        yield value
+
+    generator = generate()
+    next(generator)
+    return generator
+
+
+def object_array(*values):
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def module_of(value):
+    parent = torch.nn.Module()
+    parent.child = torch.nn.Module()
+    parent.child.kept = [value]
+    return parent
+
+
+MAKERS = [
+    lambda *values: list(values),
+    lambda *values: values,
+    lambda *values: {f"k{i}": value for i, value in enumerate(values)},
+    lambda *values: collections.deque(values),
+    Plain,
+    lambda *values: Slotted(*values[:2]),
+    lambda *values: [silent(value) for value in values],
+    lambda *values: closure(values[0]),
+    lambda *values: functools.partial(print, *values),
+    lambda *values: waiting(values),
+    lambda *values: object_array(*(types.SimpleNamespace(value=value) for value in values)),
+    lambda *values: type("Config", (), {"values": list(values)}),
+    lambda *values: type("Config", (), {"values": list(values)})(),
+    lambda *values: module_of(values[0]),
+    lambda *values: types.MappingProxyType({"a": values[0]}),
+    lambda *values: weakref.WeakValueDictionary({"a": Plain(*values)}),
+]
+
+
+def random_graph(search, seed):
+    """Return variables that refer to tensors in random ways, and a list of what only a library refers to."""
+    choice = random.Random(seed)
+    weight = torch.nn.Parameter(search.tensor())
+    loss = (weight * search.tensor()).exp().sum()
+    loss.backward(retain_graph=True)
+    objects = [weight, loss, weight.detach()[3:], *(search.tensor() for _ in range(4))]
+    for _ in range(25):
+        objects.append(choice.choice(MAKERS)(*choice.choices(objects, k=choice.randint(1, 3))))
+    cycle = [choice.choice(objects)]
+    cycle.append(cycle)
+    objects.append(cycle)
+    chosen = choice.sample(range(len(objects)), 5)
+    return {f"v{i}": objects[i] for i in chosen}, [objects[choice.randrange(len(objects))], search.tensor()]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_both_searches_agree_on_what_variables_refer_to(search, library, seed):
+    variables, library.cache = random_graph(search, seed)
+    modules = [Root("zz_library.", vars(library), "module", "names", distant=True)]
+    everywhere = search.storages(variables, *modules)
+    near = search.storages(variables, *modules, is_explained=lambda _: True)
+
+    def facts(storages, *names):
+        return {
+            (storage.location, storage.info.kind, storage.info.graph, *(getattr(storage.info, name) for name in names))
+            for storage in storages
+            if storage.place == "variable"
+        }
+
+    assert facts(near) == facts(everywhere)
+    assert {storage.info.places for storage in near} == {("variable",)}
+    # if other objects have no name, instances name their classes, so that some paths are shorter
+    if {place for storage in everywhere for place in storage.info.places} <= {"variable", "module"}:
+        assert facts(near, "name") == facts(everywhere, "name")
+
+
+def test_fast_search_keeps_no_tensor_alive(search):
+    gc.collect()
+    gc.disable()
+    try:
+        x = search.tensor()
+        reference = weakref.ref(x)
+        assert search.storages({"x": [x]}, threads=True, is_explained=lambda _: True)
+        del x
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+# the rest of the heap
+
+
+def test_heap_is_not_searched_if_variables_account_for_memory(fake_gpu, library, heap_searches):
+    variables = {"x": ones(100 * MIB), "data": [[i] for i in range(1000)]}
+    library.cache = [ones(MIB), *([i] for i in range(50_000))]
+    result = find(variables)
+    assert (names(result), heap_searches, result.complete) == (["x"], [], True)
+    assert remainders(result) == {NOT_SEARCHED: MIB}
+    assert result.objects < 40_000
+    result = find(variables, everywhere=True)
+    assert (names(result), remainders(result), heap_searches) == (["x", "zz_library.cache"], {}, [1])
+
+
+def test_heap_is_searched_for_more_than_one_percent(fake_gpu, library, heap_searches):
+    variables = {"x": ones(100 * MIB)}
+    library.cache = ones(2 * MIB)
+    assert names(find(variables)) == ["x", "zz_library.cache"]
+    assert heap_searches == [1]
+
+
+def test_heap_is_not_searched_for_memory_that_no_tensor_holds(fake_gpu, heap_searches):
+    variables = {"x": ones(100 * MIB)}
+    fake_gpu.alloc(50 * MIB)
+    result = find(variables)
+    assert remainders(result) == {"not reachable from Python: autograd graphs, C++ objects": 50 * MIB}
+    assert (result.complete, heap_searches) == (True, [])
+
+
+def test_heap_is_searched_for_autograd_graph_of_unknown_tensor(fake_gpu, library, heap_searches):
+    variables = {"x": ones(100 * MIB)}
+    library.loss = torch.ones(3, requires_grad=True).exp().sum()  # on the host, but its graph may keep GPU memory alive
+    fake_gpu.alloc(50 * MIB)
+    find(variables)
+    assert heap_searches == [1]
+
+
+def test_workspace_and_private_pools_do_not_cause_a_search(fake_gpu, library, heap_searches):
+    import ipygpumem
+
+    ipygpumem.preload_pytorch()
+    variables = {"x": ones(100 * MIB)}
+    library.cache = ones(MIB)
+    fake_gpu.alloc(32 * MIB)  # the workspace of another thread
+    fake_gpu.alloc(50 * MIB, pool=(1, 0))
+    find(variables)
+    assert heap_searches == []
+
+
+# the time limit
+
+
+@pytest.fixture
+def slow_reading(monkeypatch):
+    """Let each chunk of objects take 10 ms, and let lists of more than 100 objects count as data."""
+    clock, read = [0.0], tracked_objects.TrackedObjects._read
+
+    def timed(self, *arguments):
+        clock[0] += 0.01
+        return read(self, *arguments)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(tracked_objects.TrackedObjects, "_read", timed)
+    monkeypatch.setattr(tracked_objects, "_CHUNK", 500)
+    monkeypatch.setattr(tracked_objects, "_MIN_LARGE", 100)
+
+
+def nested(depth, value):
+    for _ in range(depth):
+        value = {"inner": value}
+    return value
+
+
+def test_objects_in_large_containers_are_read_last(fake_gpu, slow_reading):
+    """A tensor of the model is found, although a data set takes much longer than the time limit."""
+    variables = {"data": [{"a": [i]} for i in range(20_000)], "model": nested(8, ones(100 * MIB))}
+    result = find(variables, limit=0.6)
+    assert names(result) == ["model"]
+    assert not result.complete
+    assert result.objects < 20_000
+    assert result.notes == ("the search reached its time limit after 0.3 s, so some names may be missing",)
+
+
+def test_partial_result_states_remaining_bytes(fake_gpu, slow_reading):
+    variables = {"x": ones(100 * MIB), "data": [nested(3, i) for i in range(20_000)]}
+    variables["data"][-1]["late"] = nested(3, ones(30 * MIB))
+    result = find(variables, limit=0.6)
+    assert names(result) == ["x"]
+    assert remainders(result) == {NOT_FOUND: 30 * MIB}
+    result = find(variables, limit=60)
+    assert (names(result), remainders(result), result.complete) == (["x", "data"], {}, True)
+
+
+def test_names_are_kept_if_search_of_heap_reaches_limit(fake_gpu, library, slow_reading):
+    variables = {"x": ones(100 * MIB)}
+    library.cache = [[i] for i in range(50_000)]
+    library.table = nested(3, ones(30 * MIB))
+    result = find(variables, limit=0.9)
+    assert (names(result), remainders(result), result.complete) == (["x"], {NOT_FOUND: 30 * MIB}, False)
+    assert names(find(variables, limit=60)) == ["x", "zz_library.table"]
+
+
+@pytest.mark.parametrize("place", ["variable", "library"])
+def test_half_a_million_objects_and_a_short_limit(fake_gpu, library, place):
+    objects = [(i, [i]) for i in range(250_000)]
+    variables = {"hog": [ones(100 * MIB)], **({"objects": objects} if place == "variable" else {})}
+    library.objects = objects
+    result = find(variables, limit=0.2)
+    assert names(result) == ["hog"]
+    assert result.total("cuda:0").unreached == 0

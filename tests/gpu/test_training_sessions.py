@@ -1,0 +1,108 @@
+"""`%gpumem who` and the out-of-memory panel in training sessions with transformers and accelerate."""
+
+import statistics
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+SESSION = """
+import gc, time, torch, ipygpumem
+from transformers import GPT2Config, GPT2LMHeadModel
+model = GPT2LMHeadModel(GPT2Config()).cuda()  # 124 million parameters
+optimizer = torch.optim.AdamW(model.parameters())
+ids = torch.randint(0, 50_000, (4, 256), device="cuda")
+for _ in range(2):
+    loss = model(ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+"""
+SEARCH = """
+def seconds(**options):
+    ipygpumem.holders(**options)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        ipygpumem.holders(**options)
+        times.append(time.perf_counter() - start)
+    return times
+def rows(holders):
+    return [(holder.name, holder.amount, holder.count) for holder in holders.holders]
+near, everything = ipygpumem.holders(), ipygpumem.holders(everywhere=True)
+emit(seconds=seconds(), near=rows(near), everything=rows(everything), complete=near.complete, objects=near.objects)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "limit"),
+    [("", 0.3), ("tensors = [torch.ones(100, device='cuda') for _ in range(24_000)]", 0.6)],
+)
+def test_search_is_fast_and_names_the_same_holders(run_python, more, limit):
+    values = run_python(f"{SESSION}{more}\n{SEARCH}")
+    assert values["complete"]
+    assert values["near"] == values["everything"]
+    assert values["objects"] < 200_000
+    assert statistics.median(values["seconds"]) <= limit
+
+
+@pytest.mark.parametrize("count", [500_000, 2_000_000])
+def test_names_with_short_limit_among_many_objects(run_python, count):
+    values = run_python(
+        f"""
+        {SESSION.replace(chr(10), chr(10) + " " * 8)}
+        data = [(i, [i]) for i in range({count} // 2)]
+        hog = torch.empty(20 << 30, dtype=torch.uint8, device="cuda")
+        holders = ipygpumem.holders(limit=0.2)
+        emit(names=[holder.name for holder in holders.holders], seconds=holders.seconds)
+        """
+    )
+    assert {"hog", "model", "optimizer"} <= set(values["names"])
+
+
+RETRY = """
+%load_ext ipygpumem
+import time, torch, transformers
+from accelerate.utils import find_executable_batch_size
+torch.cuda.set_per_process_memory_fraction((8 << 30) / torch.cuda.get_device_properties(0).total_memory)
+model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).cuda()
+hog = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+"""
+ACCELERATE = """
+@find_executable_batch_size(starting_batch_size=4096)
+def train(batch_size):
+    ids = torch.randint(0, 50_000, (batch_size, 256), device="cuda")
+    model(ids, labels=ids).loss.backward()
+start = time.perf_counter(); train(); print("SECONDS", time.perf_counter() - start)
+"""
+TRAINER = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 4096
+    def __getitem__(self, i): return {"input_ids": torch.full((256,), i), "labels": torch.full((256,), i)}
+arguments = transformers.TrainingArguments("/tmp/trainer", auto_find_batch_size=True, max_steps=1, report_to=[],
+    per_device_train_batch_size=1024, save_strategy="no")
+trainer = transformers.Trainer(model, arguments, train_dataset=Data())
+start = time.perf_counter(); trainer.train(); print("SECONDS", time.perf_counter() - start)
+"""
+
+
+@pytest.mark.parametrize("cell", [ACCELERATE, TRAINER], ids=["accelerate", "trainer"])
+def test_retry_loop_names_holders(cell):
+    pytest.importorskip("accelerate")
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+
+    def run(start):
+        cells = [nbformat.v4.new_code_cell(text) for text in (start, cell)]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        nbclient.NotebookClient(notebook, timeout=300).execute()
+        outputs = notebook.cells[1].outputs
+        printed = "".join(output["text"] for output in outputs if output.output_type == "stream")
+        shown = "\n".join(output["data"]["text/plain"] for output in outputs if output.output_type == "display_data")
+        return shown, float(printed.rpartition("SECONDS ")[2].split()[0])
+
+    run(RETRY.replace("%load_ext ipygpumem", ""))  # the first run fills the caches of the driver
+    _, without = run(RETRY.replace("%load_ext ipygpumem", ""))
+    shown, seconds = run(RETRY)
+    assert "(caught by the code)" in shown
+    holders = shown.partition("who holds the memory at the")[2]
+    assert "hog" in holders and "model" in holders
+    assert seconds - without <= 0.3 * shown.count("is out of memory") + 0.5  # the loops take several seconds
