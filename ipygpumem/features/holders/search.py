@@ -37,8 +37,8 @@ _MIN_UNNAMED_BYTES = 4096
 """Minimum total size in bytes of unnamed storages for an extra pass. PyTorch itself keeps some small tensors alive."""
 _EXTRA_PASS_SHARE = 0.4
 """Share of the time limit after which no extra pass starts."""
-_READING_SHARE = 0.5
-"""Share of the time limit after which no further objects are read, so that those already read can be named."""
+_READING_SHARE = 0.4
+"""Share of the time limit after which no further objects are read, because their names must also be found."""
 _MAX_GRAPH_HOLDERS = 4
 _ROUNDING = 512
 """PyTorch's allocator rounds sizes up to multiples of this number of bytes."""
@@ -155,13 +155,14 @@ class _HolderSearch:
             self.heap.follow(untracked)  # first, because reading an object may create its ``__dict__``
             self.targets.add(self.heap.take_by_role())
             return
-        start = [root.value for root in self._roots]
-        variables = [value for _, frame in running_frames() for _, value in frame_locals(frame)] if threads else []
-        for objects in (start, variables):
-            new = objects
+        variables = [root.value for root in self._roots if root.place != "module"]
+        variables += [value for _, frame in running_frames() for _, value in frame_locals(frame)] if threads else []
+        for start in (variables, [root.value for root in self._roots if root.place == "module"]):
+            new = start
             while new:
                 self.heap.follow(new, _READING_SHARE)
                 new = self.targets.add(self.heap.take_by_role())
+        self.limit.extend()
 
     def has_unknown_tensors(self) -> bool:
         """Return whether the heap contains tensors that were not found and keep memory on the wanted devices alive."""

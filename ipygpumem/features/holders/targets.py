@@ -32,6 +32,8 @@ _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
     ("optimizer", "param_groups", 3, "parameter"),
 )
 """Attributes with tensors: role of the class, name, nesting depth of the containers, and kind of the tensors."""
+_MAX_SHARE = 0.6
+"""Share of the time limit after which no tensors are added."""
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
 """Attributes in which torchao's classes list the names of their inner tensors."""
 _MAX_NAME_LEVELS = 5
@@ -65,6 +67,7 @@ class SearchTargets:
 
     def __init__(self, types: TorchInspector, is_wanted: Callable[[str], bool], limit: SearchLimit) -> None:
         self._types = types
+        self._limit = limit
         self._by_role: dict[str, list[Any]] = {}
         self._is_wanted = is_wanted
         self._without_memory: dict[int, Any] = {}
@@ -74,7 +77,6 @@ class SearchTargets:
         self.extra: dict[int, list[Any]] = {}
         self.gradient_ids: set[int] = set()
         self.base_ids: set[int] = set()
-        self.optimizer_ids: set[int] = set()
         self.references: dict[StorageLocation, Any] = {}
         self.graph = _AutogradGraphs(types, self.extra, limit)
 
@@ -83,25 +85,20 @@ class SearchTargets:
         saved_before, targets_before = len(self.graph.saved), len(self.by_id)
         tensors = by_role.get("tensor", [])
         for tensor in tensors:
+            if self._limit.reached(_MAX_SHARE):
+                break
             self._add(tensor)
         for storage in by_role.get("storage", ()):
             self._add(storage, is_tensor=False)
         for role, objects in by_role.items():
             self._by_role.setdefault(role, []).extend(objects)
-        self.optimizer_ids.update(map(id, by_role.get("optimizer", ())))
         hidden = self._add_gradients(tensors) + self._add_bases(list(self.by_id.values())[targets_before:])
         nodes = self.graph.add(tensors)
         saved = list(self.graph.saved.values())[saved_before:]
-        for obj in saved:
-            if self._types.role(type(obj)) == "tensor":
-                self._add(obj)
+        for obj in (obj for obj in saved if self._types.role(type(obj)) == "tensor"):
+            self._add(obj)
         # the hooks of nodes that are implemented in C++ are not read
         return [*hidden, *saved, *(node for node in nodes if instance_dict(node) is not None)]
-
-    def set_kinds(self) -> None:
-        """Determine the kinds of the storages of all added modules and optimizers."""
-        self._set_roles()
-        self._set_kinds()
 
     def _add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
         object_id = id(obj)
@@ -159,13 +156,16 @@ class SearchTargets:
         if id(obj) in self.by_id:
             self._roles[id(obj)] = min(kind, self._roles.get(id(obj), "plain"), key=KINDS.index)
 
-    def _set_kinds(self) -> None:
+    def set_kinds(self) -> None:
+        """Determine the kinds of the storages of all added modules and optimizers."""
+        self.optimizer_ids = set(map(id, self._by_role.get("optimizer", ())))
+        self._set_roles()
         for root_id, kind in self._roles.items():
             pending, seen_ids = [root_id], {root_id}
             while pending:
                 target = self.by_id[pending.pop()]
-                wrapped_ids = set(map(id, target.wrapped)) & self.by_id.keys()
-                wrapped_ids = {key for key in wrapped_ids if key not in self._roles and key not in seen_ids}
+                wrapped_ids = {key for key in map(id, target.wrapped) if key in self.by_id and key not in self._roles}
+                wrapped_ids -= seen_ids
                 seen_ids |= wrapped_ids
                 pending += wrapped_ids
                 for location in target.locations:

@@ -50,9 +50,14 @@ class SearchLimit:
         self.end = self.start + seconds
         self.complete = True
 
-    def reached(self) -> bool:
-        """Return whether the time limit has been reached. If so, mark the search as incomplete."""
-        is_reached = time.perf_counter() > self.end
+    def extend(self) -> None:
+        """Extend the limit so that the remaining steps may take as long as those until now."""
+        now = time.perf_counter()
+        self.end = max(self.end, 2 * now - self.start)
+
+    def reached(self, share: float = 1.0) -> bool:
+        """Return whether a share of the time limit has passed. If so, mark the search as incomplete."""
+        is_reached = self.passed(share)
         self.complete &= not is_reached
         return is_reached
 
@@ -84,6 +89,7 @@ class TrackedObjects:
         self._types: dict[int, tuple[str | None, bool, bool]] = {}
         self._by_role: dict[str, list[Any]] = {}
         self._pending: list[Any] = []
+        self._position = 0
         self._arrays: list[Any] = []
         self._large: list[tuple[int, list[Any]]] = []
         self._columns: list[tuple[Ids, NDArray[np.int32]]] = []
@@ -97,12 +103,13 @@ class TrackedObjects:
         """Add these objects and the objects to which they refer, until this share of the time limit has passed."""
         self._add(start)
         while self._pending or self._arrays or self._large:
-            if self._limit.passed(share):
-                self._limit.complete = False
+            if self._limit.reached(share):
                 return
             if self._pending:
-                chunk = self._pending[-_CHUNK:]
-                del self._pending[-_CHUNK:]
+                chunk = self._pending[self._position : self._position + _CHUNK]
+                self._position += _CHUNK
+                if self._position >= len(self._pending):
+                    self._pending, self._position = [], 0
                 self._read(chunk, gc.get_referents)
             elif self._arrays:
                 arrays, self._arrays = self._arrays, []

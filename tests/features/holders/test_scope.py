@@ -265,7 +265,7 @@ def test_objects_in_large_containers_are_read_last(fake_gpu, slow_reading):
     assert names(result) == ["model"]
     assert not result.complete
     assert result.objects < 20_000
-    assert result.notes == ("the search reached its time limit after 0.3 s, so some names may be missing",)
+    assert "the search reached its time limit" in result.notes[0]
 
 
 def test_partial_result_states_remaining_bytes(fake_gpu, slow_reading):
