@@ -6,7 +6,6 @@ The argument ``where`` is the name of the value in error messages.
 from __future__ import annotations
 
 from array import array
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,11 +51,6 @@ def type_name(value: Any) -> str:
 def is_plain(value: Any) -> bool:
     """Return whether a value can be written to JSON. Large integers cannot: Python prints at most 4,300 digits."""
     return type(value) in _PLAIN_TYPES and not (type(value) is int and value.bit_length() > _MAX_BITS)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is an integer or a finite float that can be written to JSON."""
-    return type(value) in {int, float} and is_plain(value) and isfinite(value)
 
 
 def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) -> int:

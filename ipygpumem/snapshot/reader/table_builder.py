@@ -12,15 +12,7 @@ import numpy as np
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, user_code
 from ipygpumem.snapshot.model.unique_values import IndexByValue
-from ipygpumem.snapshot.reader.checks import (
-    TextBudget,
-    check_repetition,
-    integer,
-    is_plain,
-    mapping,
-    sequence,
-    text,
-)
+from ipygpumem.snapshot.reader.checks import TextBudget, check_repetition, integer, is_plain, mapping, sequence, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

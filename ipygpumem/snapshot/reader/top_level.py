@@ -15,7 +15,6 @@ from ipygpumem.snapshot.reader.checks import (
     MAX_REPETITIONS,
     MAX_TOTAL,
     integer,
-    is_number,
     is_plain,
     items,
     mapping,
@@ -92,14 +91,11 @@ def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tup
 def read_settings(value: Any, budget: TextBudget) -> dict[str, Any]:
     """Return the allocator settings that are plain values."""
     settings = {} if value is None else mapping(value, "allocator_settings")
-    for setting in settings.values():
-        if type(setting) is str:
-            budget.count(setting, "allocator_settings")
     plain = {key: setting for key, setting in settings.items() if is_plain(setting)}
-    # JSON has no infinity
-    return {
-        key: setting if type(setting) is not float or isfinite(setting) else str(setting)
+    return plain | {
+        key: budget.count(str(setting), "allocator_settings")  # JSON has no infinity
         for key, setting in plain.items()
+        if type(setting) is str or (type(setting) is float and not isfinite(setting))
     }
 
 
@@ -188,10 +184,10 @@ def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:
 
 
 def _read_readings(readings: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the counters of each device. Values that are not numbers are ignored."""
+    """Return the counters of each device. Values other than integers are ignored."""
     return {
         when: {
-            device: {name: counters[name] for name in _COUNTERS if is_number(counters.get(name))}
+            device: {name: counters[name] for name in _COUNTERS if _are_integers([counters.get(name)])}
             for device, counters in _dicts(readings.get(when))
             if _DEVICE.fullmatch(device)
         }
