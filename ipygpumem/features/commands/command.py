@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import is_ipython_name
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ipygpumem.jupyter.magics import GPUMem
 
 Interface = Literal["magic", "shell"]
+Notebook: TypeAlias = "GPUMem"
+"""Type of the first argument of functions that run a command in a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Command:
     name: str
     help: str
     options: tuple[Option, ...] = ()
-    magic: Callable[[GPUMem, argparse.Namespace], Any] | None = None
+    magic: Callable[[Notebook, argparse.Namespace], Any] | None = None
     shell: Callable[[argparse.Namespace], int] | None = None
     subcommands: tuple[Command, ...] = ()
 
@@ -102,7 +104,7 @@ def result_options(noun: str) -> tuple[Option, ...]:
     )
 
 
-def show_result(notebook: GPUMem, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
+def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
     """Store, show and return a result as the parsed `result_options` specify, and suppress the report of the cell."""
     notebook.cells.claim()
     if arguments.var is not None:
@@ -118,7 +120,7 @@ def result_command(name: str, description: str, noun: str, read: Callable[[list[
     The result must have the methods ``__str__`` and ``_repr_html_``.
     """
 
-    def run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
+    def run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
         value = read(arguments.device or None)
         return show_result(notebook, arguments, value, lambda: notebook.show_object(value))
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-from ipygpumem.features.commands.command import HELP, Command
+from ipygpumem.features.commands.command import HELP, Command, Notebook
 from ipygpumem.features.commands.output import print_json, print_lines
 
-if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
 
-
-def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
+def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
     from ipygpumem.features.environment.collect import environment, environment_lines
 
     notebook.print(*environment_lines(environment(notebook.session)))

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import argparse
 import gc
-from typing import TYPE_CHECKING
 
+from ipygpumem.core.reading import Reading
 from ipygpumem.core.units import MIB, many, size
-from ipygpumem.features.commands.command import HELP, Command, Option
+from ipygpumem.features.commands.command import HELP, Command, Notebook, Option
+from ipygpumem.features.holders.model import Holders
 from ipygpumem.sources import allocator
-
-if TYPE_CHECKING:
-    from ipygpumem.core.reading import Reading
-    from ipygpumem.features.holders.model import Holders
-    from ipygpumem.jupyter.magics import GPUMem
 
 _MAX_HOLDERS = 5
 
 
-def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     from ipygpumem.features.free.collect import check_names, forget_exception, forget_outputs, forget_variables
     from ipygpumem.features.free.table import release_tables
     from ipygpumem.features.holders.collect import holders

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, ReportError
@@ -13,19 +13,16 @@ from ipygpumem.core.files import check_ending, check_path, write_file
 from ipygpumem.core.serialization import plain
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.text import printable
-from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, positive
+from ipygpumem.features.commands.command import DEVICE, HELP, Command, Notebook, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
 from ipygpumem.features.history.comparison import RowPair, pair_rows
 from ipygpumem.features.history.load import SessionRows, read_notebook, read_rows, short_names
 from ipygpumem.features.history.table import COLUMNS, PAGE, TablePage, comparison_tables, history_tables, select_devices
 
-if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
-
 _COMPARED = ("held", "peak", "outside", "seconds")
 
 
-def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
     page, devices = _page(arguments), device_names(arguments.device or ())
     if len(arguments.files) > 1:
         raise OptionError("only one file can be displayed: use %gpumem compare to compare two files")
@@ -95,7 +92,7 @@ def _read(name: str, read: Callable[[str], SessionRows] = read_rows) -> SessionR
     return rows
 
 
-def _compare_magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+def _compare_magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
     paths = [notebook.expand(path) for path in (arguments.before, arguments.after)]
     before, after = map(read_rows, paths)
     notebook.cells.claim()

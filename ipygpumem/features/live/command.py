@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.commands.command import HELP, Command, Option
-
-if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
+from ipygpumem.features.commands.command import HELP, Command, Notebook, Option
 
 _SHORTEST, _LONGEST = 0.25, 60.0
 
@@ -24,7 +20,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     notebook.cells.claim()
     notebook.monitoring.open(arguments.every)
 

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_ending, check_path, write_file
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
-from ipygpumem.features.commands.command import HELP, Command, Option, positive
+from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_json, print_lines, print_skipped, progress
 from ipygpumem.features.ranks.collect import Ranks, read_ranks
 from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
-
-if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
 
 _COLUMNS = ("rank", "held", "peak", "outside", "time")
 _WORKERS = min(os.cpu_count() or 1, 8)
 _ENDINGS = {"plot": ("image", ".png"), "html": ("page", ".html", ".htm")}
 
 
-def _magic(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
     ranks = read_ranks(notebook.expand(arguments.directory), workers=_WORKERS)
     notebook.cells.claim()
     notebook.show_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top))

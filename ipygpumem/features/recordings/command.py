@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import ast
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
-from ipygpumem.features.commands.command import HELP, Command, Option, positive
+from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, positive
 from ipygpumem.measurement.allocation_history import RecordingOptions
-
-if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
 
 
 def _key_value(text: str) -> list[tuple[str, Any]]:
@@ -52,26 +49,26 @@ def recording_options(arguments: argparse.Namespace) -> RecordingOptions:
     )
 
 
-def _start(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+def _start(notebook: Notebook, arguments: argparse.Namespace) -> None:
     notebook.cells.ooms.recording.pause()
     notebook.print(f"ipygpumem: {notebook.record.start(recording_options(arguments))}")
 
 
-def _save(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+def _save(notebook: Notebook, arguments: argparse.Namespace) -> None:
     info = notebook.record.save(notebook.output_path(arguments.path), notebook.cells.numbers.known())
     if info.path is None:
         raise RecordingError(info.error)
     notebook.print(f"ipygpumem: {info.sentence()}")
 
 
-def _stop(notebook: GPUMem, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
+def _stop(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
     if notebook.record.recorder is None:
         raise RecordingError("no recording is running")
     notebook.record.close()
     notebook.print("ipygpumem: recording stopped")
 
 
-def _view(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+def _view(notebook: Notebook, arguments: argparse.Namespace) -> None:
     from ipygpumem.viewer.page import MAX_SNAPSHOTS
 
     if not 1 <= len(arguments.files) <= MAX_SNAPSHOTS:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.commands.command import HELP, Command, Option
-
-if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
+from ipygpumem.features.commands.command import HELP, Command, Notebook, Option
 
 
-def _run(notebook: GPUMem, arguments: argparse.Namespace) -> None:
+def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     from ipygpumem.features.ranks.engines.enable import active, disable, enable
 
     clients = arguments.client
