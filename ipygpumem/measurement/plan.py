@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.snapshot import Snapshot
 
+_DEFERRED = nullcontext()
+
 
 @dataclass
 class Outcome:
@@ -141,7 +143,7 @@ class Plan:
             if collector.needs_devices and not report.devices:
                 continue
             try:
-                with AllowedInterrupts() if collector.is_slow or collector.reads_recording else nullcontext():
+                with AllowedInterrupts() if collector.is_slow or collector.reads_recording else _DEFERRED:
                     report = collector.collect(report, outcome)
             except Exception as error:  # keep the report if one section fails
                 report = with_notes(report, f"no {collector.section} in this report: {first_line(error)}")

@@ -15,7 +15,6 @@ import json
 import os
 import queue
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -33,7 +32,7 @@ MAGICS = [
 ]
 ASYNC = ["await asyncio.sleep(0)", "await asyncio.sleep(0.002)\nx = 1", "x = [i async for i in numbers()]"]
 SETUP = f"""
-import asyncio, json, os, signal, sys, traceback
+import asyncio, itertools, json, os, signal, subprocess, sys, traceback
 sys.path[:0] = [{str(TESTS.parent)!r}, {str(TESTS)!r}]
 async def numbers():
     for number in range(3):
@@ -43,7 +42,9 @@ async def numbers():
 arrived = []  # for each interrupt, the functions of the package that were running
 def logged(handler):
     def logging_handler(signum, frame):
-        codes = [frame.f_code for frame, _ in traceback.walk_stack(frame)]
+        codes = (frame.f_code for frame, _ in traceback.walk_stack(frame))
+        # IPython itself discards interrupts that arrive in events.py and in the callbacks of other code
+        codes = itertools.takewhile(lambda code: not code.co_filename.endswith("core/events.py"), codes)
         arrived.append([code.co_name for code in codes if "/ipygpumem/" in code.co_filename])
         return handler(signum, frame)
     logging_handler.__module__, logging_handler.is_logged = getattr(handler, "__module__", ""), True
@@ -148,14 +149,27 @@ class Terminal:
         self.sender.wait()
 
 
+SEND_IN_KERNEL = f"""
+command = [sys.executable, "-ISc", {SENDER!r}]
+sender = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0)
+delay = None
+def send():
+    global delay
+    if delay is not None:
+        sender.stdin.write(b"0 %.6f\\n" % delay)
+        delay = None
+get_ipython().events.register("pre_execute", send)
+"""
+
+
 class Kernel:
-    """A kernel, to which this process sends the signals."""
+    """A kernel with a process that sends the signals, with a delay after the start of a cell."""
 
     def __init__(self, arguments):
         from jupyter_client.manager import start_new_kernel
 
         self.manager, self.client = start_new_kernel(stderr=subprocess.DEVNULL)
-        self.run(SETUP)
+        self.run(SETUP + SEND_IN_KERNEL)
         if not arguments.without:
             self.run(LOAD)
 
@@ -171,7 +185,7 @@ class Kernel:
                 idle = message["content"].get("execution_state") == "idle"
         with contextlib.suppress(queue.Empty):
             while not reply:
-                message = self.client.get_shell_msg(timeout=1)
+                message = self.client.get_shell_msg(timeout=0.3)
                 reply = message["content"] if message["parent_header"].get("msg_id") == request else {}
         return reply, outputs
 
@@ -180,12 +194,9 @@ class Kernel:
         return json.loads(reply["user_expressions"]["value"]["data"]["text/plain"].strip("'"))
 
     def interrupt(self, code, delay):
-        request = self.client.execute(code, allow_stdin=False, stop_on_error=False)
-        end = time.perf_counter() + delay
-        while time.perf_counter() < end:
-            pass
-        os.kill(self.manager.provisioner.pid, signal.SIGINT)
-        reply, outputs = self.wait(request)
+        self.run(f"arrived.clear(); delay = {delay / 2}", silent=True)
+        reply, outputs = self.run(code)
+        time.sleep(delay + 0.01)  # the kernel ignores a signal that arrives now
         arrived = self.value("(json.dumps(arrived), arrived.clear())[0]")
         if not arrived:  # a kernel ignores signals between cells
             return "not running"
@@ -198,8 +209,10 @@ class Kernel:
         return lost(code, arrived)
 
     def is_open(self):
-        _, outputs = self.run("is_open()")
-        results = [content for content in outputs if "execution_count" in content and "data" in content]
+        results = []
+        while not results:  # a late signal may have interrupted the cell
+            _, outputs = self.run("is_open()")
+            results = [content for content in outputs if "execution_count" in content and "data" in content]
         return json.loads(results[0]["data"]["text/plain"].lower())
 
     def close(self):
