@@ -190,14 +190,16 @@ class Kernel:
         return reply, outputs
 
     def value(self, expression):
-        reply, _ = self.run("", silent=True, user_expressions={"value": expression})
+        reply = {}
+        while "user_expressions" not in reply:  # a late signal may have interrupted the request
+            reply, _ = self.run("", silent=True, user_expressions={"value": expression})
         return json.loads(reply["user_expressions"]["value"]["data"]["text/plain"].strip("'"))
 
     def interrupt(self, code, delay):
         self.run(f"arrived.clear(); delay = {delay / 2}", silent=True)
         reply, outputs = self.run(code)
         time.sleep(delay + 0.01)  # the kernel ignores a signal that arrives now
-        arrived = self.value("(json.dumps(arrived), arrived.clear())[0]")
+        arrived = self.value("json.dumps(arrived)")
         if not arrived:  # a kernel ignores signals between cells
             return "not running"
         if not reply:
