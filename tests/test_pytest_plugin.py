@@ -273,7 +273,7 @@ def test_unused_plugin_imports_nothing(pytester, run):
 
         def test_it():
             imported = {name.removeprefix("ipygpumem.") for name in sys.modules if name.startswith("ipygpumem")}
-            assert imported <= {"ipygpumem", "core", "core.errors", "core.version", "pytest_plugin"}
+            assert imported <= {"ipygpumem", "core", "core.errors", "core.text", "core.version", "pytest_plugin"}
             heavy = {"torch", "numpy", "IPython", "pynvml", "psutil", "jinja2"} & set(sys.modules)
             assert not heavy
         """

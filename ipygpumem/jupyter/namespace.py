@@ -49,9 +49,9 @@ def expanded_path(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile a statement to a tuple of two code objects. The second is its last expression, the first everything else.
+    """Compile code into ``(body, last)``, where ``last`` is the last statement if it is an expression, otherwise None.
 
-    The second is None if the statement does not end with an expression. Invalid statements raise ``UsageError``.
+    ``body`` contains all other statements. Raises ``UsageError`` if the code is invalid.
     """
     text = shell.transform_cell(statement)
     # IPython 9.16 increments its counter before it runs a cell, so use the count in the result of the running cell

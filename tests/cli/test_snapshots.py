@@ -18,7 +18,7 @@ def test_summary(capsys):
         "   721.2 MiB  40%  project/train_gpt.py:11 forward  (108 blocks)",
         "   593.9 MiB  33%  (older than the recording, without a stack)  (447 blocks)",
         "   240.2 MiB  13%  project/train_gpt.py:10 forward  (48 blocks)",
-        "  8,088 events; at the end 593.9 MiB requested, 600.9 MiB rounded; reserved 1.9 GiB, peak 1.9 GiB",
+        "  8,088 events; at the end 593.9 MiB requested, 600.9 MiB after rounding up; 1.9 GiB reserved (peak 1.9 GiB)",
         (
             "  note: 447 blocks (593.9 MiB) are older than the first event; "
             "the file does not say whether events were dropped"

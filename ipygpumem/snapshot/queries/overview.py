@@ -61,9 +61,9 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
     lines = [peak_line(snapshot, peak), *group_lines(groups, peak.requested, _TOP)]
     end = f"at the end {size(timeline.end_requested)} requested"
     if timeline.end_reserved is not None and timeline.end_rounded is not None:
-        end += f", {size(timeline.end_rounded)} rounded; reserved {size(timeline.end_reserved)}"
+        end += f", {size(timeline.end_rounded)} after rounding up; {size(timeline.end_reserved)} reserved"
     if timeline.reserved_peak is not None:
-        end += f", peak {size(timeline.reserved_peak)}"
+        end += f" (peak {size(timeline.reserved_peak)})"
     lines.append(f"  {many(len(timeline.trace), 'event')}; {end}")
     if ooms := len(timeline.trace.events(Action.OOM)):
         times = "once" if ooms == 1 else f"{ooms:,} times"

@@ -15,7 +15,7 @@ def test_summary(two_runs):
         "     4.0 MiB  67%  user/model.py:3 forward  (1 block)",
         "     2.0 MiB  33%  (older than the recording, without a stack)  (1 block)",
         "     0.0 MiB   0%  In[1]:5 <module>: y = torch.ones(250)  (1 block)",
-        "  11 events; at the end 5.0 MiB requested, 5.0 MiB rounded; reserved 22.0 MiB, peak 22.0 MiB",
+        "  11 events; at the end 5.0 MiB requested, 5.0 MiB after rounding up; 22.0 MiB reserved (peak 22.0 MiB)",
         "  note: 1 block (2.0 MiB) is older than the first event",
         "  note: 3 allocation events were dropped from the ring buffer",
         "snapshot, torch 2.11.0",

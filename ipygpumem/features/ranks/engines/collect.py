@@ -120,7 +120,7 @@ class Engines:
                 self.origins[number] = outcome
 
     def _send_execute_request(self, socket: Any, code: str, *arguments: Any, **options: Any) -> Any:
-        """Send code to an engine as the client's original method does, and add the reply to the submissions."""
+        """Send code to an engine as the client's original method does, and record the request as a submission."""
         reply = type(self.client).send_execute_request(self.client, socket, code, *arguments, **options)
         engine_ids = {uuid.encode(): engine_id for engine_id, uuid in self.client._engines.items()}
         engine_id = engine_ids.get(options.get("ident"))
