@@ -21,7 +21,7 @@ function counted(object, name) {
 }
 
 /** A snapshot in which all allocations have the same stack of some depth. */
-function deepStack(depth, count) {
+function deepStack(depth, count, header = {}) {
   const nodes = Array.from({ length: depth }, (_, node) => node);
   const events = nodes.slice(0, count).map((event) => ({ action: 0, size: 1, time: event + 5, stack: 0 }));
   const allocations = events.map((_, start) => ({ start, end: count, size: 1, stack: 0 }));
@@ -33,7 +33,7 @@ function deepStack(depth, count) {
     "stacks/leaf": [depth - 1],
     "stacks/user_frame": [-1],
   };
-  return createSnapshot(events, allocations, { header: { frames }, columns });
+  return createSnapshot(events, allocations, { header: { frames, ...header }, columns });
 }
 
 test("short columns are not decompressed", async (context) => {
@@ -87,6 +87,25 @@ test("the depth of the icicle is limited", () => {
   const root = Array.from({ length: 1500 }, (_, node) => `f${node}`).join("/");
   const request = { key: "stack", measure: "bytes", first: -1, last: 1, root, threshold: 0.001 };
   assert.equal(icicle(snapshot, snapshot.devices[0], [0], request).boxes.length, 1001);
+});
+
+test("the number of calls in the icicle is limited", () => {
+  const annotation = { device: 0, depth: 0, ambiguous: false };
+  const annotations = Array.from({ length: 110 }, (_, number) => ({
+    ...annotation,
+    name: `step ${number}`,
+    start_us: number + 5,
+    end_us: number + 5,
+  }));
+  const snapshot = deepStack(1000, 110, { annotations });
+  let nodes = 0;
+  snapshot.shortFile = () => `${++nodes}`;
+  const rows = Array.from({ length: 110 }, (_, row) => row);
+  const request = { key: "annotation", measure: "bytes", first: -1, last: 110, root: "", threshold: 0.001 };
+  const { boxes, total } = icicle(snapshot, snapshot.devices[0], rows, request);
+  assert.equal(nodes, 100_000);
+  assert.equal(total, 110);
+  assert.ok(boxes.length >= 110);
 });
 
 test("the runs of a cell are labeled once", () => {

@@ -22,6 +22,7 @@ import { count, oneLine } from "../../data/units.js";
 
 const MAX_BOXES = 400;
 const MAX_DEPTH = 1000; // Python's default recursion limit
+const MAX_NODES = 100_000; // after which only calls that are already in the tree are added
 
 /**
  * @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device
@@ -40,6 +41,7 @@ export function icicle(snapshot, device, rows, { key, measure, first, last, root
   const tree = { label: "all", own: false, value: 0, count: 0, inner: new Map() };
   /** @type {Map<string, {value: number, count: number, row: number}>} */
   const sums = new Map();
+  let nodes = 0;
   const { stack, size } = device.allocations;
   for (const row of rows) {
     const value = measure === "time" ? byteTime(device, row, first, last) : size[row];
@@ -62,6 +64,7 @@ export function icicle(snapshot, device, rows, { key, measure, first, last, root
     const frames = snapshot.stacks.numbers(stack[row]).reverse().slice(0, MAX_DEPTH);
     for (const number of frames) {
       const frame = snapshot.stacks.frames[number];
+      if (!node.inner.has(`f${number}`) && ++nodes > MAX_NODES) break;
       add(`f${number}`, () => ({
         label: oneLine(
           frame.line ? `${snapshot.shortFile(frame.file)}:${frame.line} ${frame.name}` : frame.name || frame.file,
