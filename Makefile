@@ -25,9 +25,11 @@ CUDA_TORCH := torch===2.13.0
 OLD_IPYTHONS := ipython7 ipython8
 PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==0.9.21
 PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
+# Python 3.10 if it is installed.
+OLDEST_PYTHON ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))
 FAST := --ignore=tests/gpu --ignore=tests/browser --ignore=tests/kernel -m "not node and not cluster"
 
-.PHONY: demo test fast test-cuda lint docs docs-links bench bench-viewer fuzz gpu viewer clean $(OLD_IPYTHONS:%=test-%)
+.PHONY: demo test fast test-cuda test-oldest lint docs docs-links bench bench-viewer fuzz gpu viewer clean $(OLD_IPYTHONS:%=test-%)
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
@@ -46,6 +48,10 @@ $(OLD_IPYTHONS:%=test-%): test-%: .venv-%/.ready
 # The fast tests with PyTorch's CUDA build, with or without a GPU.
 test-cuda: .venv-cuda/.ready
 	.venv-cuda/bin/python $(PYTEST) $(FAST)
+
+# The fast tests with the oldest supported versions, which are the lower bounds in pyproject.toml.
+test-oldest: .venv-oldest/.ready
+	.venv-oldest/bin/python $(PYTEST) $(FAST)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -114,6 +120,15 @@ $(VENV)/.lint: $(VENV)/.torch pyproject.toml
 	.venv-cuda/bin/python tests/borrow.py $(VENV)
 	touch $@
 
+# A separate environment without packages of the main one. uv finds the lowest versions that the bounds allow.
+.venv-oldest/.ready: pyproject.toml
+	$(OLDEST_PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install -q uv
+	.venv-oldest/bin/uv pip compile -q --python .venv-oldest --resolution lowest-direct --no-deps --only-binary :all: \
+		--extra outside --extra parallel pyproject.toml -o .venv-oldest/lowest.txt
+	.venv-oldest/bin/uv pip install -q --python .venv-oldest -c .venv-oldest/lowest.txt -e ".[test]"
+	touch $@
+
 .venv-%/.ready: $(VENV)/.test
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install -q $(PINS_$*)
@@ -121,4 +136,4 @@ $(VENV)/.lint: $(VENV)/.torch pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-cuda $(OLD_IPYTHONS:%=.venv-%) demo build dist docs/_build docs/generated *.egg-info
+	rm -rf $(VENV) .venv-cuda .venv-oldest $(OLD_IPYTHONS:%=.venv-%) demo build dist docs/_build docs/generated *.egg-info

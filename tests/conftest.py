@@ -9,6 +9,7 @@ import platform
 import shutil
 import signal
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -27,6 +28,17 @@ _GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 if _GLIBC is not None:
     _M_MMAP_THRESHOLD = -3
     _GLIBC.mallopt(_M_MMAP_THRESHOLD, 4 << 20)
+
+
+def pytest_configure(config):
+    """Ignore warnings that old versions of PyTorch and matplotlib cause in themselves or in newer libraries."""
+    if version("torch").startswith("2.4"):
+        config.addinivalue_line("filterwarnings", "ignore:`torch.cpu.amp.autocast:FutureWarning")
+        config.addinivalue_line("filterwarnings", "ignore:You are using `torch.load`:FutureWarning")
+    if version("ipywidgets").startswith("7."):
+        config.addinivalue_line("filterwarnings", "ignore:The `ipykernel.comm.Comm` class:DeprecationWarning")
+    if version("matplotlib").startswith("3.6"):
+        config.addinivalue_line("filterwarnings", "ignore:.* deprecated - use:DeprecationWarning")
 
 
 def pytest_runtest_setup(item):

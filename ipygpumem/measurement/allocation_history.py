@@ -87,7 +87,10 @@ class ActiveRecording:
         with self._lock:
             if allocator.is_recording():
                 return False
-            history.torch.cuda.memory._record_memory_history(**arguments)
+            record = history.torch.cuda.memory._record_memory_history
+            if "clear_history" not in arguments:  # before PyTorch 2.8, only stopping discards earlier events
+                record(enabled=None)
+            record(**arguments)
             self._history = history
             self._functions.wrap(_RECORD, self._program_records)
             return True

@@ -90,7 +90,12 @@ class TorchInspector:
             return []
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a weak reference to a storage. While it exists, the address of the StorageImpl is not reused."""
+        """Return a weak reference to a storage. While it exists, the address of the StorageImpl is not reused.
+
+        Return None before PyTorch 2.10, where a garbage collection that deletes the reference can crash the process.
+        """
+        if self._torch.__version__ < (2, 10):  # observed with PyTorch 2.4
+            return None
         return attempt(lambda: self._weak_reference(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:

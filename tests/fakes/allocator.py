@@ -12,6 +12,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+import torch
+
 MIB = 1 << 20
 _ROUND = 512
 _SMALL = 1 * MIB
@@ -118,7 +120,7 @@ class Allocator:
         nested.update({name: stat.to_dict() for name, stat in self.oversize.items()})
         nested.update(self.events)
         nested["max_split_size"] = -1
-        if not accelerator:
+        if not accelerator and hasattr(torch._C, "_accelerator_getDeviceStats"):  # not in PyTorch 2.4
             nested["num_oom_rejections"] = 0
             nested["reserved_bytes_by_private_pools"] = {
                 pool: {name: stat.to_dict() for name, stat in stats.items()} for pool, stats in self.private.items()

@@ -144,7 +144,8 @@ class FakeGpu:
         if device.broken:
             import torch
 
-            raise torch.AcceleratorError(device.broken)
+            # up to PyTorch 2.7, all CUDA errors are RuntimeErrors
+            raise getattr(torch, "AcceleratorError", RuntimeError)(device.broken)
         if not device.context:
             device.context, device.context_by = True, by
             device.nvml_device.own += CONTEXT
@@ -164,7 +165,14 @@ class FakeGpu:
     # the C functions of torch._C
 
     def _functions(self):
-        return {name.removeprefix("c"): getattr(self, name) for name in dir(self) if name.startswith("c_")}
+        """Return the functions that this version of PyTorch has; even CPU builds have those of torch.accelerator."""
+        import torch
+
+        names = {name.removeprefix("c") for name in dir(self) if name.startswith("c_")}
+        names -= {name for name in names if name.startswith("_accelerator") and not hasattr(torch._C, name)}
+        if not hasattr(torch.cuda, "host_memory_stats"):  # added in PyTorch 2.7
+            names.remove("_cuda_hostMemoryStats")
+        return {name: getattr(self, f"c{name}") for name in names}
 
     def c_cuda_init(self):
         self.initialized = True
@@ -252,7 +260,7 @@ class FakeGpu:
             raise RuntimeError(f"{name} does not yet support {what}. If you need it, file an issue")
 
     def c_cuda_record_memory_history(  # noqa: PLR0917 (PyTorch's own order)
-        self, enabled, context, stacks, max_entries, clear, compiles=False, annotations=False, skip_actions=()
+        self, enabled, context, stacks, max_entries, clear=False, compiles=False, annotations=False, skip_actions=()
     ):
         self._call("record_memory_history")
         self._require_native("recordHistory")
@@ -273,7 +281,7 @@ class FakeGpu:
         self._require_native("attachOutOfMemoryObserver")
         self.oom_observers.append(observer)
 
-    def c_cuda_memorySnapshot(self, options):  # noqa: N802
+    def c_cuda_memorySnapshot(self, options=None):  # noqa: N802
         self._call("memorySnapshot")
         self._require_native("snapshot")
         return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 
+import numpy as np
 import torch
 
 _MAX_COPIED = 1 << 20
@@ -53,12 +54,20 @@ def _first_matmul(gpu, index):
 
 def _move(gpu, cpu_tensor, index):
     block = gpu.alloc(max(1, cpu_tensor.numel() * cpu_tensor.element_size()), index)
+    # As in PyTorch, the block is freed with the data of the storage, which views keep alive. The object of the storage
+    # can exist longer, for example while there is a StorageWeakRef in PyTorch 2.4. An array is deleted with the data.
+    source = cpu_tensor.untyped_storage()
+    data = np.zeros(source.nbytes(), np.uint8)
+    storage = torch.from_numpy(data).untyped_storage()
+    storage.copy_(source, non_blocking=False)
+    with torch.no_grad():
+        cpu_tensor.data = cpu_tensor.data.new_empty(0).set_(
+            storage, cpu_tensor.storage_offset(), cpu_tensor.shape, cpu_tensor.stride()
+        )
+    gpu.storages[storage._cdata] = (index, block)
+    weakref.finalize(data, _free, gpu, storage._cdata)
     tensor = cpu_tensor.as_subclass(FakeTensor)
     tensor._gpu, tensor._index = gpu, index
-    # as in PyTorch, the block belongs to the storage, which views keep alive
-    storage = cpu_tensor.untyped_storage()
-    gpu.storages[storage._cdata] = (index, block)
-    weakref.finalize(storage, _free, gpu, storage._cdata)
     return tensor
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from IPython.core.error import UsageError
 
-from fakes.builds import NO_GPU
+from fakes.builds import NO_GPU, needs_skip_actions
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import Report
 from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text
@@ -438,6 +438,7 @@ def test_snapshot(gpu_notebook, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run.pickle"]
 
 
+@needs_skip_actions
 @pytest.mark.parametrize("stacks", ["python", "all", "none"])
 def test_stacks(gpu_notebook, fake_gpu, tmp_path, stacks):
     histories = []

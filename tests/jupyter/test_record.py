@@ -9,6 +9,8 @@ import pytest
 import torch
 from IPython.core.error import UsageError
 
+from fakes.builds import needs_skip_actions
+
 MIB = 1 << 20
 
 
@@ -60,6 +62,7 @@ def test_start_save_and_stop(gpu_notebook, tmp_path):
     assert "recording" not in result.text
 
 
+@needs_skip_actions
 def test_options(gpu_notebook, fake_gpu):
     result = gpu_notebook.run(
         "%gpumem record start --stacks none --max-entries 99 --history skip_actions=\"['free_requested']\""

@@ -18,6 +18,8 @@ from ipygpumem.core.reading import Counters
 from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
+ACCELERATOR = hasattr(torch._C, "_accelerator_getDeviceStats")
+"""Whether torch.accelerator has memory counters, which PyTorch 2.9 added."""
 FAMILIES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
 
 
@@ -99,7 +101,7 @@ class TwoMachines:
             assert dataclasses.asdict(peak) == {**dataclasses.asdict(entry["peak"]), "exact": True}
 
     def reset(self, accelerator):
-        (torch.accelerator if accelerator else torch.cuda).reset_peak_memory_stats(0)
+        (torch.accelerator if accelerator and ACCELERATOR else torch.cuda).reset_peak_memory_stats(0)
         self.there.reset_peaks()
 
     def reset_accumulated(self):
@@ -126,8 +128,9 @@ class TwoMachines:
         assert flat["reserved_bytes.large_pool.peak"] == expected["reserved_bytes"]["large_pool"]["peak"]
         assert torch.cuda.max_memory_allocated(0) == expected["allocated_bytes"]["all"]["peak"]
         assert torch.cuda.max_memory_reserved(0) == expected["reserved_bytes"]["all"]["peak"]
-        assert torch.accelerator.max_memory_allocated(0) == expected["allocated_bytes"]["all"]["peak"]
-        assert torch._C._accelerator_getDeviceStats(0) == self.there.memory_stats(accelerator=True)
+        if ACCELERATOR:
+            assert torch.accelerator.max_memory_allocated(0) == expected["allocated_bytes"]["all"]["peak"]
+            assert torch._C._accelerator_getDeviceStats(0) == self.there.memory_stats(accelerator=True)
 
     def end(self):
         current().peaks.remove()
@@ -238,7 +241,7 @@ def test_nested_scopes(fake_gpu):
     spike(20)
     assert closed(inner, [0])[0].allocated == 21 * MIB
     spike(30)
-    torch.accelerator.reset_peak_memory_stats()
+    (torch.accelerator if ACCELERATOR else torch.cuda).reset_peak_memory_stats()
     assert closed(middle, [0])[0].allocated == 101 * MIB
     assert closed(outer, [0])[0].allocated == 101 * MIB
     assert torch.cuda.max_memory_allocated() == 1 * MIB
@@ -281,12 +284,9 @@ def test_wrapper_is_kept_until_the_program_resets_its_peak(fake_gpu):
 
 
 def test_removal_restores_the_functions(fake_gpu):
-    names = [
-        "_cuda_memoryStats",
-        "_cuda_resetPeakMemoryStats",
-        "_accelerator_getDeviceStats",
-        "_accelerator_resetPeakStats",
-    ]
+    names = ["_cuda_memoryStats", "_cuda_resetPeakMemoryStats"]
+    if ACCELERATOR:
+        names += ["_accelerator_getDeviceStats", "_accelerator_resetPeakStats"]
     before = [getattr(torch._C, name) for name in names]
     fake_gpu.alloc(MIB)
     current().peaks.install()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations, Mask
+from ipygpumem.features.modules.hooks import cause_recompilation
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKind, MemoryKindUsage, ModuleRow, ModuleTree
 from ipygpumem.features.modules.storages import ModuleInfo
 from ipygpumem.features.modules.tracker import ModuleTracker
@@ -68,6 +69,10 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
         )
     if not tracker.calls:
         notes.append("no module of the model was called; calls to its copies and to compiled functions are not tracked")
+    if any(module.compiled for module in tracker.modules) and cause_recompilation():
+        notes.append(
+            "this version of PyTorch recompiles compiled modules for each measurement: upgrade it to avoid this"
+        )
     return tuple(notes)
 
 

@@ -87,6 +87,11 @@ class GlobalHooks:
         return any(hook_id not in self._handles for name in _ALL_TABLES for hook_id in getattr(module, name, ()))
 
 
+def cause_recompilation() -> bool:
+    """Return whether global hooks cause recompilation because PyTorch has no check that can hide them."""
+    return not hasattr(sys.modules[_MODULE], _CHECK)
+
+
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
     """Wrap the function compiled by ``module.compile()``, which skips hooks, so that it calls ``enter`` and ``leave``.
 

@@ -34,7 +34,7 @@ _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 _INCOMPLETE = "the file is incomplete, possibly because the disk is full"
 _TAIL = 1 << 14
 _CHUNK = 1 << 20
-_TRACE_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
+_TRACE_NAME = re.compile(rb'"traceName": ".*?"(?=(?:,\s*"\w+": "?\w+"?)*\s*\}\s*\Z)', re.DOTALL)
 """Pattern for the file name, which Kineto writes to the end of a trace without escaping special characters."""
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from fakes.builds import needs_saved_tensors
 from ipygpumem.sources.storages import TorchInspector
 
 
+@needs_saved_tensors
 def test_activations_belong_to_tensor_with_graph(search):
     x = search.parameter()
     losses = [x.exp().sum() for _ in range(2)]
@@ -27,6 +29,7 @@ def test_named_activation(search):
     assert {storage.info.name: storage.info.graph for storage in storages} == {"x": False, "y": False}
 
 
+@needs_saved_tensors
 def test_no_hook_is_called_and_no_checkpoint_is_recomputed(search):
     calls = []
 
@@ -83,6 +86,7 @@ def offloaded_by_a_method(x):
         return x.exp().sum()
 
 
+@needs_saved_tensors
 @pytest.mark.parametrize("make", [checkpointed, offloaded, offloaded_by_a_method])
 def test_tensors_saved_by_hooks_belong_to_the_loss(search, make):
     storages = search.storages({"losses": [make(search.parameter()) for _ in range(2)]})
@@ -98,6 +102,7 @@ def test_torch_without_hook_introspection_gives_incomplete_results():
     assert TorchInspector(torch).saved(node()) == ([1], True)
 
 
+@needs_saved_tensors
 def test_tensors_saved_by_custom_functions(search):
     class Double(torch.autograd.Function):
         @staticmethod

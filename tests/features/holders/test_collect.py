@@ -11,6 +11,7 @@ import torch
 import torch._dynamo  # binds names of torch._C, which must happen before a fake GPU replaces them
 
 import ipygpumem
+from fakes.builds import needs_saved_tensors
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.holders import collect
 from ipygpumem.features.holders.collect import holders
@@ -199,6 +200,7 @@ def test_sparse_tensor_is_not_a_view_of_its_indices():
     assert not [note for note in result.notes if "clone" in note]
 
 
+@needs_saved_tensors
 def test_notes_on_autograd_graphs():
     def notes():
         result = find(variables, host=True)

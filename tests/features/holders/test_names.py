@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import re
+import sys
 import types
 from typing import NamedTuple
 
@@ -124,7 +125,8 @@ def test_reference_names(search, name):
     storage = search.storage({"x": MAKERS[name](search.tensor())})
     assert storage.info.name == name
     assert (storage.holder, storage.place, storage.info.places) == ("x", "variable", ("variable",))
-    assert storage.info.also == ()
+    if name != "x (local value)" or sys.version_info >= (3, 11):  # Python 3.10 also keeps a dict with the frame
+        assert storage.info.also == ()
     assert storage.info.tensor == f"float32 [{search.elements}]"
 
 

@@ -13,6 +13,8 @@ from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fakes.builds import SAVED_TENSORS_ARE_READABLE
+
 
 class RaisingMeta(type):
     def __getattribute__(cls, name):
@@ -180,7 +182,7 @@ def test_active_modes_are_not_called(search):
         calls.clear()
         storages = search.storages(variables)
         assert calls == []
-    assert {storage.info.name for storage in storages} == {"x", "loss"}
+    assert {storage.info.name for storage in storages} == ({"x", "loss"} if SAVED_TENSORS_ARE_READABLE else {"x"})
 
 
 def fake_tensor(count):

@@ -141,6 +141,7 @@ def test_cycles_and_deep_nesting():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is built without distributed")
+@pytest.mark.skipif(not hasattr(torch.distributed, "tensor"), reason="PyTorch 2.6 added fully_shard")
 def test_distributed_modules():
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -169,6 +170,7 @@ def test_distributed_modules():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is not installed")
+@pytest.mark.skipif(not hasattr(torch, "int1"), reason="torchao needs data types that PyTorch 2.6 added, such as int1")
 def test_modules_quantized_by_torchao():
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
