@@ -37,6 +37,7 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", "ignore:You are using `torch.load`:FutureWarning")
     if version("ipywidgets").startswith("7."):
         config.addinivalue_line("filterwarnings", "ignore:The `ipykernel.comm.Comm` class:DeprecationWarning")
+        config.addinivalue_line("filterwarnings", "ignore:Deprecated in traitlets 4.1:DeprecationWarning")
     if version("matplotlib").startswith("3.6"):
         config.addinivalue_line("filterwarnings", "ignore:.* deprecated - use:DeprecationWarning")
 
