@@ -56,8 +56,8 @@ def test_outside(gpu_notebook, fake_gpu):
 def test_host(cpu_notebook):
     cpu_notebook.run("%config GPUMem.host_peak = 'reset'")
     gc.collect()  # objects of earlier tests must not be freed during the cell
-    result = cpu_notebook.run("%%gpumem --limit-host 20MiB\nx = b'x' * (64 << 20)\n5")
-    assert "host peak +6" in error_message(result)
+    result = cpu_notebook.run("%%gpumem --limit-host 20MiB\nx = b'x' * (256 << 20)\n5")
+    assert "host peak +" in error_message(result)
     assert "over the limit of 20.0 MiB" in error_message(result)
     assert result.value == 5
 
