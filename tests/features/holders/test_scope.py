@@ -197,7 +197,6 @@ def test_heap_is_not_searched_if_variables_account_for_memory(fake_gpu, library,
     assert remainders(result) == {NOT_SEARCHED: MIB}
     full_result = find(variables, everywhere=True)
     assert (names(full_result), remainders(full_result), heap_searches) == (["x", "zz_library.cache"], {}, [1])
-    assert result.objects < full_result.objects
 
 
 def test_heap_is_searched_for_more_than_one_percent(fake_gpu, library, heap_searches):
@@ -289,7 +288,7 @@ def test_names_are_kept_if_search_of_heap_reaches_limit(fake_gpu, library, slow_
 
 
 @pytest.mark.parametrize("place", ["variable", "library"])
-def test_half_a_million_objects_and_a_short_limit(fake_gpu, library, place):
+def test_half_a_million_objects_and_a_short_limit(fake_gpu, library, slow_reading, place):
     objects = [(i, [i]) for i in range(250_000)]
     variables = {"hog": [ones(100 * MIB)], **({"objects": objects} if place == "variable" else {})}
     library.objects = objects
