@@ -57,7 +57,7 @@ _CONSONANTS = re.compile(r"[b-df-hj-np-tv-xz]{6}", re.IGNORECASE)
 _FREQUENT = 0.3
 _MIN_PART = 8
 _MIN_SUM = 20
-_CODE_MAGIC = re.compile(r"%%?(capture|gpumem|memit|prun|px|time|timeit)\b")
+_CODE_MAGIC = re.compile(r"%%?(capture|config|gpumem|memit|prun|px|time|timeit)\b")
 _LITERAL = re.compile(
     r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:] ))\d{4,}|\w{16,}""", re.DOTALL
 )
