@@ -8,7 +8,6 @@ import mmap
 import os
 import pickle
 import re
-import sys
 import tracemalloc
 import weakref
 
@@ -286,7 +285,7 @@ def test_size_of_reports(fake_gpu):
     growth = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert len(ipygpumem.reports) == 301
-    assert growth / 300 < (2048 if sys.version_info >= (3, 11) else 2560)
+    assert growth / 300 < 2560
 
 
 @settings(max_examples=60, deadline=None)
