@@ -92,9 +92,10 @@ class TorchInspector:
     def weak_reference(self, storage: Any) -> Any:
         """Return a weak reference to a storage. While it exists, the address of the StorageImpl is not reused.
 
-        Return None before PyTorch 2.10, where a garbage collection that deletes the reference can crash the process.
+        Return None before PyTorch 2.10. With PyTorch 2.4, a garbage collection that deletes the reference crashed.
+        It is not known which version between these no longer crashes.
         """
-        if self._torch.__version__ < (2, 10):  # observed with PyTorch 2.4
+        if self._torch.__version__ < (2, 10):
             return None
         return attempt(lambda: self._weak_reference(storage))
 

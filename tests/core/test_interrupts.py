@@ -9,18 +9,11 @@ import pytest
 
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 
+pytestmark = pytest.mark.usefixtures("default_handler")
+
 
 def interrupt():
     signal.raise_signal(signal.SIGINT)
-
-
-@pytest.fixture(autouse=True)
-def handler():
-    """Python's default handler, which must be installed again after each test."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, previous)
 
 
 def test_interrupt_is_raised_at_the_end():

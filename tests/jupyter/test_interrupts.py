@@ -16,7 +16,7 @@ from ipygpumem.measurement import recorder
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.device_monitor import DeviceMonitor
 
-pytestmark = pytest.mark.ipython
+pytestmark = [pytest.mark.ipython, pytest.mark.usefixtures("default_handler")]
 CELLS = {
     "plain": ("ran = True", [False, True]),
     "asynchronous": ("import asyncio\nawait asyncio.sleep(0)\nran = True", [False, True]),
@@ -26,14 +26,6 @@ CELLS = {
     "block": ("with ipygpumem.measure() as m:\n    ran = True", [False, False, True, True]),
 }
 """For each cell, its code and whether it has run its last statement before each reading of the devices."""
-
-
-@pytest.fixture(autouse=True)
-def default_handler():
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, previous)
 
 
 @pytest.fixture
