@@ -16,7 +16,6 @@ from ipygpumem.snapshot import Snapshot
 
 
 def _load(arguments: argparse.Namespace) -> list[Snapshot]:
-    from ipygpumem.snapshot import Snapshot
     from ipygpumem.viewer.page import check_snapshot_count
 
     check_snapshot_count(len(arguments.files))

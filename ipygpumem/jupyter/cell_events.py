@@ -21,17 +21,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from signal import SIGINT
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.interrupts import DeferredInterrupts
-from ipygpumem.jupyter.cell_report import fail_cell, one_line_traceback
+from ipygpumem.jupyter.cell_report import CellOptions, fail_cell, one_line_traceback
+from ipygpumem.jupyter.live_display import LiveDisplay
 from ipygpumem.jupyter.method_patch import replace_method
-
-if TYPE_CHECKING:
-    from ipygpumem.jupyter.cell_report import CellOptions
-    from ipygpumem.jupyter.live_display import LiveDisplay
-    from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import Plan
+from ipygpumem.measurement.measurement import Measurement
+from ipygpumem.measurement.plan import Plan
 
 
 @dataclass(slots=True, eq=False)

@@ -10,16 +10,14 @@ import inspect
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _RECORD = "_cuda_record_memory_history"
 _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ipygpumem.core.samples import memory_of_others
+from ipygpumem.core.reading import DeviceReading
+from ipygpumem.core.samples import Sample, memory_of_others
 from ipygpumem.measurement.reserved_bound import ReservedCurve
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipygpumem.core.reading import DeviceReading
-    from ipygpumem.core.samples import Sample
-    from ipygpumem.measurement.sampler import SampleWindow
+from ipygpumem.measurement.sampler import SampleWindow
 
 
 def add_reserved_usage(

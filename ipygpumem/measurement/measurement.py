@@ -5,26 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from ipygpumem.core.interrupts import AllowedInterrupts
-from ipygpumem.core.report import MeasurementLabel, build_report
-from ipygpumem.measurement.recorder import CellInfo
+from ipygpumem.core.reading import Reading
+from ipygpumem.core.report import MeasurementLabel, RecordingInfo, Report, build_report
+from ipygpumem.measurement.peaks import PeakScope
+from ipygpumem.measurement.recorder import CellInfo, Recorder
+from ipygpumem.measurement.runtime import Runtime
+from ipygpumem.measurement.sampler import SampleWindow
 from ipygpumem.sources import host, pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from ipygpumem.core.reading import Reading
-    from ipygpumem.core.report import RecordingInfo, Report
-    from ipygpumem.measurement.peaks import PeakScope
-    from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.measurement.runtime import Runtime
-    from ipygpumem.measurement.sampler import SampleWindow
-    from ipygpumem.sources.device import Device
+from ipygpumem.sources.device import Device
 
 _cost = attrgetter("cost")
 _OVERLAPPED = "code in another thread was measured at the same time, and both reports cover the whole process"

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from ipygpumem.core.errors import IpyGpuMemError, first_line
+from ipygpumem.core.errors import GPUMemLimitExceeded, IpyGpuMemError, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
 from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.core.units import many
-from ipygpumem.measurement.measurement import MeasuredCode, Measurement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ipygpumem.core.errors import GPUMemLimitExceeded
-    from ipygpumem.core.report import MeasurementLabel, Report
-    from ipygpumem.measurement.measurement import MeasurementObserver, MeasurementOptions
-    from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.measurement.runtime import Runtime
-    from ipygpumem.snapshot import Snapshot
+from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementObserver, MeasurementOptions
+from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.runtime import Runtime
+from ipygpumem.snapshot import Snapshot
 
 _DEFERRED = nullcontext()
 
@@ -166,8 +160,6 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
         return None, "it is unknown whether the ring buffer dropped events"
     if info.dropped:
         return None, f"the ring buffer dropped the events of {many(info.dropped, 'allocation')}: raise max_entries"
-    from ipygpumem.snapshot import Snapshot
-
     try:
         with gc_paused():
             return Snapshot.load(recorded), ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,11 @@ from ipygpumem.snapshot.model.cells import Annotation, CellLookup
 from ipygpumem.snapshot.model.segment_history import SegmentHistory
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.reader import top_level
+from ipygpumem.snapshot.reader.load import ReadLimits
+from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 from ipygpumem.snapshot.reader.segment_reader import read_segments
 from ipygpumem.snapshot.reader.table_builder import TableBuilder
 from ipygpumem.snapshot.reader.trace_reader import TraceReader
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.reader.load import ReadLimits
-    from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
 
 class SnapshotData:

@@ -24,7 +24,7 @@ import json
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,7 @@ from ipygpumem.snapshot.model.columns import ACTIONS, STATES
 from ipygpumem.snapshot.model.stacks import user_code
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 from ipygpumem.snapshot.queries.overview import notes
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.snapshot import Snapshot
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _MAGIC = b"ipgmsnap"
 _VERSION = 3
@@ -50,7 +48,7 @@ _MAX_DISTINCT = 1 << 16
 _EXACT = 1 << 53
 
 
-def encode(snapshot: Snapshot) -> bytes:
+def encode(snapshot: SnapshotData) -> bytes:
     """Encode all columns and tables of a snapshot.
 
     Columns are named after attributes: ``trace/0/size``, ``allocations/0/start`` (with the device index),
@@ -95,7 +93,7 @@ def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[
     return b"".join([_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *packed])
 
 
-def _columns(snapshot: Snapshot) -> list[tuple[str, NDArray[Any]]]:
+def _columns(snapshot: SnapshotData) -> list[tuple[str, NDArray[Any]]]:
     tables: list[tuple[str, dict[str, NDArray[Any]]]] = []
     for timeline in snapshot.timelines:
         tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
@@ -128,7 +126,7 @@ def _table(kind: type[Any], items: Sequence[Any], name: str, strings: IndexByVal
     return columns
 
 
-def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:
+def _device(snapshot: SnapshotData, device: int) -> dict[str, Any]:
     timeline = snapshot.timelines[device]
     return {
         "device": device,

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.serialization import PlainData
+from ipygpumem.snapshot.model.timeline import Ints, Timeline
 from ipygpumem.snapshot.queries.groups import Group, group_rows
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.model.timeline import Timeline
-    from ipygpumem.snapshot.snapshot import Snapshot
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 ROUNDING = "(the allocator's rounding)"
 
@@ -22,10 +17,10 @@ ROUNDING = "(the allocator's rounding)"
 class LiveSet:
     """Allocations that are alive right after an event. ``rows`` contains their indices in ``timeline.allocations``."""
 
-    snapshot: Snapshot
+    snapshot: SnapshotData
     timeline: Timeline
     event: int
-    rows: NDArray[np.int64]
+    rows: Ints
 
     def __len__(self) -> int:
         return len(self.rows)
