@@ -95,14 +95,10 @@ class RunningCell:
 
 
 class RunningCells:
-    """The running cells of one shell, in one stack for each thread.
+    """The running cells of a shell. ``drop`` is called with each cell for which no ``post_run_cell`` event will follow.
 
     Attributes:
         stacks: Running cells by thread identifier, outermost cell first.
-
-    Args:
-        shell: IPython shell that runs the cells.
-        drop: Function that is called with each cell for which no ``post_run_cell`` event will follow.
     """
 
     def __init__(self, shell: Any, drop: Callable[[RunningCell], None]) -> None:
@@ -136,8 +132,7 @@ class RunningCells:
     def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
         """Remove the cell with this result and all cells that are running inside it.
 
-        Returns:
-            A tuple of the cell (None if no cell matches) and whether the current thread is running no other cell.
+        Return a tuple of the cell (None if no cell matches) and whether the current thread is running no other cell.
         """
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
@@ -165,10 +160,7 @@ class RunningCells:
 class CellHooks:
     """Functions that run before and after each cell of one shell.
 
-    Args:
-        before: Function that is called with the ExecutionInfo object of a cell that is about to run.
-        after: Function that is called with the ExecutionResult object of a cell.
-        stacks: Running cells by thread identifier.
+    ``before`` is called with the ExecutionInfo object of a cell, and ``after`` with its ExecutionResult object.
     """
 
     def __init__(

@@ -63,11 +63,8 @@ class CellOptions:
     """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``.
 
     Attributes:
-        plan: Plan of the measurement.
-        quiet: Whether to show nothing.
         variable: Name of the variable in which to store the report.
         table: Whether to show the full breakdown.
-        view: Whether to show the snapshot.
         code: Source text of the cell or statement.
     """
 
@@ -108,11 +105,7 @@ class ReportPresenter:
         return self._default_plan[1]
 
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
-        """Return the collectors that every plan of this shell includes.
-
-        Args:
-            requested: Whether the user requested the report, which then always mentions the previous run of the cell.
-        """
+        """Return the collectors of every plan. A requested report always mentions the previous run of the cell."""
         record = self._magics.record
         recording = [] if record.recorder is None else [record]
         history = HistoryCollector(lambda: self._magics.min_change, always=requested)
@@ -130,12 +123,8 @@ class ReportPresenter:
     ) -> None:
         """Show the report of a measurement. If `send` is set, send it, and show it here only if the user requested it.
 
-        Args:
-            report: Report of the measurement.
-            measurement: The measurement, which has ended.
-            options: Options of the magic that requested the report; None for an automatic report.
-            muted: Whether ``clear_output(wait=True)`` is pending, in which case the report would clear the output.
-            live: Live display below the cell, which the report replaces.
+        ``options`` is None for an automatic report. If ``muted`` is true, ``clear_output(wait=True)`` is pending, and
+        the report would clear the output of the cell. The report replaces the display ``live``.
         """
         magics = self._magics
         if self.send is not None:

@@ -88,11 +88,7 @@ class CellMeasurements:
         )
 
     def begin(self, options: CellOptions) -> None:
-        """Start measuring the code below ``%%gpumem`` in the running cell with the options of this magic.
-
-        Raises:
-            UsageError: The measurement cannot start.
-        """
+        """Start measuring the code below ``%%gpumem``; raise ``UsageError`` if the measurement cannot start."""
         plan = options.plan
         cell = self._open.whole_cell()
         if cell is None:  # silent execution triggers no events and shows no output
@@ -206,9 +202,7 @@ class CellMeasurements:
     def measure(self, options: CellOptions, run: Callable[[], Any]) -> tuple[Any, Report | None]:
         """Measure a statement, show the report, and return a tuple of the statement's value and the report.
 
-        Args:
-            options: Options of the magic that measures the statement.
-            run: Function that runs the statement. Exceptions raised by the statement propagate to the caller.
+        ``run`` runs the statement. Its exceptions propagate to the caller.
         """
         __tracebackhide__ = True
         outer = self.claim()

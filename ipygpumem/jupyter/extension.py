@@ -26,7 +26,7 @@ from ipygpumem.measurement.runtime import close, current
 
 _MAGICS = (("line", "gpumem"), ("cell", "gpumem"), ("line", "_gpumem_begin"))
 _NAME = "GPUMem"
-_OBSERVED = ["preload", "devices", "oom_snapshot", "log"]
+_OBSERVED = ["preload", "devices", "oom_snapshot", "log", "outside"]
 
 
 class _Extension:
@@ -45,8 +45,9 @@ class _Extension:
         shell, magics, cells, undo = self.shell, self.magics, self.magics.cells, self._installed.callback
         undo(self._end_session)
         self._register_magics()
-        for kind, draw in (("text/plain", _plain), ("text/html", lambda report: ShortReport(report).html())):
-            self._register_formatter(shell.display_formatter.formatters[kind], draw)
+        formatters = shell.display_formatter.formatters
+        self._register_formatter(formatters["text/html"], lambda report: ShortReport(report).html())
+        self._register_formatter(formatters["text/plain"], lambda report, to, _: to.text(ShortReport(report).text()))
         completer, completions = getattr(shell, "Completer", None), matcher()
         if completions is not None and completer is not None:
             completer.custom_matchers.append(completions)
@@ -62,7 +63,6 @@ class _Extension:
             session_reports().log = magics.log
         cells.ooms.install()
         undo(cells.ooms.remove)
-        self._outside_setting.install()
         undo(self._outside_setting.remove)
         cells.clearing.install()
         undo(cells.clearing.remove)
@@ -118,6 +118,8 @@ class _Extension:
             current().monitor.selected = change["new"]
         elif change["name"] == "log":
             session_reports().log = change["new"]
+        elif change["name"] == "outside":
+            self._outside_setting.apply()
         elif change["name"] == "oom_snapshot":
             message = self.magics.cells.ooms.recording.configure(change["new"])
             if message:
@@ -155,10 +157,6 @@ class _LoadedExtensions(weakref.WeakKeyDictionary[Any, _Extension]):
         """Unload the extension from all shells, unless this process was forked from the one that loaded it."""
         for shell in () if current().forked else tuple(self):
             self.pop(shell).remove()
-
-
-def _plain(report: Report, printer: Any, cycle: bool) -> None:  # noqa: ARG001 (IPython's signature)
-    printer.text(ShortReport(report).text())
 
 
 def load(shell: Any) -> None:

@@ -31,10 +31,6 @@ class _ConvertingTrait(TraitType[Any, Any]):
         except (OptionError, RecordingError) as error:
             raise TraitError(str(error)) from error
 
-    def from_string(self, s: str) -> Any:
-        """Convert a value from the command line."""
-        return None if self.allow_none and s == "None" else self.validate(None, s)
-
 
 def _size(value: Any) -> int:
     count = parse_size(value)

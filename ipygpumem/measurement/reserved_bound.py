@@ -111,9 +111,7 @@ class ReservedCurve:
 def reserved_bound(
     peak: int | None, readings: Sequence[CounterReading] = (), usage: ReservedCurve | None = None, epoch: float = 0.0
 ) -> Callable[[float, float], int | None]:
-    """Return a function that takes two times and returns an upper bound on reserved memory between them.
-
-    The returned function returns None if no bound is known.
+    """Return a function that takes two times and returns an upper bound on reserved memory; None if it knows none.
 
     Args:
         peak: Peak reserved memory of the measurement in bytes; None if unknown.

@@ -91,10 +91,8 @@ def pinned_memory(torch: Any) -> int | None:
 def is_recording() -> bool:
     """Return whether PyTorch is recording its allocation history, which only its native allocator can record."""
     torch = pytorch.started()
-    try:
-        return torch is not None and bool(torch._C._cuda_isHistoryEnabled())
-    except RuntimeError:  # cudaMallocAsync, a pluggable allocator
-        return False
+    # raises an exception for cudaMallocAsync and pluggable allocators
+    return torch is not None and bool(attempt(torch._C._cuda_isHistoryEnabled))
 
 
 def empty_cache() -> bool:

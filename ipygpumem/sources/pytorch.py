@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ipygpumem.core.errors import first_line
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.sources.cuda import RelaxedCaptureMode
 
@@ -32,10 +33,8 @@ def module() -> Any | None:
 
 def importable() -> bool:
     """Return whether torch is installed."""
-    try:
-        return importlib.util.find_spec("torch") is not None
-    except ValueError:  # sys.modules["torch"] is None
-        return False
+    # raises ValueError if sys.modules["torch"] is None
+    return attempt(lambda: importlib.util.find_spec("torch")) is not None
 
 
 def problem(*, load: bool) -> str | None:
@@ -93,11 +92,9 @@ def capturing(torch: Any) -> bool:
 
 def busy(torch: Any, index: int) -> bool | None:
     """Return whether the device's current stream has pending work; None if unknown. Does not synchronize."""
-    try:
-        with RelaxedCaptureMode() as relaxed:
-            return not torch.cuda.current_stream(index).query() if relaxed else None
-    except Exception:  # a kernel has failed
-        return None
+    with contextlib.suppress(Exception), RelaxedCaptureMode() as relaxed:  # an exception if a kernel has failed
+        return not torch.cuda.current_stream(index).query() if relaxed else None
+    return None
 
 
 def synchronize() -> None:
@@ -119,14 +116,11 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
     Requires a context on the device. Returns None if the call fails, for example after a failed kernel.
     """
-    try:
-        with RelaxedCaptureMode() as relaxed:
-            if not relaxed:
-                return None
+    with contextlib.suppress(Exception), RelaxedCaptureMode() as relaxed:
+        if relaxed:
             free, total = torch.cuda.mem_get_info(index)
-    except Exception:
-        return None
-    return DeviceMemory(total=int(total), used=int(total - free), reserved=None, source="cudaMemGetInfo")
+            return DeviceMemory(total=int(total), used=int(total - free), reserved=None, source="cudaMemGetInfo")
+    return None
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:

@@ -132,7 +132,7 @@ def test_unknown_device():
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(OptionError, match="images require matplotlib: install it with pip install matplotlib"):
+    with pytest.raises(OptionError, match="matplotlib is required for images: pip install matplotlib"):
         static_image(Snapshot.load(files.path("gpt_small")))
 
 

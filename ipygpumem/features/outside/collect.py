@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import Grade, grade
@@ -184,11 +184,7 @@ class OutsideSetting:
         self._settings = settings
         self._acquired = False
 
-    def install(self) -> None:
-        """Observe changes to ``GPUMem.outside``."""
-        self._settings.observe(self.apply, names=["outside"])
-
-    def apply(self, _change: Any = None) -> None:
+    def apply(self) -> None:
         """Start or stop recording. If recording cannot be started, print the reason; later cells try again."""
         recorder, enabled = cupti_recorder(), self._settings.outside == "library"
         recorder.reported_problems.clear()
@@ -205,6 +201,5 @@ class OutsideSetting:
 
     def remove(self) -> None:
         """Stop recording when the extension is unloaded."""
-        self._settings.unobserve(self.apply, names=["outside"])
         self._acquired = False
         cupti_recorder().close()

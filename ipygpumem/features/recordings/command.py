@@ -69,10 +69,9 @@ def _stop(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: A
 
 
 def _view(notebook: Notebook, arguments: argparse.Namespace) -> None:
-    from ipygpumem.viewer.page import MAX_SNAPSHOTS
+    from ipygpumem.viewer.page import check_snapshot_count
 
-    if not 1 <= len(arguments.files) <= MAX_SNAPSHOTS:
-        raise OptionError(f"specify between 1 and {MAX_SNAPSHOTS} snapshots")
+    check_snapshot_count(len(arguments.files))
     notebook.cells.claim()
     # unlike Path.expanduser, this does not raise for an unknown user; the file is then reported as missing
     notebook.show_snapshots([os.path.expanduser(notebook.expand(file)) for file in arguments.files])  # noqa: PTH111

@@ -94,14 +94,11 @@ def write_csv(
     writer.writerows((*first, *row) for row in event_rows(snapshot, device, csv_text))
 
 
-def write_parquet(snapshot: SnapshotData, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:
+def write_parquet(snapshot: SnapshotData, path: str | os.PathLike[str], device: int | None = None) -> None:
     """Write the events of a device or of all devices as Parquet; raise `OptionError` if pyarrow is not installed."""
     arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
     table = arrow.table(_all_columns(snapshot, device, _valid_utf8))
-    if isinstance(file, (str, os.PathLike)):
-        with replacing(check_path(file, "table", "events.parquet")) as output:
-            parquet.write_table(table, output)
-    else:
+    with replacing(check_path(path, "table", "events.parquet")) as file:
         parquet.write_table(table, file)
 
 

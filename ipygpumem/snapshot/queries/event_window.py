@@ -16,7 +16,6 @@ from ipygpumem.snapshot.model.timeline import Ints, Timeline
 from ipygpumem.snapshot.queries.groups import label_rows
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-_MICROSECONDS = 1e6
 _MAX_SUGGESTIONS = 5
 
 SHORT_LIVED = np.dtype(
@@ -136,7 +135,7 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
     if timeline.trace.timed:
         lifetimes = _lifetimes(timeline, rows, last)
         ended = lifetimes[allocations.end[rows] <= last]
-        byte_seconds = float((sizes * (lifetimes / _MICROSECONDS)).sum())
+        byte_seconds = float((sizes * (lifetimes / 1e6)).sum())
         median = int(np.median(ended)) if len(ended) else None
     return Churn(label, len(rows), int(sizes.sum()), byte_seconds, median)
 

@@ -10,8 +10,6 @@ from ipygpumem.snapshot.model.timeline import Ints, Timeline
 from ipygpumem.snapshot.queries.groups import Group, group_rows
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-ROUNDING = "(the allocator's rounding)"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveSet:
@@ -30,21 +28,13 @@ class LiveSet:
         """Total requested size in bytes."""
         return int(self.timeline.allocations.size[self.rows].sum())
 
-    def by(self, key: str, allocated: int | None = None) -> tuple[Group, ...]:
+    def by(self, key: str) -> tuple[Group, ...]:
         """Group the allocations by a key of `ipygpumem.snapshot.KEYS`, largest group first.
-
-        Args:
-            key: Property by which allocations are grouped.
-            allocated: Allocated bytes according to the allocator's counter. If given, its difference from the
-                requested bytes becomes the last group, so that the groups add up to ``allocated``.
 
         Raises:
             OptionError: The key does not exist.
         """
-        groups = group_rows(self.snapshot, self.timeline, self.rows, key)
-        if allocated is None:
-            return groups
-        return (*groups, Group(label=ROUNDING, bytes=allocated - self.bytes, count=0))
+        return group_rows(self.snapshot, self.timeline, self.rows, key)
 
     def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
         """Return plain values, including the ``top`` largest groups by a key (all groups if ``top`` is None)."""

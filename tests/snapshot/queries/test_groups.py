@@ -30,12 +30,6 @@ def test_peak_and_its_lines(two_runs):
     ]
 
 
-def test_rounding_group_completes_the_sum(two_runs):
-    groups = two_runs.live().by("line", allocated=7 * MIB)
-    assert sum(group.bytes for group in groups) == 7 * MIB
-    assert (groups[-1].label, groups[-1].bytes) == ("(the allocator's rounding)", MIB - 1000)
-
-
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
