@@ -16,7 +16,7 @@ from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import HistoryCollector
-from ipygpumem.features.holders.roots import name_providers
+from ipygpumem.features.holders.reference_graph import name_providers
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source_code import (
     SourceCode,

@@ -35,15 +35,19 @@ if TYPE_CHECKING:
 
 
 class CellMeasurements:
-    """Measurements of the cells that one shell runs while the extension is loaded."""
+    """Measurements of the cells that one shell runs while the extension is loaded.
+
+    Attributes:
+        running: The running cells.
+    """
 
     def __init__(self, magics: GPUMem) -> None:
         shell, runtime = magics.shell, magics.session
         self._shell = shell
         self._runtime = runtime
         self._magics = magics
-        self._open = RunningCells(shell, self._drop)
-        self.hooks = CellHooks(shell, self.pre_run_cell, self.post_run_cell, self._open.stacks)
+        self.running = RunningCells(shell, self._drop)
+        self.hooks = CellHooks(shell, self.pre_run_cell, self.post_run_cell, self.running.stacks)
         self.clearing = ClearOutputTracker(shell)
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
         self.numbers = ExecutionCounts(shell)
@@ -56,7 +60,7 @@ class CellMeasurements:
     @property
     def text(self) -> str:
         """Source text of the innermost running cell; empty if no cell is running."""
-        stack = self._open.stacks[threading.get_ident()]
+        stack = self.running.stacks[threading.get_ident()]
         return stack[-1].raw if stack else ""
 
     @guarded
@@ -64,7 +68,7 @@ class CellMeasurements:
         """Register the cell that IPython is about to run, and start measuring it unless it runs inside another cell."""
         if self._runtime.forked:
             return
-        cell, outermost = self._open.push(info)
+        cell, outermost = self.running.push(info)
         if not outermost:
             return
         raw, magics = info.raw_cell or "", self._magics
@@ -90,7 +94,7 @@ class CellMeasurements:
     def begin(self, options: CellOptions) -> None:
         """Start measuring the code below ``%%gpumem``; raise ``UsageError`` if the measurement cannot start."""
         plan = options.plan
-        cell = self._open.whole_cell()
+        cell = self.running.whole_cell()
         if cell is None:  # silent execution triggers no events and shows no output
             return
         if cell.options is not None:
@@ -136,7 +140,7 @@ class CellMeasurements:
         """Finish the measurement of the cell and show its report, even if the cell failed."""
         if self._runtime.forked:
             return
-        cell, last = self._open.pop(result)
+        cell, last = self.running.pop(result)
         if cell is None or cell.measurement is None or cell.plan is None:
             if cell is not None:
                 self._drop(cell)
@@ -192,20 +196,13 @@ class CellMeasurements:
                 numbers[filename] = cell.number  # the same text may have run before with another execution count
         return MeasurementLabel(raw, cell.number, cell.cell_id, filename), MeasuredCode(sources, numbers, block)
 
-    def claim(self) -> RunningCell | None:
-        """Return the outermost running cell, and suppress its automatic report if it is a single ``%gpumem`` line."""
-        outer = next(iter(self._open.stacks[threading.get_ident()]), None)
-        if outer is not None and outer.options is None and outer.is_single_magic:
-            outer.reported = True
-        return outer
-
     def measure(self, options: CellOptions, run: Callable[[], Any]) -> tuple[Any, Report | None]:
         """Measure a statement, show the report, and return a tuple of the statement's value and the report.
 
         ``run`` runs the statement. Its exceptions propagate to the caller.
         """
         __tracebackhide__ = True
-        outer = self.claim()
+        outer = self._magics.claim_cell()
         options.plan.collectors += self.presenter.collectors(requested=True)
         finished, success = None, False
         with DeferredInterrupts():
@@ -245,7 +242,7 @@ class CellMeasurements:
 
     def close(self) -> None:
         """Finish the measurements of all running cells and save their recordings before the extension is unloaded."""
-        for cell in [cell for stack in self._open.stacks.values() for cell in stack]:
+        for cell in [cell for stack in self.running.stacks.values() for cell in stack]:
             measurement, plan = cell.measurement, cell.plan
             if measurement is not None and plan is not None and (plan.recorder is not None or cell.options is not None):
                 plan.collectors = tuple(c for c in plan.collectors if isinstance(c, ProfileCollector))
@@ -258,16 +255,16 @@ class CellMeasurements:
                 if report is not None and report.profile is not None:
                     self._magics.print(f"ipygpumem: {'; '.join(report.profile.sentences())}")
             self._drop(cell)
-        self._open.stacks.clear()
+        self.running.stacks.clear()
         self.live.close()
 
     def open_cell(self) -> tuple[int | None, float] | None:
         """Return the execution count and start time (Unix time) of the running cell, or None if no cell is running."""
-        cell = self._open.outermost()
+        cell = self.running.outermost()
         return None if cell is None else (cell.number, cell.began)
 
     def _running_cell(self) -> CellInfo | None:
-        cell = self._open.outermost()
+        cell = self.running.outermost()
         if cell is None or cell.measurement is None:
             return None
         filename = self.numbers.filename(cell.raw, cell.number, self.statements)

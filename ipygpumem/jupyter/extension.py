@@ -13,7 +13,7 @@ from traitlets import TraitError
 from ipygpumem.core.introspection import frame_label
 from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
-from ipygpumem.features.holders.roots import name_providers, notebook_roots, python_roots
+from ipygpumem.features.holders.reference_graph import name_providers, notebook_roots, python_roots
 from ipygpumem.features.outside.collect import OutsideSetting
 from ipygpumem.features.ranks.engines.enable import active, disable
 from ipygpumem.features.report.short_report import ShortReport

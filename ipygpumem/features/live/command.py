@@ -21,7 +21,7 @@ def _seconds(text: str) -> float:
 
 
 def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
-    notebook.cells.claim()
+    notebook.claim_cell()
     notebook.monitoring.open(arguments.every)
 
 

@@ -72,7 +72,7 @@ def _view(notebook: Notebook, arguments: argparse.Namespace) -> None:
     from ipygpumem.viewer.page import check_snapshot_count
 
     check_snapshot_count(len(arguments.files))
-    notebook.cells.claim()
+    notebook.claim_cell()
     # unlike Path.expanduser, this does not raise for an unknown user; the file is then reported as missing
     notebook.show_snapshots([os.path.expanduser(notebook.expand(file)) for file in arguments.files])  # noqa: PTH111
 

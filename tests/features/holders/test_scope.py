@@ -18,7 +18,7 @@ import torch
 
 from ipygpumem.features.holders import tracked_objects
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.reference_graph import Root
 
 MIB = 1 << 20
 NOT_FOUND = "not found within the time limit of the search"
