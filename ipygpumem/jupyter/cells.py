@@ -120,6 +120,12 @@ class CellMeasurements:
         elif cell.live is None:
             self._begin_live(cell)
 
+    def exclude(self, seconds: float) -> None:
+        """Exclude the time that the shell took to show a traceback from the running measurement of this thread."""
+        for cell in self._open.stacks[threading.get_ident()]:
+            if cell.measurement is not None:
+                cell.measurement.excluded += seconds
+
     def _begin_live(self, cell: RunningCell) -> None:
         shown = self._magics.report != "off" or cell.options is not None
         if shown and cell.stored and self.live.available and self._magics.live == "auto":
@@ -176,7 +182,8 @@ class CellMeasurements:
         if record.recorder is not None:
             cell_info = measurement.cell_info(label, success=success)
             record.add(cell_info, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
-        if cell.reported:
+        rejected = isinstance(getattr(result, "error_in_exec", None), UsageError) and cell.is_single_magic
+        if cell.reported or rejected:
             cell.abandon()
             return None
         finished = plan.finish(measurement, label, success=success, code=lambda: code)

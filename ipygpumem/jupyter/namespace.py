@@ -151,7 +151,8 @@ class ExecutionCounts:
         number = self._numbers.get(file, None if match is None else int(match[1]))
         if number is None:
             return frame_label(file, line, function)
-        return f"In [{number}]:{line}{'' if function == '<module>' else f' {function}()'}"
+        in_cell = function == "<module>" or function.startswith("<cell line:")  # the latter in IPython 7.34 and 8
+        return f"In [{number}]:{line}{'' if in_cell else f' {function}()'}"
 
 
 def calling_cell() -> str | None:

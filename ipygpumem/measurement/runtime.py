@@ -131,6 +131,8 @@ class Runtime:
                 context = _outside_growth(before_context, before_kernels)
             kernel_size = _outside_growth(before_kernels, now)
             workspace = difference(before_kernels.allocated, now.allocated)
+        if not workspace and self.baseline is not None and self.baseline.device == name:
+            workspace = self.baseline.workspace  # allocated by an earlier preload
         self.monitor.record_processes(reading.devices)
         self.baseline = Baseline(reading, name, self._label(name), context, kernel_size, workspace, note)
         return self.baseline
