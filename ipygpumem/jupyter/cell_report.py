@@ -6,30 +6,28 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
+from ipygpumem.core.report import Report
 from ipygpumem.core.text import printable
 from ipygpumem.features.collectors import make_plan
+from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import HistoryCollector
+from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.collect import AccuracyNotesCollector
 from ipygpumem.features.report.table import full_bundle, requested_bundle
 from ipygpumem.jupyter.display import uses_color
+from ipygpumem.jupyter.live_display import LiveDisplay
+from ipygpumem.jupyter.oom_panel import OomPanel
+from ipygpumem.measurement.measurement import Measurement
+from ipygpumem.measurement.plan import Collector, Plan
 from ipygpumem.measurement.runtime import current
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
-    from ipygpumem.features.holders.baseline import HolderBaselines
-    from ipygpumem.jupyter.live_display import LiveDisplay
-    from ipygpumem.jupyter.magics import GPUMem
-    from ipygpumem.jupyter.oom_panel import OomPanel
-    from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import Collector, Plan
 
 _Result = TypeVar("_Result")
 _Error = TypeVar("_Error", bound=BaseException)
@@ -84,7 +82,7 @@ class ReportPresenter:
             process is not a monitored engine.
     """
 
-    def __init__(self, magics: GPUMem, ooms: OomPanel, baselines: HolderBaselines) -> None:
+    def __init__(self, magics: Notebook, ooms: OomPanel, baselines: HolderBaselines) -> None:
         self._magics = magics
         self._ooms = ooms
         self._baselines = baselines

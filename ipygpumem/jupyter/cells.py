@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from IPython.core.error import UsageError
 
+from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
-from ipygpumem.core.report import MeasurementLabel
+from ipygpumem.core.report import MeasurementLabel, Report
+from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.oom.recording import OomRecording
 from ipygpumem.features.profile.collect import ProfileCollector
@@ -21,17 +24,9 @@ from ipygpumem.jupyter.method_patch import before_tracebacks
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell
 from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.cell_source_code import notebook_sources
-from ipygpumem.measurement.measurement import MeasuredCode, MeasurementOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipygpumem.core.errors import GPUMemLimitExceeded
-    from ipygpumem.core.report import Report
-    from ipygpumem.jupyter.magics import GPUMem
-    from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import FinishedMeasurement, Plan
-    from ipygpumem.measurement.recorder import CellInfo
+from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions
+from ipygpumem.measurement.plan import FinishedMeasurement, Plan
+from ipygpumem.measurement.recorder import CellInfo
 
 
 class CellMeasurements:
@@ -41,7 +36,7 @@ class CellMeasurements:
         running: The running cells.
     """
 
-    def __init__(self, magics: GPUMem) -> None:
+    def __init__(self, magics: Notebook) -> None:
         shell, runtime = magics.shell, magics.session
         self._shell = shell
         self._runtime = runtime
@@ -122,7 +117,7 @@ class CellMeasurements:
 
     def exclude(self, seconds: float) -> None:
         """Exclude the time that the shell took to show a traceback from the running measurement of this thread."""
-        for cell in self._open.stacks[threading.get_ident()]:
+        for cell in self.running.stacks[threading.get_ident()]:
             if cell.measurement is not None:
                 cell.measurement.excluded += seconds
 

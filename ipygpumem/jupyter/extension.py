@@ -37,7 +37,7 @@ class _Extension:
         self.shell = shell
         config, self._faults = without_invalid_values(shell.config, _NAME)
         self.magics = GPUMem(shell, current(), config)
-        self._outside_setting = OutsideSetting(self.magics)
+        self._outside_setting = OutsideSetting()
         self._installed = contextlib.ExitStack()
         # other code may have removed objects that the extension added
         self._installed.enter_context(contextlib.suppress(ValueError, AttributeError))
@@ -110,7 +110,7 @@ class _Extension:
         session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:
             self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
-        self._outside_setting.apply()
+        self._outside_setting.apply(enabled=magics.outside == "library")
         for fault in self._faults:
             print(f"ipygpumem: {fault}")  # noqa: T201 (printed once, when the extension is loaded)
         self._faults.clear()
@@ -121,7 +121,7 @@ class _Extension:
         elif change["name"] == "log":
             session_reports().log = change["new"]
         elif change["name"] == "outside":
-            self._outside_setting.apply()
+            self._outside_setting.apply(enabled=change["new"] == "library")
         elif change["name"] == "oom_snapshot":
             message = self.magics.cells.ooms.recording.configure(change["new"])
             if message:
