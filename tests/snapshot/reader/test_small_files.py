@@ -143,7 +143,7 @@ def test_names_are_stored_once(monkeypatch):
 
 @pytest.mark.parametrize("place", ["blocks", "segments", "events", "devices"])
 def test_long_stacks_with_many_references(place):
-    frames = [frame(n % 9 + 1) for n in range(65_000)]
+    frames = [frame(n % 9 + 1) for n in range(30_000)]
     count = 10_000
     blocks = [{"address": 512 * n, "size": 512, "state": "active_allocated", "frames": frames} for n in range(count)]
     raw = {
@@ -166,7 +166,7 @@ def test_frame_instead_of_a_stack():
 
 
 def test_long_list_of_requests_in_many_blocks():
-    history = [{"real_size": 1, "frames": []} for _ in range(70_000)]
+    history = [{"real_size": 1, "frames": []} for _ in range(35_000)]
     blocks = [{"size": 1, "state": "inactive", "history": history} for _ in range(10_000)]
     data = pickle.dumps({"segments": [{"address": 0, "total_size": 1 << 20, "blocks": blocks}]}, 4)
     start = time.process_time()
@@ -238,7 +238,7 @@ def test_repetitions_are_limited():
 
 
 def test_memory_for_annotations_and_blocks():
-    count = 20_000  # a few bytes of a file each
+    count = 8000  # a few bytes of a file each
     annotations = [{"name": "a", "stage": "START"} for _ in range(count)]
     blocks = [{"size": 1, "state": "inactive"} for _ in range(count)]
     block_segment = {"address": 0, "total_size": count, "blocks": blocks}
