@@ -32,10 +32,14 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     if not text.strip():
         raise OptionError(f"the path of the {kind} is empty")
     try:
-        target = Path(os.path.realpath(Path(text).expanduser()))
+        path = Path(text).expanduser().absolute()
+        link = next(filter(_is_foreign_link, (path, *path.parents)), None)
+        target = Path(os.path.realpath(path))
         is_directory = target.is_dir() or text.endswith(("/", os.sep))
     except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user after ~, or a null character
         raise OptionError(f"{text!r} is not a valid path: {getattr(error, 'strerror', None) or error}") from error
+    if link:
+        raise OptionError(f"{link} is a symbolic link of another user: choose another path")
     if is_directory:
         raise OptionError(f"{text} is a directory: add a file name, such as {Path(text) / example}")
     # renaming a file to /dev/null or to a named pipe would replace that device or pipe
@@ -51,6 +55,18 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     except OSError as error:
         raise OptionError(f"cannot write to {target.parent}: {error.strerror or error}") from error
     return target
+
+
+def _is_foreign_link(path: Path) -> bool:
+    """Return whether a path is a symbolic link of another user in a directory in which all users can create files.
+
+    Linux has the same rule (``fs.protected_symlinks``), but not for links that a program resolves itself.
+    """
+    if not path.is_symlink():
+        return False
+    directory = path.parent.stat()
+    is_shared = directory.st_mode & stat.S_ISVTX and directory.st_mode & stat.S_IWOTH
+    return bool(is_shared) and path.lstat().st_uid not in {os.geteuid(), directory.st_uid}
 
 
 def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
@@ -113,7 +129,8 @@ def write_file(target: Path, data: bytes) -> Path:
 
 def open_for_appending(path: Path) -> IO[bytes]:
     """Open a regular file for unbuffered reading and appending. The file is created if it does not exist."""
-    return _regular(open(path, "a+b", 0, opener=lambda name, flags: os.open(name, flags | _NO_FOLLOW | _NON_BLOCKING)))
+    flags_added = _NO_FOLLOW | _NON_BLOCKING
+    return _regular(open(path, "a+b", 0, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666)))
 
 
 def open_regular_file(path: str) -> IO[bytes]:

@@ -112,4 +112,5 @@ def make_directory(name: str) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(f"cannot create the directory {name!r}: {reason}") from error
-    return check_path(path / "rank_00000.json", "report").parent
+    check_path(path / "rank_00000.json", "report")
+    return path.resolve()

@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.snapshot.model.cells import Annotation, Cell
+from ipygpumem.snapshot.model.annotations import Annotation
+from ipygpumem.snapshot.model.cells import Cell
 from ipygpumem.snapshot.model.columns import ACTIONS, STATES
 from ipygpumem.snapshot.model.stacks import user_code
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
@@ -41,6 +42,7 @@ _VERSION = 3
 _LENGTH = 4
 _LEVEL = 9
 _FAST_LEVEL = 5
+_LONG_HEADER = 1 << 20  # bytes above which random text takes seconds with the highest level
 _LONG = 1 << 16  # bytes above which a lower level saves time for a tenth more output
 _SAMPLE_LEVEL = 1
 _SAMPLE = 1 << 13  # numbers at the start, middle and end of a long column from which the size of a coding is estimated
@@ -70,8 +72,8 @@ def encode(snapshot: SnapshotData) -> bytes:
         "texts": snapshot.texts,
         "pools": snapshot.pools,
         "settings": snapshot.settings,
-        "annotations": _table(Annotation, snapshot.annotations(), "name", strings),
-        "cells": _table(Cell, snapshot.own.cells, "filename", strings),
+        "annotations": _annotations(snapshot, strings),
+        "cells": _cells(snapshot, strings),
         "strings": list(strings),
         "numbers": snapshot.own.numbers,
         "sources": snapshot.sources,
@@ -89,7 +91,8 @@ def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[
         descriptions.append({"name": name, **description})
         packed.append(data)
     header = {**header, "columns": descriptions}
-    text = zlib.compress(json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass"), 9)
+    plain = json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    text = zlib.compress(plain, _LEVEL if len(plain) < _LONG_HEADER else _FAST_LEVEL)
     return b"".join([_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *packed])
 
 
@@ -119,11 +122,15 @@ def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return ordered
 
 
-def _table(kind: type[Any], items: Sequence[Any], name: str, strings: IndexByValue) -> dict[str, list[Any]]:
-    """Return dataclass objects as columns by field. The field ``name`` is replaced by its index in ``strings``."""
-    columns = {field.name: [getattr(item, field.name) for item in items] for field in fields(kind)}
-    columns[name] = [strings[text] for text in columns[name]]
-    return columns
+def _annotations(snapshot: SnapshotData, strings: IndexByValue) -> dict[str, list[Any]]:
+    numbers = [strings[name] for name in snapshot.regions.names]
+    columns = {field.name: snapshot.regions.column(field.name) for field in fields(Annotation)}
+    return {**columns, "name": [numbers[name] for name in columns["name"]]}
+
+
+def _cells(snapshot: SnapshotData, strings: IndexByValue) -> dict[str, list[Any]]:
+    columns = {field.name: [getattr(cell, field.name) for cell in snapshot.own.cells] for field in fields(Cell)}
+    return {**columns, "filename": [strings[file] for file in columns["filename"]]}
 
 
 def _device(snapshot: SnapshotData, device: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.cells import innermost
+from ipygpumem.snapshot.model.annotations import innermost
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints, Timeline
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct

@@ -212,8 +212,8 @@ def test_many_compressed_streams():
     assert time.process_time() - start < MAX_SECONDS
 
 
-@pytest.mark.parametrize("number", [b"M\xff\xff", b"J\xff\xff\xff\x7f", b"\x8a\x02\xff\x7f"])
-def test_numbers_count_as_objects(number):
+@pytest.mark.parametrize("number", [b"M\xff\xff", b"J\xff\xff\xff\x7f", b"\x8a\x02\xff\x7f", b"}" + b"N" * 9])
+def test_numbers_and_dicts_count_as_objects(number):
     count = 300_000
     data = b"\x80\x04}(\x8c\x08segments]\x8c\x01x](" + number * count + b"eu."
     with pytest.raises(SnapshotLimitError, match="too many objects"):
@@ -237,22 +237,39 @@ def test_repetitions_are_limited():
         Snapshot.load(snapshot_of(*[event(n) for n in range(20_000)] * 5))
 
 
-def test_memory_for_annotations_and_blocks():
-    count = 8000  # a few bytes of a file each
+def test_memory_for_small_items():
+    """The limits are bytes in addition to the list itself, for items that need 8 to 20 bytes of a file."""
+    count = 8000
+    frames = [frame(n) for n in range(200)]
     annotations = [{"name": "a", "stage": "START"} for _ in range(count)]
+    names = [{"name": f"{n:x}", "stage": "START"} for n in range(count)]
     blocks = [{"size": 1, "state": "inactive"} for _ in range(count)]
-    block_segment = {"address": 0, "total_size": count, "blocks": blocks}
+    stacks = [{"action": "x", "frames": [frames[n % 200], frames[n // 200]]} for n in range(count)]
+    frees = [{"action": "x", "device_free": n} for n in range(count)]
+    source = " \u0100\n" * count
     for raw, limit in (
-        ({"segments": [], "external_annotations": annotations}, 350),
-        ({"segments": [block_segment]}, 250),
+        ({"segments": [], "external_annotations": annotations}, 150),
+        ({"segments": [], "external_annotations": names}, 250),
+        ({"segments": [{"address": 0, "total_size": count, "blocks": blocks}]}, 250),
+        (snapshot_of(*stacks), 700),
+        (snapshot_of(*frees), 165),
+        (snapshot_of(event(frames=[frame()]), source_code={"a.py": source}), 150),
     ):
         tracemalloc.start()
         try:
-            Snapshot.load(raw)
+            str(Snapshot.load(raw))
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < limit * count
+        assert peak < limit * count, (list(raw), peak / count)
+
+
+def test_long_random_texts_are_not_compressed_with_the_highest_level(monkeypatch):
+    levels = []
+    compress = zlib.compress
+    monkeypatch.setattr(zlib, "compress", lambda data, level: levels.append((len(data), level)) or compress(data, 1))
+    Snapshot.load(snapshot_of(source_code={"a": "\x01" * 200_000})).encode()
+    assert max(levels) == (max(levels)[0], 5)
 
 
 def test_files_with_the_same_name():
