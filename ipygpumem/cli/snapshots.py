@@ -98,9 +98,8 @@ def _peak(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
 
 
 def _leaks(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
-    first = -1 if arguments.first is None else arguments.first
     timelines = _timelines(snapshot, arguments.device)
-    leaks = [snapshot.leaks(first, arguments.last, timeline.device) for timeline in timelines]
+    leaks = [snapshot.leaks(arguments.first, arguments.last, timeline.device) for timeline in timelines]
     if arguments.json:
         return {"by": arguments.by, "devices": [live.to_dict(arguments.by, arguments.top) for live in leaks]}
     return [line for live in leaks for line in text.leak_lines(live, arguments.by, arguments.top or _TOP)]
@@ -188,7 +187,7 @@ COMMANDS = (
             _FILES,
             _DEVICE,
             *_GROUPS,
-            Option(("--first",), "EVENT", "include only allocations made after this event", type=_integer),
+            Option(("--first",), "EVENT", "include only allocations made after this event", default=-1, type=_integer),
             Option(
                 ("--last",),
                 "EVENT",

@@ -13,13 +13,7 @@ VISIBLE = MIB // 20
 """Smallest size in bytes that is not printed as 0.0 MiB."""
 
 _SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt])?\s*", re.IGNORECASE)
-_FACTORS: dict[str, int] = {
-    "": 1,
-    "b": 1,
-    **{f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)},
-    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
-    **{letter: 1 << 10 * power for power, letter in enumerate("kmgt", 1)},
-}
+_DECIMAL_UNITS = ("kb", "mb", "gb", "tb")
 _LARGEST = 1 << 63
 _MINUTE = 60
 
@@ -96,7 +90,8 @@ def parse_size(text: str | int) -> int:
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if not match:
         raise OptionError(f"{text!r} is not a size: write a number of bytes, or a number with a unit, such as '4 MiB'")
-    count = float(match[1]) * _FACTORS[(match[2] or "").lower()]
+    unit = (match[2] or "b").lower()
+    count = float(match[1]) * (1000.0 if unit in _DECIMAL_UNITS else 1024.0) ** "bkmgt".index(unit[0])
     if abs(count) >= _LARGEST:
         raise OptionError(f"{text!r} is too large: sizes must be below 8 EiB")
     return round(count)

@@ -115,6 +115,7 @@ class CellMeasurements:
         elif cell.live is None:
             self._begin_live(cell)
 
+    @guarded
     def exclude(self, seconds: float) -> None:
         """Exclude the time that the shell took to show a traceback from the running measurement of this thread."""
         for cell in self.running.stacks[threading.get_ident()]:

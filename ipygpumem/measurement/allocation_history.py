@@ -160,10 +160,9 @@ class AllocationHistory:
         with gc_paused():
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
         if not self.own:
+            traces = snapshot.get("device_traces", [])
             snapshot["device_traces"] = [
-                # events without a timestamp (torch 2.1) are always included
-                [event for event in trace if event.get("time_us", self.started_us) >= self.started_us]
-                for trace in snapshot.get("device_traces", [])
+                [event for event in trace if event["time_us"] >= self.started_us] for trace in traces
             ]
         return snapshot
 
