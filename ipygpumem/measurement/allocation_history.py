@@ -68,7 +68,7 @@ def recording_problem() -> str | None:
     problem = pytorch.problem(load=True)
     if problem:
         return f"PyTorch records allocation history only for GPU memory, and {problem}"
-    backend = pytorch.backend(sys.modules["torch"])
+    backend = sys.modules["torch"].cuda.get_allocator_backend()
     return None if backend == "native" else f"the allocator backend {backend} cannot record allocation history"
 
 

@@ -164,4 +164,4 @@ def _read_statistics(
         statistics = read_allocator(device.index)
     except Exception as error:
         return None, f"the allocator backend provides no counters: {first_line(error)}"
-    return statistics, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
+    return statistics, _ASYNC if torch.cuda.get_allocator_backend() == "cudaMallocAsync" else ""

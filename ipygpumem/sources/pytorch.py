@@ -77,11 +77,6 @@ def devices_in_use() -> list[int]:
     return [] if torch is None else [index for index in range(torch.cuda.device_count()) if has_context(torch, index)]
 
 
-def backend(torch: Any) -> str:
-    """Return the name of PyTorch's CUDA allocator backend, for example ``native`` or ``cudaMallocAsync``."""
-    return str(torch.cuda.get_allocator_backend())
-
-
 def capturing(torch: Any) -> bool:
     """Return whether the current stream is being captured. During a capture, the device must not be accessed."""
     try:
