@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     Numbered = NDArray[np.int32]
 
 _ACTION_NUMBER = {name: number for number, name in enumerate(ACTIONS)}
-_WITHOUT_ADDRESS = (Action.OOM, Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
-_WITHOUT_SIZE = (Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
+_HAS_SIZE = ~np.isin(np.arange(len(ACTIONS)), [Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER])  # by action
+_HAS_ADDRESS = _HAS_SIZE & (np.arange(len(ACTIONS)) != Action.OOM)
 _NUMBER_KEYS = ("addr", "size", "stream", "time_us")
 _TABLE_KEYS = ("action", "frames", "compile_context", "user_metadata", "pool_id")  # in the order of `Trace`
 _MISSING = -1
@@ -112,8 +112,8 @@ class _Columns:
         negative = free_rows[device_free < 0]
         if len(negative):
             raise SnapshotFormatError(f"{self._where}[{negative.min()}]: device_free is out of range")
-        self._refuse((address < 0) & ~np.isin(action, _WITHOUT_ADDRESS), "addr is missing or negative")
-        self._refuse((size < 0) & ~np.isin(action, _WITHOUT_SIZE), "size is missing or negative")
+        self._refuse((address < 0) & _HAS_ADDRESS[action], "addr is missing or negative")
+        self._refuse((size < 0) & _HAS_SIZE[action], "size is missing or negative")
         allocated = np.where(action == Action.OOM, 0, size)  # failed requests may have any size
         self._refuse(allocated > MAX_BLOCK, f"size is more than {MAX_BLOCK:,} bytes")
         if allocated.sum(dtype=np.float64) > MAX_TOTAL:
