@@ -58,15 +58,11 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def _is_foreign_link(path: Path) -> bool:
-    """Return whether a path is a symbolic link of another user in a directory in which all users can create files.
-
-    Linux has the same rule (``fs.protected_symlinks``), but not for links that a program resolves itself.
-    """
+    """Return whether a path is a link that Linux would not follow (``fs.protected_symlinks``)."""
     if not path.is_symlink():
         return False
-    directory = path.parent.stat()
-    is_shared = directory.st_mode & stat.S_ISVTX and directory.st_mode & stat.S_IWOTH
-    return bool(is_shared) and path.lstat().st_uid not in {os.geteuid(), directory.st_uid}
+    directory, shared = path.parent.stat(), stat.S_ISVTX | stat.S_IWOTH
+    return directory.st_mode & shared == shared and path.lstat().st_uid not in {os.geteuid(), directory.st_uid}
 
 
 def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:

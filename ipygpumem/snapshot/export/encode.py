@@ -48,6 +48,7 @@ _SAMPLE_LEVEL = 1
 _SAMPLE = 1 << 13  # numbers at the start, middle and end of a long column from which the size of a coding is estimated
 _MAX_DISTINCT = 1 << 16
 _EXACT = 1 << 53
+_ANNOTATION = [field.name for field in fields(Annotation)]
 
 
 def encode(snapshot: SnapshotData) -> bytes:
@@ -124,8 +125,8 @@ def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 def _annotations(snapshot: SnapshotData, strings: IndexByValue) -> dict[str, list[Any]]:
     numbers = [strings[name] for name in snapshot.regions.names]
-    columns = {field.name: snapshot.regions.column(field.name) for field in fields(Annotation)}
-    return {**columns, "name": [numbers[name] for name in columns["name"]]}
+    names, *columns = snapshot.regions.values()
+    return dict(zip(_ANNOTATION, ([numbers[name] for name in names], *columns), strict=True))
 
 
 def _cells(snapshot: SnapshotData, strings: IndexByValue) -> dict[str, list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -37,29 +38,23 @@ class Annotation(PlainData):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnnotationTable:
-    """Annotated regions in order of their start, as columns with the names of the attributes of `Annotation`.
+    """Annotated regions in order of their start, as columns in the order of the attributes of `Annotation`.
 
-    Attributes:
-        names: Distinct names, to which the column ``name`` refers by index.
+    The first column contains indices in ``names``, and unknown times are -1.
     """
 
     names: tuple[str, ...]
-    name: NDArray[np.int32]
-    device: NDArray[np.int64]
-    start_us: NDArray[np.int64]
-    end_us: NDArray[np.int64]
-    depth: NDArray[np.int32]
-    ambiguous: NDArray[np.bool_]
+    columns: tuple[NDArray[Any], ...]
 
-    def column(self, name: str, rows: Any = slice(None)) -> list[Any]:
-        """Return the values of an attribute. Unknown times are None."""
-        values: list[Any] = getattr(self, name)[rows].tolist()
-        return [None if value < 0 else value for value in values] if name.endswith("_us") else values
+    def values(self, rows: Any = slice(None)) -> Iterator[list[Any]]:
+        """Yield the columns as lists, with None for unknown times."""
+        for field, column in zip(fields(Annotation), self.columns, strict=True):
+            values = column[rows].tolist()
+            yield [None if value < 0 else value for value in values] if field.name.endswith("_us") else values
 
     def regions(self, device: int | None = None) -> tuple[Annotation, ...]:
         """Return the regions of a device or of all devices."""
-        rows = slice(None) if device is None else self.device == device
-        names, *columns = (self.column(field.name, rows) for field in fields(Annotation))
+        names, *columns = self.values(slice(None) if device is None else self.columns[1] == device)
         return tuple(map(Annotation, map(self.names.__getitem__, names), *columns))
 
 
@@ -109,8 +104,8 @@ def paired(
     start_us, end_us = np.where(starts, time, _UNKNOWN), np.append(time, _UNKNOWN)[ends]
     rows = np.flatnonzero(starts | (ends >= 0))
     rows = rows[np.lexsort((depths[rows], start_us[rows]))]
-    columns: list[Any] = [name, device, start_us, end_us, depths, is_ambiguous]
-    return AnnotationTable(names, *(column[rows] for column in columns))
+    columns = (name, device, start_us, end_us, depths, is_ambiguous)
+    return AnnotationTable(names, tuple(column[rows] for column in columns))
 
 
 def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
