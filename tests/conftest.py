@@ -102,6 +102,15 @@ def small_heap(request):
 
 
 @pytest.fixture
+def default_handler():
+    """Install Python's default handler of interrupts, which must be installed again after the test."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.fixture
 def make_gpu(new_runtime):
     """A function that replaces the fake machine: ``make_gpu(2)``, ``make_gpu(backend="cudaMallocAsync")``."""
     from fakes.cuda import FakeGpu

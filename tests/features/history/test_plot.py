@@ -18,7 +18,7 @@ from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.plot import history_plot
 from ipygpumem.viewer.axes import INK, LEFT, MAX_BYTES, PLOT_WIDTH, RIGHT, WIDTH, PlotLayout, style
 
-SCALE = 4
+SCALE = 2
 HEIGHT = module._PLOT_HEIGHT * SCALE
 
 
