@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ipygpumem.core.files import check_path
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import Command, Option
 from ipygpumem.features.commands.output import print_json, print_lines, progress
@@ -42,7 +43,7 @@ def _html(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"page": str(path), "bytes": nbytes})
     else:
-        print_lines(f"{target}: {size(nbytes)}")
+        print_lines(f"{printable(str(target))}: {size(nbytes)}")
     return 0
 
 

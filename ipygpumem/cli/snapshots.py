@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ipygpumem.core.errors import OptionError, SnapshotError
+from ipygpumem.core.text import printable
 from ipygpumem.features.commands.command import Command, Option, byte_count, positive
 from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, print_error, print_json, print_lines, progress
 from ipygpumem.snapshot import KEYS, Snapshot, diff
@@ -54,9 +55,9 @@ def _query(answer: Callable[[Snapshot, argparse.Namespace], _Answer]) -> Callabl
             if isinstance(result, dict):
                 print_json({"file": name, **result})
             elif not result:
-                print_lines(f"{name}: no device used memory")
+                print_lines(f"{printable(name)}: no device used memory")
             else:
-                print_lines(*([f"{name}:"] if len(arguments.files) > 1 else []), *result)
+                print_lines(*([f"{printable(name)}:"] if len(arguments.files) > 1 else []), *result)
 
         return _for_each_snapshot(arguments, show)
 
@@ -152,7 +153,7 @@ def _events(arguments: argparse.Namespace) -> int:
         elif arguments.parquet:
             target = Path(f"{name}.parquet")
             write_parquet(snapshot, target, arguments.device)
-            print_lines(str(target))
+            print_lines(printable(str(target)))
         else:
             write_csv(snapshot, sys.stdout, arguments.device, label=name if several else None, names=not csv_names)
             csv_names.append(name)

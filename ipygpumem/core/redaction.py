@@ -237,7 +237,8 @@ def _names_secret(name: str) -> bool:
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
-    return (is_redacted or re.fullmatch(r"[\w-]+", word) is not None) and _names_secret(word)
+    is_name = re.fullmatch(r"[\w.-]+", word) is not None
+    return (is_name and _names_secret(word.rpartition(".")[2])) or (is_redacted and _names_secret(word))
 
 
 def _split_name(name: str) -> str:

@@ -59,6 +59,8 @@ login swordfish
 login bob swordfish
 login -u bob -p swordfish
 create secret generic db swordfish
+config --global user.password swordfish
+config set profile.x.aws_secret_access_key swordfish
 --api_key swordfish
 --openai-api-key=swordfish
 --APIKey swordfish
