@@ -77,7 +77,7 @@ def test_line_break_in_file_name_is_replaced(capsys, tmp_path):
     file.write_text('{"segments": 5}')
     assert run(capsys, "summary", file)[2] == "ipygpumem: a?b.json: segments is an int, not a list\n"
     file.write_text('{"segments": []}')
-    assert run(capsys, "summary", file)[1] == f"{tmp_path}/a?b.json: no device used memory\n"
+    assert run(capsys, "summary", file, file)[1].splitlines()[0] == f"{tmp_path}/a?b.json:"
 
 
 def test_several_files_have_headings(capsys):
