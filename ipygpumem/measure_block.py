@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -212,10 +213,9 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         return "; ".join(filter(None, problems))
 
     def _label(self) -> str:
-        try:
+        with contextlib.suppress(Exception):  # keep the report if its label fails
             return name_providers().label(*self._position).removesuffix(" <module>")
-        except Exception:  # keep the report if its label fails
-            return ""
+        return ""
 
 
 def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[SourceRegion]:

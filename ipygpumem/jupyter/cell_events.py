@@ -40,7 +40,6 @@ class RunningCell:
         stored: Whether IPython stores the cell in its history. Front ends also run code that is not stored.
         cell_id: ID of the cell in its notebook; None if the front end does not send it.
         options: Options of ``%%gpumem``; None if the cell does not use this magic.
-        restore_traceback: Function that restores the shell's ``showtraceback`` method; None if it was not replaced.
         began: Start time in seconds since the Unix epoch.
         reported: Whether the output of a ``%gpumem`` line in the cell replaces the automatic report.
         code: File name and source text of the ``%%gpumem`` cell, which is this cell or a cell that it runs; None if the
@@ -55,7 +54,6 @@ class RunningCell:
     plan: Plan | None = None
     options: CellOptions | None = None
     live: LiveDisplay | None = None
-    restore_traceback: Callable[[], None] | None = None
     began: float = field(default_factory=time.time)
     reported: bool = False
     code: tuple[str | None, str] | None = None
@@ -86,9 +84,6 @@ class RunningCell:
 
     def abandon(self) -> None:
         """Discard the measurement, if there is one."""
-        if self.restore_traceback is not None:
-            self.restore_traceback()
-            self.restore_traceback = None
         if self.measurement is not None:
             self.measurement.abandon()
             self.measurement = None

@@ -58,13 +58,7 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
 
 @dataclass(slots=True)
 class CellOptions:
-    """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``.
-
-    Attributes:
-        variable: Name of the variable in which to store the report.
-        table: Whether to show the full breakdown.
-        code: Source text of the cell or statement.
-    """
+    """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``, and the source text of the cell or statement."""
 
     plan: Plan
     quiet: bool = False

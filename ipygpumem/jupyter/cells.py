@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -20,7 +21,6 @@ from ipygpumem.jupyter.cell_events import CellHooks, RunningCell, RunningCells
 from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, fail_cell, guarded, one_line_traceback
 from ipygpumem.jupyter.clear_output import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
-from ipygpumem.jupyter.method_patch import before_tracebacks
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell
 from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.cell_source_code import notebook_sources
@@ -106,21 +106,23 @@ class CellMeasurements:
             cell.measurement = plan.begin(self._runtime, self._measurement_options())
         except Exception as error:
             raise UsageError(f"%%gpumem: {error}") from error
-        for collector in plan.collectors:
-            if isinstance(collector, ProfileCollector):
-                # formatting a traceback takes hundreds of thousands of calls, which would dominate the profile
-                cell.restore_traceback = before_tracebacks(self._shell, collector.stop)
         if options.quiet:
             self._end_live(cell)
         elif cell.live is None:
             self._begin_live(cell)
 
-    @guarded
-    def exclude(self, seconds: float) -> None:
-        """Exclude the time that the shell took to show a traceback from the running measurement of this thread."""
-        for cell in self.running.stacks[threading.get_ident()]:
-            if cell.measurement is not None:
-                cell.measurement.excluded += seconds
+    def show_traceback(self, show: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Show a traceback with IPython's method ``show``. The profile and the time of the cell do not include this."""
+        cells = self.running.stacks[threading.get_ident()]
+        for collector in (collector for cell in cells if cell.plan is not None for collector in cell.plan.collectors):
+            if isinstance(collector, ProfileCollector):
+                collector.stop()  # formatting a traceback takes hundreds of thousands of calls
+        began = perf_counter()
+        try:
+            return show(*arguments, **options)
+        finally:
+            for measurement in filter(None, (cell.measurement for cell in cells)):
+                measurement.excluded += perf_counter() - began
 
     def _begin_live(self, cell: RunningCell) -> None:
         shown = self._magics.report != "off" or cell.options is not None
@@ -158,7 +160,7 @@ class CellMeasurements:
             self._drop(cell)
             self.ooms.observer.take()
             raise
-        if cell.live is not None or cell.restore_traceback is not None:
+        if cell.live is not None:
             self._drop(cell)
         if error is not None and result is not None and result.success:
             fail_cell(self._shell, result, error)

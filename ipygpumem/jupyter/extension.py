@@ -21,7 +21,7 @@ from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.completion import matcher
 from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
-from ipygpumem.jupyter.method_patch import time_tracebacks
+from ipygpumem.jupyter.method_patch import replace_method
 from ipygpumem.jupyter.settings import without_invalid_values
 from ipygpumem.measurement.runtime import close, current
 
@@ -56,7 +56,7 @@ class _Extension:
         shell.input_transformers_cleanup.append(rewrite)
         undo(lambda: shell.input_transformers_cleanup.remove(rewrite))
         undo(cells.hooks.install())
-        undo(time_tracebacks(shell, cells.exclude))
+        undo(replace_method(shell, "showtraceback", functools.partial(cells.show_traceback, shell.showtraceback)))
         magics.observe(self._changed, names=_OBSERVED)
         undo(magics.unobserve, self._changed, names=_OBSERVED)
         names = name_providers()

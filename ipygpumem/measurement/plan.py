@@ -31,7 +31,6 @@ class Outcome:
         error: Exception, set by a collector, to raise after the measured code has finished.
     """
 
-    measurement: Measurement
     recorder: Recorder | None
     snapshot: Snapshot | None
     problem: str
@@ -132,7 +131,7 @@ class Plan:
         if self.recorder is not None:
             with AllowedInterrupts():
                 snapshot, problem = _read_recording(measurement, self.recorder)
-        outcome = Outcome(measurement, self.recorder, snapshot, problem, measured_code)
+        outcome = Outcome(self.recorder, snapshot, problem, measured_code)
         for collector in self.collectors:
             if collector.needs_devices and not report.devices:
                 continue

@@ -85,11 +85,8 @@ def _is_running(process: OtherProcess) -> bool:
 
     if process.began is None:
         return False
-    try:
-        start = float(psutil.Process(process.pid).create_time())
-    except (psutil.Error, OSError, ValueError):
-        return False
-    return abs(start - process.began) < _START_TOLERANCE
+    start = attempt(lambda: psutil.Process(process.pid).create_time())
+    return start is not None and bool(abs(start - process.began) < _START_TOLERANCE)
 
 
 def _look_up(pid: int, trusted: bool) -> OtherProcess:

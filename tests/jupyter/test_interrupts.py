@@ -55,7 +55,7 @@ def check_closed(notebook):
     assert runtime.open_intervals == set()
     assert runtime.sampler.windows == ()
     assert torch._C._cuda_isHistoryEnabled() is False
-    assert not any(notebook.shell.magics_manager.registry["GPUMem"].cells._open.stacks.values())
+    assert not any(notebook.shell.magics_manager.registry["GPUMem"].cells.running.stacks.values())
     assert "run_code" not in vars(notebook.shell)
     (text,) = notebook.run("1 + 1").texts
     assert text.startswith("cuda:0")

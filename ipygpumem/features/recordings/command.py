@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import os
 from typing import Any
 
@@ -16,10 +17,9 @@ def _key_value(text: str) -> list[tuple[str, Any]]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise OptionError(f"the value must have the form KEY=VALUE, got {text!r}")
-    try:
+    with contextlib.suppress(ValueError, SyntaxError):  # not a Python literal
         return [(key, ast.literal_eval(value))]
-    except (ValueError, SyntaxError):
-        return [(key, value)]
+    return [(key, value)]
 
 
 RECORDING = (
