@@ -8,12 +8,9 @@ regular expressions take linear time, and only the beginning of a long text is e
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from ipygpumem.core.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _MAX_NAME_LENGTH = 60
 _MAX_LENGTH = 200

@@ -6,18 +6,15 @@ The argument ``where`` is the name of the value in error messages.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
 MAX_BLOCK = 1 << 48
 """Maximum plausible size of a block or segment in bytes."""

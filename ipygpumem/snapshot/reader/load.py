@@ -9,18 +9,16 @@ import json
 import lzma
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.core.files import open_regular_file
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import GIB, MIB, size
 from ipygpumem.snapshot.reader.pickle_reader import DICT_WEIGHT, PickleReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _GZ = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\x00"

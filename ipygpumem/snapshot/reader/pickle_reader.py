@@ -18,11 +18,10 @@ import numpy as np
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, UnsafeSnapshotError
 from ipygpumem.snapshot.reader import opcodes as op
 from ipygpumem.snapshot.reader.checks import OversizedInteger
-from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError, find_entries, is_in_events
+from ipygpumem.snapshot.reader.entry_batches import EntryBatch, EntryRun, NotColumnarError, find_entries, is_in_events
 from ipygpumem.snapshot.reader.field_reader import MARGIN
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.reader.entry_batches import EntryBatch
     from ipygpumem.snapshot.reader.load import ReadLimits
 
 _CONSTANTS = {op.NONE: None, op.NEWTRUE: True, op.NEWFALSE: False, op.EMPTY_TUPLE: ()}

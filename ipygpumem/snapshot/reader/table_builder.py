@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, user_code
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader.checks import TextBudget, check_repetition, integer, is_plain, mapping, sequence, text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
 _FIRST_CHECK = 1 << 16
 _MAX_LINE = (1 << 31) - 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Iterator
 from dataclasses import fields
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader.checks import (
     MAX_REPETITIONS,
     MAX_TOTAL,
+    TextBudget,
     integer,
     is_plain,
     items,
@@ -28,13 +30,8 @@ from ipygpumem.snapshot.reader.checks import (
     text,
     type_name,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipygpumem.snapshot.reader.checks import TextBudget
-    from ipygpumem.snapshot.reader.load import ReadLimits
-    from ipygpumem.snapshot.reader.trace_reader import TraceReader
+from ipygpumem.snapshot.reader.load import ReadLimits
+from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
 _STAGES = ("START", "END")
 _NO_DEVICE = -1

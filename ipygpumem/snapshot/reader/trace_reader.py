@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError
 from ipygpumem.snapshot.model.columns import ACTIONS, Action, Trace
 from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
-from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError
+from ipygpumem.snapshot.reader.entry_batches import EntryBatch, EntryRun, NotColumnarError
 from ipygpumem.snapshot.reader.field_reader import NONE
+from ipygpumem.snapshot.reader.pickle_reader import PickleReader
+from ipygpumem.snapshot.reader.table_builder import TableBuilder
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.reader.entry_batches import EntryBatch
-    from ipygpumem.snapshot.reader.pickle_reader import PickleReader
-    from ipygpumem.snapshot.reader.table_builder import TableBuilder
-
-    Ints = NDArray[np.int64]
-    Numbered = NDArray[np.int32]
+Ints = NDArray[np.int64]
+Numbered = NDArray[np.int32]
 
 _ACTION_NUMBER = {name: number for number, name in enumerate(ACTIONS)}
 _HAS_SIZE = ~np.isin(np.arange(len(ACTIONS)), [Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER])  # by action
