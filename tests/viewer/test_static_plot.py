@@ -87,8 +87,9 @@ def test_user_settings_are_neither_used_nor_changed():
     assert process.stdout == "False\n"
 
 
-def test_many_live_blocks_have_a_coarser_picture():
-    trace = [event(addr=512 * number, size=512, time_us=number) for number in range(120_000)]
+def test_many_live_blocks_have_a_coarser_picture(monkeypatch):
+    monkeypatch.setattr("ipygpumem.viewer.static_plot._MANY_LIVE", 500)
+    trace = [event(addr=512 * number, size=512, time_us=number) for number in range(1200)]
     still = static_image(Snapshot.load({"segments": [], "device_traces": [trace]}))
     assert opened(still).size[0] == WIDTH
 
