@@ -7,14 +7,12 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
