@@ -1,7 +1,7 @@
 """Code that runs on an ipyparallel engine and sends the report of each cell to the client.
 
-A report is published on the engine's data channel before the execution reply. Therefore, the reports of finished cells
-are not lost if the engine dies later.
+A report is published as a data message on the engine's IOPub channel before the execution reply. Therefore, the reports
+of finished cells are not lost if the engine dies later.
 """
 
 from __future__ import annotations

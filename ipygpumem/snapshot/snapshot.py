@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.model.timeline import Curve, Timeline
-    from ipygpumem.snapshot.queries.event_window import Churn, CudaCallCounts, RepeatedRegion
+    from ipygpumem.snapshot.queries.event_window import Churn, CudaCallCounts, RegionRepetition
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.viewer import View
 
@@ -199,7 +199,7 @@ class Snapshot(SnapshotData):
         timeline, last = self._window(first, last, device)
         return event_window.device_calls(timeline, first, last)
 
-    def growth(self, name: str, device: int | None = None) -> tuple[RepeatedRegion, ...]:
+    def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
         """Return the memory growth in each repetition of an annotated region.
 
         Raises:
@@ -277,7 +277,7 @@ class Snapshot(SnapshotData):
         return write_page(path, [self, *others], source=source, paths=paths, theme=theme)
 
     def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
-        """Write the static image, 880 CSS pixels wide and usually at most 60 kB, and return its absolute path.
+        """Plot the allocated memory over time to a PNG file of usually at most 60 kB, and return its absolute path.
 
         Args:
             path: Path of the file. An existing file is replaced after the new file is complete.

@@ -78,7 +78,7 @@ def devices_in_use() -> list[int]:
 
 
 def capturing(torch: Any) -> bool:
-    """Return whether the current stream is being captured. During a capture, the device must not be accessed."""
+    """Return whether a CUDA graph is being captured. A call that synchronizes the device would end the capture."""
     try:
         return bool(torch.cuda.is_current_stream_capturing())
     except Exception:  # after a failed kernel, every CUDA call fails

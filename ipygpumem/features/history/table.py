@@ -139,8 +139,9 @@ def comparison_tables(
 ) -> list[Table]:
     """Return a table of the second run with the changes from the first run.
 
-    Rows are sorted by the size of the change in the column ``by``, largest first; ``in`` keeps their order. ``skipped``
-    contains the number of cell executions skipped in each run because the same cell was executed again later.
+    Rows are sorted by the size of the change in the column ``by``, largest first; ``by="in"`` keeps the order of
+    ``pairs``. ``skipped`` contains the number of cell executions skipped in each run because the same cell was executed
+    again later.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))

@@ -51,7 +51,7 @@ class SearchLimit:
         self.complete = True
 
     def extend(self) -> None:
-        """Extend the limit so that the remaining steps may take as long as those until now."""
+        """Extend the time limit so that the remaining steps may take as long as the completed steps took."""
         now = time.perf_counter()
         self.end = max(self.end, 2 * now - self.start)
 
@@ -123,7 +123,7 @@ class TrackedObjects:
             references.clear()
 
     def take_by_role(self) -> dict[str, list[Any]]:
-        """Return the objects with a role in PyTorch that were added since the last call, by role."""
+        """Return the modules, optimizers and other PyTorch objects added since the last call, grouped by kind."""
         by_role, self._by_role = self._by_role, {}
         return by_role
 

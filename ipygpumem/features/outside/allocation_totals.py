@@ -92,12 +92,12 @@ class AllocationTotals:
 
 @dataclass(slots=True, eq=False)
 class RecordingInterval:
-    """Totals of the allocations recorded during one measurement.
+    """Recording of the allocations during one measurement, with their totals.
 
     Attributes:
         start: CUPTI timestamp of the start.
         devices: Totals of memory outside PyTorch by device index.
-        seconds: Duration for which recording was paused.
+        seconds: Time in seconds for which the recording was paused.
         lost: Number of times that CUPTI found no free buffer.
         problem: Reason why recording ended early; empty if it did not.
     """

@@ -53,7 +53,7 @@ def ranks_tables(
     """Create the tables for several processes, each with at most ``limit`` rows.
 
     ``role`` is the term for a process, such as ``rank``. Rows are sorted by the column ``by`` in descending order;
-    ``rank`` keeps their order. ``code`` is the label of the code that was run, or empty.
+    ``by="rank"`` keeps the order of ``results``. ``code`` is the label of the code that was run, or empty.
     """
     rows = rank_rows(results)
     usage = _usage_table(results, rows, role, by, limit)

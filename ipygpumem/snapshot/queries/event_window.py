@@ -67,12 +67,12 @@ class CudaCallCounts(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatedRegion(PlainData):
+class RegionRepetition(PlainData):
     """One repetition of an annotated region.
 
     Attributes:
         repetition: Index of the repetition, starting at 0.
-        first: Last event before the region.
+        first: Event after which the region begins, as in `Snapshot.leaks`.
         last: Last event in the region.
         before: Requested bytes before the region.
         after: Requested bytes at the end of the region.
@@ -178,7 +178,7 @@ def device_calls(timeline: Timeline, first: int, last: int) -> CudaCallCounts:
     return CudaCallCounts(**totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
 
 
-def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[RepeatedRegion, ...]:
+def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[RegionRepetition, ...]:
     """Return the memory usage before, after and during each repetition of an annotated region."""
     time, curve = timeline.trace.time, timeline.requested.bytes
     annotations = snapshot.annotations(timeline.device)
@@ -187,7 +187,7 @@ def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[Repea
         names = ", ".join(map(repr, sorted({clip(region.name) for region in annotations})[:_MAX_SUGGESTIONS]))
         hint = f": choose from {names}" if names else ": the device has no annotated regions"
         raise OptionError(f"no annotated region {name!r} on device {timeline.device}{hint}")
-    repetitions: list[RepeatedRegion] = []
+    repetitions: list[RegionRepetition] = []
     for region in regions if timeline.trace.timed else ():
         if region.start_us is None or region.end_us is None:
             continue
@@ -196,5 +196,5 @@ def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[Repea
         # row 0 of the curve is event -1
         part = curve[first + 1 : last + 2]
         usage = int(part[0]), int(part[-1]), int(part.max())
-        repetitions.append(RepeatedRegion(name, len(repetitions), first, last, *usage))
+        repetitions.append(RegionRepetition(name, len(repetitions), first, last, *usage))
     return tuple(repetitions)
