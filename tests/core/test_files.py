@@ -18,6 +18,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, open_for_appending, replacing, write_file
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.features.profile.model import ProfileSummary
+from ipygpumem.features.ranks.rank_files import make_directory
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,6 +114,12 @@ def test_links_in_directories_that_all_users_share(tmp_path):
     assert check_path(tmp_path / "own") == tmp_path / "folder" / "x"
     tmp_path.chmod(0o755)
     assert check_path(tmp_path / "link") == tmp_path / "folder" / "x"
+
+
+def test_link_in_the_directory_of_a_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "rank_00000.json").symlink_to(tmp_path / "x")
+    assert make_directory(str(tmp_path / "run")) == tmp_path / "run"
 
 
 @pytest.mark.parametrize("permissions", [0o600, 0o664])
