@@ -35,7 +35,7 @@ def _read(arguments: argparse.Namespace, file: str) -> WhatIf:
 
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     file = os.path.expanduser(notebook.expand(arguments.file))  # noqa: PTH111 (as in the command view)
-    notebook.cells.claim()
+    notebook.claim_cell()
     notebook.show_object(_Tables(_read(arguments, file)))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.replay.free_blocks import Pool
-from ipygpumem.snapshot.replay.settings import QUANTUM, SMALL, AllocatorSettings
+from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -194,16 +194,30 @@ class Recording:
     def initial_sizes(self) -> NDArray[Any]:
         """Return the sizes of the blocks before the first event, ordered as in ``initial.blocks``.
 
-        A file contains the requested but not the true size of a block that was freed later. A block of the large pool
-        extends to the next block if less than 1 MiB is between them, because such a remainder is never split off.
+        A file contains the requested but not the true size of a block that was freed later. In the large pool, a block
+        includes a remainder of at most 1 MiB, because such remainders are not split off. Therefore, it ends at the next
+        block if this is so close, or at the first address behind it at which memory was allocated while it existed.
         """
-        segments, blocks = self.initial.segments, self.initial.blocks
+        segments, blocks, allocations = self.initial.segments, self.initial.blocks, self.allocations
         owner = find_range(segments, blocks["address"])
         unknown = blocks["rounded"] <= 0
-        sizes = np.where(unknown, self.settings.round(blocks["requested"]), blocks["rounded"])
+        rounded = self.settings.round(blocks["requested"])
+        sizes = np.where(unknown, rounded, blocks["rounded"])
         segment_end = (segments["address"] + segments["size"])[owner]
-        following = np.append(blocks["address"][1:], np.iinfo(np.int64).max)
-        gap = np.minimum(following, segment_end) - blocks["address"]
-        large = self.settings.round(blocks["requested"]) > SMALL
-        extends = unknown & large & ~segments["expandable"][owner] & (gap - sizes <= SMALL) & (gap >= QUANTUM)
-        return np.where(extends, gap, sizes)
+        following = np.minimum(np.append(blocks["address"][1:], np.iinfo(np.int64).max), segment_end)
+        has_remainder = unknown & (rounded > SMALL) & ~segments["expandable"][owner]
+        started = np.flatnonzero(allocations.start >= 0)
+        by_address = started[np.argsort(allocations.address[started], kind="stable")]
+        addresses = allocations.address[by_address]
+        for block in np.flatnonzero(has_remainder).tolist():
+            end = int(blocks["address"][block] + sizes[block])
+            if following[block] - end > SMALL:
+                first, last = np.searchsorted(addresses, [end + 1, end + SMALL + 1])
+                until = allocations.end[blocks["row"][block]]
+                while first < last and allocations.start[by_address[first]] > until:
+                    first += 1
+                end = int(addresses[first]) if first < last else end
+            else:
+                end = int(following[block])
+            sizes[block] = end - blocks["address"][block]
+        return sizes

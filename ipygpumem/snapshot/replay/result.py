@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _STEP = 2 * MIB
 """Smallest step of `Replay.smallest_capacity`. The sizes of almost all segments are multiples of it."""
-_PRECISION = 128
-"""Number of steps into which the peak of reserved memory is divided for `Replay.smallest_capacity`."""
+_LONG = 100_000
+"""Number of events from which `Replay.smallest_capacity` has a precision of 1%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,13 @@ class Replay:
 
     @cached_property
     def smallest_capacity(self) -> int:
-        """Smallest limit of reserved memory with which all requests are served, to within 1% (at least 2 MiB).
+        """Smallest limit of reserved memory with which all requests are served, to within 2 MiB (1% for long recordings).
 
         It can be less than the peak of reserved memory, because PyTorch frees cached segments before a request fails.
         """
         failing = self.allocated_peak - 1
         passing = max(self._run_again(limit=None, recorded=False).allocator.peak, self.allocated_peak)
-        step = max(_STEP, passing // _PRECISION // _STEP * _STEP)
+        step = _STEP if len(self._run.recording.trace) < _LONG else max(_STEP, passing // 100)
         while passing - failing > step:
             limit = (passing + failing) // 2 // _STEP * _STEP
             limit = limit if failing < limit < passing else (passing + failing) // 2
