@@ -6,10 +6,11 @@ import argparse
 import os
 from typing import Any
 
+from ipygpumem.core.errors import OptionError
 from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, byte_count
 from ipygpumem.features.commands.output import print_json, print_lines, progress
-from ipygpumem.features.whatif.table import what_if_table
+from ipygpumem.features.whatif.table import pins_table, what_if_table
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.what_if import WhatIf, what_if
@@ -20,7 +21,8 @@ class _Tables(TableRepr):
         self._result = result
 
     def tables(self) -> list[Table]:
-        return [what_if_table(self._result)]
+        pins = self._result.pins
+        return [what_if_table(self._result), *([] if pins is None else [pins_table(pins)])]
 
 
 def _settings(text: str) -> list[str]:
@@ -50,7 +52,9 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _index(text: str) -> int:
-    return int(text)
+    if not text.isdecimal():
+        raise OptionError(f"the device index must be an integer, got {text!r}")
+    return int(text[:9])
 
 
 WHATIF = Command(

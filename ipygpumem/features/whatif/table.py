@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
+from ipygpumem.snapshot.replay.pins import Pins
 from ipygpumem.snapshot.replay.what_if import Alternative, WhatIf
 
+_MAX_LINES = 5
 _HEADER = ("reserved peak", "change", "fits from")
 
 
@@ -15,6 +17,27 @@ def what_if_table(result: WhatIf) -> Table:
     rows = [_row(result, result.recorded, "as recorded")]
     rows += [_row(result, alternative, alternative.settings) for alternative in result.alternatives]
     return Table(f"{result.name} GPU {result.device}", header, tuple(rows), tuple(_notes(result)))
+
+
+def pins_table(pins: Pins) -> Table:
+    """Return a table of the lines whose blocks keep partly used segments from being freed."""
+    rows = [
+        TableRow(line.label, (_mib(line.only), _mib(line.free), _mib(line.bytes), f"{line.count:,}"), 1)
+        for line in pins.lines[:_MAX_LINES]
+    ]
+    title = f"partly used segments when {size(pins.size)} was requested (event {pins.event:,})"
+    return Table(title, ("kept alone", "free beside", "blocks", "count"), tuple(rows), tuple(_pin_notes(pins)))
+
+
+def _pin_notes(pins: Pins) -> list[str]:
+    blocks = f"in blocks of at most {size(pins.largest)}"
+    notes = [f"{size(pins.pinned)} was free in {many(pins.segments, 'partly used segment')}, {blocks}."]
+    if pins.smallest is not None:
+        notes.append(
+            f"Freeing {many(len(pins.smallest.rows), 'block')} ({size(pins.smallest.bytes)}) in "
+            f"{many(pins.smallest.segments, 'segment')} before the request would have been enough."
+        )
+    return notes
 
 
 def _row(result: WhatIf, alternative: Alternative, label: str) -> TableRow:

@@ -168,7 +168,7 @@ class Allocator(ExpandableSegments):
     def _new_memory(self, pool: int, rounded: int, segment: int, request: int) -> int | None:
         """Return the start of a free block in new memory, or None if the limit would be exceeded."""
         expandable = self._expandable[pool]
-        if self.reserved + segment > self._limit and (self._by_fraction or not expandable):
+        if self.reserved + segment > self.limit and (self._by_fraction or not expandable):
             return None
         if expandable:
             return self._expand(pool, rounded, request)
@@ -206,7 +206,7 @@ class Allocator(ExpandableSegments):
 
     def _collect(self, request: int) -> None:
         """Free the oldest unused segments of the default large pool until the threshold is met."""
-        target = self.reserved - int(self.settings.collection_threshold * self._limit)
+        target = self.reserved - int(self.settings.collection_threshold * self.limit)
         blocks: list[tuple[int, int, int]] = []
         for number, pool in enumerate(self.pools):
             if not pool.private and not pool.small:

@@ -24,6 +24,7 @@ class ExpandableSegments(FreeBlocks):
         collects: Whether garbage collection is active.
 
     Attributes:
+        limit: Limit of reserved memory in bytes.
         ranges: End and pool index of the address range of each expandable segment, by start.
     """
 
@@ -39,7 +40,7 @@ class ExpandableSegments(FreeBlocks):
     ) -> None:
         super().__init__(settings, pools, collects=collects)
         self.ranges: dict[int, tuple[int, int]] = {}
-        self._limit = limit
+        self.limit = limit
         self._by_fraction = by_fraction
         self._total = total
         self._choose_address = choose_address
@@ -118,7 +119,7 @@ class ExpandableSegments(FreeBlocks):
         unmapped = self._unmapped_sizes[address]
         unit = self._unit(pool)
         size = min(-(-min(wanted, unmapped) // unit) * unit, unmapped)
-        if not self._by_fraction and self.reserved + size > self._limit:
+        if not self._by_fraction and self.reserved + size > self.limit:
             return None
         self._remove_unmapped(pool, address)
         if size < unmapped:

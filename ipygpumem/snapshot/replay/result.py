@@ -110,7 +110,7 @@ class Replay:
 
     @cached_property
     def smallest_capacity(self) -> int:
-        """Smallest limit of reserved memory with which all requests are served, to within 2 MiB (1% for long recordings).
+        """Smallest limit of reserved memory that serves all requests, to within 2 MiB (1% for long recordings).
 
         It can be less than the peak of reserved memory, because PyTorch frees cached segments before a request fails.
         """

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import parse_size
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.pins import Pins, pins
 from ipygpumem.snapshot.replay.result import Replay, replay
 from ipygpumem.snapshot.replay.verification import Verification, verified
 
@@ -63,6 +65,8 @@ class WhatIf:
         limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or, if a request failed in
             the recording, the highest reserved memory of the recording; None without a limit.
         capacity: Whether the limit is the given capacity.
+        pins: Why the last recorded out-of-memory error could not be avoided; None if there was none or if the replay
+            does not reproduce the recording.
     """
 
     name: str
@@ -72,6 +76,7 @@ class WhatIf:
     alternatives: tuple[Alternative, ...]
     limit: int | None
     capacity: bool
+    pins: Pins | None
 
     @property
     def recommended(self) -> Alternative | None:
@@ -99,6 +104,7 @@ class WhatIf:
             "difference": self.verification.difference,
             "limit": self.limit,
             "missing": self.missing,
+            "pins": None if self.pins is None else self.pins.to_dict(),
             "recommended": None if recommended is None else recommended.settings,
             "recorded": self.recorded.to_dict(),
             "alternatives": [alternative.to_dict() for alternative in self.alternatives],
@@ -139,7 +145,17 @@ def what_if(
     recorded = alternative(None)
     others = [alternative(text) for text in dict.fromkeys(texts) if text != recording.settings.text()]
     others.sort(key=lambda item: (item.fits is False, item.replay.reserved_range[1], item.replay.smallest_capacity))
-    return WhatIf(snapshot.name, recording.device, verification, recorded, tuple(others), limit, capacity is not None)
+    ooms = recording.trace.events(Action.OOM)
+    return WhatIf(
+        snapshot.name,
+        recording.device,
+        verification,
+        recorded,
+        tuple(others),
+        limit,
+        capacity is not None,
+        pins(snapshot, recording, int(ooms[-1])) if len(ooms) and not verification.difference else None,
+    )
 
 
 def _exists(setting: str, torch: str | None) -> bool:

@@ -159,3 +159,44 @@ def test_settings_are_compared():
     assert (result.recorded.fits, result.missing) == (False, 0)
     only_one = what_if(load("oom_fragmented"), settings=["max_split_size_mb:64"])
     assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
+
+
+def test_pins_of_an_out_of_memory_error():
+    """The values were computed by an independent implementation."""
+    found = what_if(load("oom_fragmented"), settings=["expandable_segments:True"]).pins
+    assert (found.pinned + found.other_size, found.empty) == (int(102.54296875 * MIB), 0)
+    assert found.largest == 7 * MIB < found.size == 32 * MIB
+    assert [line.only // MIB for line in found.lines[:3]] == [180, 180, 100]
+    smallest = found.smallest
+    assert (smallest.bytes, len(smallest.rows), smallest.segments) == (int(14.484375 * MIB), 16, 4)
+    assert not smallest.contiguous
+
+
+def test_blocks_to_free_are_contiguous_if_they_are_cheaper():
+    """Three blocks of 11, 1.5 and 20 MiB are in one segment; the free memory around the second one is enough."""
+    trace, blocks, address = [], [], 1 << 40
+    sizes = [8 * MIB, 3 * MIB // 2, 8 * MIB]
+
+    def event(action, size, offset):
+        entry = {"action": action, "addr": address + offset, "size": size, "stream": 0, "time_us": len(trace)}
+        trace.append({**entry, "frames": []})
+
+    event("segment_alloc", 20 * MIB, 0)
+    position = 0
+    for size in sizes:
+        event("alloc", size, position)
+        position += size
+    for offset, size in ((0, 8 * MIB), (position - 8 * MIB, 8 * MIB)):
+        event("free_requested", size, offset)
+        event("free_completed", size, offset)
+    trace.append({"action": "oom", "size": 18 * MIB, "stream": 0, "time_us": 9, "device_free": 0, "frames": []})
+    parts = [(8 * MIB, "inactive"), (3 * MIB // 2, "active_allocated"), (21 * MIB // 2, "inactive")]
+    position = address
+    for size, state in parts:
+        blocks.append({"address": position, "size": size, "requested_size": size, "state": state, "frames": []})
+        position += size
+    segment = {"device": 0, "address": address, "total_size": 20 * MIB, "stream": 0, "segment_type": "large"}
+    file = {"segments": [{**segment, "blocks": blocks}], "device_traces": [trace], "allocator_settings": {}}
+    found = what_if(Snapshot.load(file), settings=["expandable_segments:True"]).pins
+    assert (found.smallest.bytes, found.smallest.rows, found.smallest.contiguous) == (3 * MIB // 2, (1,), True)
+    assert found.pinned == 37 * MIB // 2
