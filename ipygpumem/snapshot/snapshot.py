@@ -20,6 +20,7 @@ from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
 from ipygpumem.snapshot.reader.load import ReadLimits, read_objects
 from ipygpumem.snapshot.replay.result import Replay, replay
+from ipygpumem.snapshot.replay.verification import with_block_sizes
 from ipygpumem.snapshot.snapshot_data import check_event
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ class Snapshot(EventWindows):
                 raise OptionError(f"the size of an allocation must be positive, not {need:,}")
         timeline = self.timeline(device)
         event = len(timeline.trace) - 1 if event is None else event
-        return fragmentation(self, self.state_at(event, timeline.device), need)
+        state, replayed = with_block_sizes(self, self.state_at(event, timeline.device))
+        return fragmentation(self, state, need, replayed=replayed)
 
     def ooms(self, device: int | None = None, last: int | None = 100) -> tuple[OomAnalysis, ...]:
         """Return the analyses of out-of-memory errors in the order of their events.
@@ -157,11 +159,12 @@ class Snapshot(EventWindows):
             last: Number of errors to analyze per device, starting from the latest; None for all errors.
         """
         timelines = self.timelines if device is None else [self.timeline(device)]
-        return tuple(
-            explain_oom(self, self.state_at(event, timeline.device))
+        states = (
+            with_block_sizes(self, self.state_at(event, timeline.device))
             for timeline in timelines
             for event in timeline.trace.events(Action.OOM).tolist()[-last if last else None :]
         )
+        return tuple(explain_oom(self, state, replayed=replayed) for state, replayed in states)
 
     def replay(
         self, settings: str | None = None, capacity: int | str | None = None, device: int | None = None

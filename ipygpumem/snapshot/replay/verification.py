@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from ipygpumem.snapshot.replay.recording import Recording
 from ipygpumem.snapshot.replay.run import Run, run
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
@@ -71,6 +72,19 @@ def verify(recording: Recording) -> Verification:
         differences.append((0, f"reserved memory differs by up to {size(error)}"))
     event, text = min(differences, default=(0, ""))
     return Verification(recording, result, f"event {event:,}: {text}" if text else "", error)
+
+
+def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
+    """Return a tuple of a state and whether it contains the sizes of all blocks, which a replay may determine."""
+    try:
+        verification = verified(snapshot, state.device)
+    except ReplayError:
+        return state, False
+    if verification.difference:
+        return state, False
+    blocks = state.blocks.copy()
+    blocks["rounded"] = np.asarray(verification.run.sizes, np.int64)[blocks["row"]]
+    return replace(state, blocks=blocks), True
 
 
 def verified(snapshot: SnapshotData, device: int) -> Verification:
