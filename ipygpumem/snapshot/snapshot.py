@@ -8,30 +8,29 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ipygpumem.core.errors import OptionError, SnapshotError, SnapshotLimitError
 from ipygpumem.core.text import printable
-from ipygpumem.core.units import MIB, many, parse_size
+from ipygpumem.core.units import many, parse_size
+from ipygpumem.snapshot.event_windows import EventWindows
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.event_table import events_frame
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.queries import event_window
 from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis, explain_oom, fragmentation
 from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedBytesPeak
 from ipygpumem.snapshot.queries.overview import summary_text
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
 from ipygpumem.snapshot.reader.load import ReadLimits, read_objects
-from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
+from ipygpumem.snapshot.replay.result import Replay, replay
+from ipygpumem.snapshot.replay.verification import with_block_sizes
+from ipygpumem.snapshot.snapshot_data import check_event
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ipygpumem.snapshot.model.segment_history import AllocatorState
-    from ipygpumem.snapshot.model.timeline import Curve, Timeline
-    from ipygpumem.snapshot.queries.event_window import Churn, CudaCallCounts, RegionRepetition
+    from ipygpumem.snapshot.model.timeline import Curve
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.viewer import View
 
 
-class Snapshot(SnapshotData):
+class Snapshot(EventWindows):
     """A memory snapshot, created by `load`.
 
     Events are identified by their index in the trace of a device. -1 stands for the time before the first event. Sizes
@@ -149,7 +148,8 @@ class Snapshot(SnapshotData):
                 raise OptionError(f"the size of an allocation must be positive, not {need:,}")
         timeline = self.timeline(device)
         event = len(timeline.trace) - 1 if event is None else event
-        return fragmentation(self, self.state_at(event, timeline.device), need)
+        state, replayed = with_block_sizes(self, self.state_at(event, timeline.device))
+        return fragmentation(self, state, need, replayed=replayed)
 
     def ooms(self, device: int | None = None, last: int | None = 100) -> tuple[OomAnalysis, ...]:
         """Return the analyses of out-of-memory errors in the order of their events.
@@ -159,61 +159,29 @@ class Snapshot(SnapshotData):
             last: Number of errors to analyze per device, starting from the latest; None for all errors.
         """
         timelines = self.timelines if device is None else [self.timeline(device)]
-        return tuple(
-            explain_oom(self, self.state_at(event, timeline.device))
+        states = (
+            with_block_sizes(self, self.state_at(event, timeline.device))
             for timeline in timelines
             for event in timeline.trace.events(Action.OOM).tolist()[-last if last else None :]
         )
+        return tuple(explain_oom(self, state, replayed=replayed) for state, replayed in states)
 
-    def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
-        """Return the allocations after event ``first`` that are alive after event ``last`` (by default the last)."""
-        timeline, last = self._window(first, last, device)
-        return LiveSet(self, timeline, last, event_window.leaks(timeline, first, last))
+    def replay(
+        self, settings: str | None = None, capacity: int | str | None = None, device: int | None = None
+    ) -> Replay:
+        """Replay the recorded requests through the rules of PyTorch's caching allocator.
 
-    def churn(
-        self, first: int = -1, last: int | None = None, device: int | None = None, key: str = "line"
-    ) -> tuple[Churn, ...]:
-        """Return counts, sizes and lifetimes of allocations after event ``first`` up to event ``last``, by group."""
-        timeline, last = self._window(first, last, device)
-        return event_window.churn(self, timeline, first, last, key)
-
-    def short_lived(
-        self,
-        first: int = -1,
-        last: int | None = None,
-        device: int | None = None,
-        *,
-        at_least: int = MIB,
-        at_most_us: int = 1000,
-    ) -> NDArray[Any]:
-        """Return allocations of at least ``at_least`` bytes that were freed within ``at_most_us`` microseconds.
+        Args:
+            settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``, such as
+                ``"expandable_segments:True"``; by default the recorded settings, which reproduce the recording.
+            capacity: Limit of reserved memory, such as ``"80 GiB"``; by default no limit.
+            device: Device index; by default the device with the highest peak.
 
         Raises:
-            OptionError: The events have no timestamps.
+            ReplayError: The recording cannot be replayed, for example because events are missing.
+            OptionError: A setting or the capacity is invalid.
         """
-        timeline, last = self._window(first, last, device)
-        return event_window.short_lived(timeline, first, last, at_least, at_most_us)
-
-    def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> CudaCallCounts:
-        """Count the CUDA calls that allocate and free segments after event ``first`` up to event ``last``."""
-        timeline, last = self._window(first, last, device)
-        return event_window.device_calls(timeline, first, last)
-
-    def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
-        """Return the memory growth in each repetition of an annotated region.
-
-        Raises:
-            OptionError: The device has no region of this name.
-        """
-        return event_window.growth(self, self.timeline(device), name)
-
-    def window(self, start_us: int, end_us: int, device: int | None = None) -> tuple[int, int]:
-        """Return a tuple ``(first, last)`` of the last event before a time span and the last event in it.
-
-        Raises:
-            OptionError: The events have no timestamps, or the end is before the start.
-        """
-        return event_window.events_in_span(self.name, self.timeline(device).trace, start_us, end_us)
+        return replay(self, device, settings, capacity)
 
     def encode(self) -> bytes:
         """Return all columns and tables in the format of `ipygpumem.snapshot.export.encode`."""
@@ -290,11 +258,3 @@ class Snapshot(SnapshotData):
         from ipygpumem.viewer import write_image
 
         return write_image(path, self, device)
-
-    def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:
-        timeline = self.timeline(device)
-        last = len(timeline.trace) - 1 if last is None else last
-        first, last = check_event(first, timeline), check_event(last, timeline)
-        if first > last:
-            raise OptionError(f"the range of events ends before it starts: event {first} to event {last}")
-        return timeline, last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 from ipygpumem.snapshot.reader.segment_reader import read_segments
 from ipygpumem.snapshot.reader.table_builder import TableBuilder
 from ipygpumem.snapshot.reader.trace_reader import TraceReader
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.verification import Verification
 
 
 class SnapshotData:
@@ -38,6 +41,7 @@ class SnapshotData:
         sources: Source code by file name.
         regions: Annotated regions of all devices as columns.
         cells: Lookup that finds the cell in which an event occurred.
+        verifications: Results of `replay.verification.verified` by device index.
         zero_us: Start of the time axis in microseconds since the epoch; None to start at each device's first event.
     """
 
@@ -63,6 +67,7 @@ class SnapshotData:
         self.cells = CellLookup(self.own.cells, self.stacks, self.own.numbers)
         self._source_lines: dict[str, list[str]] = {}
         self._histories: dict[int, SegmentHistory] = {}
+        self.verifications: dict[int, Verification] = {}
 
     def timeline(self, device: int | None = None) -> Timeline:
         """Return the timeline of a device; by default of the device with the highest peak.
@@ -108,7 +113,7 @@ class SnapshotData:
 
     def clear_caches(self) -> None:
         """Clear the caches, which is required after replacing a table."""
-        self._source_lines, self._histories = {}, {}
+        self._source_lines, self._histories, self.verifications = {}, {}, {}
 
     def history(self, device: int) -> SegmentHistory:
         """Return the segments of a device with the events that allocated and freed them."""

@@ -78,6 +78,23 @@ for event in range(0, count, count // 50):
     times.append(time.perf_counter() - started)
 print(json.dumps({"size": size, "encoded": encoded, "state": max(times)}))
 """
+REPLAY = """
+import json, sys, time
+def peak():
+    with open("/proc/self/status") as file:
+        return int(next(line.split()[1] for line in file if line.startswith("VmHWM")))
+from ipygpumem.snapshot import Snapshot
+snapshot = Snapshot.load(sys.argv[1])
+snapshot.peak()
+before = peak()
+started = time.perf_counter()
+recorded = snapshot.replay()
+seconds = time.perf_counter() - started
+started = time.perf_counter()
+other = snapshot.replay("expandable_segments:True")
+print(json.dumps({"recorded": seconds, "other": time.perf_counter() - started, "memory": peak() / before,
+                  "grade": recorded.grade}))
+"""
 
 
 def run_python(code, *arguments):
@@ -145,6 +162,10 @@ def measure(complete, partial, events):
         row("columns encoded", f"{small['size'] / 1e6:.2f} MB in {small['encoded']:.2f} s", "<= 1 MB"),
         row("state_at, the slowest of 50", f"{small['state'] * 1000:.1f} ms", "<= 50 ms"),
     ]
+    replay = run_python(REPLAY, complete)
+    seconds = f"{replay['recorded']:.2f} s, other settings {replay['other']:.2f} s"
+    rows.append(row(f"replay after loading ({replay['grade']})", seconds, "<= 0.6 s"))
+    rows.append(row("peak memory with the replay", f"{replay['memory']:.2f} x without", "<= 2 x"))
     summary = wall_time("-m", "ipygpumem", "summary", complete)
     rows.append(row("ipygpumem summary, whole process", f"{summary:.2f} s"))
     if importlib.util.find_spec("torch") is None:

@@ -70,6 +70,13 @@ def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
     assert "my gpt.xz\n\nGPU 0: peak 976.7 MiB" in result.text
 
 
+def test_other_allocator_settings(cpu_notebook):
+    path = files.path("oom_fragmented")
+    result = cpu_notebook.run(f"%gpumem whatif '{path}' --set expandable_segments:True")
+    assert "Recommendation: set PYTORCH_ALLOC_CONF=expandable_segments:True" in result.text
+    assert result.value is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

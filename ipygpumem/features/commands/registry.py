@@ -10,9 +10,10 @@ from ipygpumem.features.processes.command import PROCESSES
 from ipygpumem.features.ranks.command import RANKS
 from ipygpumem.features.ranks.engines.command import ENGINES
 from ipygpumem.features.recordings.command import RECORD, VIEW
+from ipygpumem.features.whatif.command import WHATIF
 
 COMMANDS = (
-    *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW),
+    *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW, WHATIF),
     *(HISTORY, NOTEBOOK, COMPARE, ENGINES, RANKS),
 )
 """Commands in the order in which the help lists them."""

@@ -52,8 +52,9 @@ class Fragmentation(PlainData):
         empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
         partly: Free memory in partly used segments, which only PyTorch can reuse.
         private: Free memory in private pools, which only the CUDA graphs that own the pools can use.
-        derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes. Free sizes are
-            then upper bounds, because a block may include a remainder of up to 1 MiB that was not split off.
+        derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes, because the file does not
+            contain them and a replay does not reproduce the recording. Free sizes are then upper bounds, because a
+            block may include a remainder of up to 1 MiB that was not split off.
     """
 
     device: int
@@ -85,16 +86,22 @@ def segment_size(rounded: int) -> int:
 
 
 def fragmentation(
-    snapshot: SnapshotData, state: AllocatorState, need: int | None = None, stream: int | None = None
+    snapshot: SnapshotData,
+    state: AllocatorState,
+    need: int | None = None,
+    stream: int | None = None,
+    *,
+    replayed: bool = False,
 ) -> Fragmentation:
     """Measure the free memory inside the segments of an allocator state, and check whether ``need`` bytes fit.
 
-    If ``stream`` is given, the check considers only the free blocks of this stream.
+    If ``stream`` is given, the check considers only the free blocks of this stream. ``replayed`` means that the state
+    contains the sizes of all blocks.
     """
     timeline = snapshot.timeline(state.device)
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events
-    length, owner = _recorded_free_blocks(snapshot, state) if exact else _derived_free_blocks(state)
+    length, owner = _recorded_free_blocks(snapshot, state) if exact else _derived_free_blocks(state, replayed=replayed)
     used = np.isin(owner, find_range(state.segments, state.blocks["address"]))
     private_pools = [number for number, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL]
     private = np.isin(state.segments["pool"][owner], private_pools)
@@ -109,7 +116,7 @@ def fragmentation(
         empty=int(length[~private & ~used].sum()),
         partly=int(length[~private & used].sum()),
         private=int(length[private].sum()),
-        derived=not exact,
+        derived=not exact and not replayed,
         fit=None if need is None else _fit(need, stream, length, state.segments[owner]),
     )
 
@@ -132,12 +139,13 @@ def _recorded_free_blocks(snapshot: SnapshotData, state: AllocatorState) -> tupl
     return blocks.size[free][owner >= 0], owner[owner >= 0]
 
 
-def _derived_free_blocks(state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return the size and the segment row of each gap between blocks. Block sizes are estimated."""
+def _derived_free_blocks(state: AllocatorState, *, replayed: bool) -> tuple[Ints, Ints]:
+    """Return the size and the segment row of each gap between blocks, whose sizes are replayed or estimated."""
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
-    rounded = np.maximum(-(-blocks["requested"] // _QUANTUM), 1) * _QUANTUM
+    estimate = np.maximum(-(-blocks["requested"] // _QUANTUM), 1) * _QUANTUM
+    rounded = blocks["rounded"] if replayed else estimate
     rows = np.arange(len(segments))
     # add an empty block at the start and end of each segment, so that the memory between any two blocks is free
     segment = np.concatenate([owner, rows, rows])
@@ -169,12 +177,12 @@ class OomAnalysis(PlainData):
     reason: tuple[str, ...]
 
 
-def explain_oom(snapshot: SnapshotData, state: AllocatorState) -> OomAnalysis:
-    """Explain why an allocation failed, given the state after its out-of-memory event."""
+def explain_oom(snapshot: SnapshotData, state: AllocatorState, *, replayed: bool = False) -> OomAnalysis:
+    """Explain why an allocation failed, given the state after its out-of-memory event, as in `fragmentation`."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
     requested = int(trace.size[event])
-    memory = fragmentation(snapshot, state, requested, int(trace.stream[event]))
+    memory = fragmentation(snapshot, state, requested, int(trace.stream[event]), replayed=replayed)
     device_free = trace.device_free.get(event)
     expandable = snapshot.settings.get("expandable_segments") is True
     reason = _reason(memory, requested, device_free, expandable=expandable)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import ACTIONS
 from snapshot import files
-from snapshot.replay import live_of, replay
+from snapshot.reference import live_of, replay
 from snapshot.simulator import Simulator
 
 MIB = 1 << 20

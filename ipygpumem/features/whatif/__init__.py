@@ -1,0 +1,1 @@
+"""The command ``whatif``, which compares allocator settings for a recording."""

@@ -1,0 +1,80 @@
+"""The command ``whatif`` of ``%gpumem`` and of the shell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.tables import Table, TableRepr
+from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, byte_count
+from ipygpumem.features.commands.output import print_json, print_lines, progress
+from ipygpumem.features.whatif.table import pins_table, what_if_table
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.what_if import WhatIf, what_if
+
+
+class _Tables(TableRepr):
+    def __init__(self, result: WhatIf) -> None:
+        self._result = result
+
+    def tables(self) -> list[Table]:
+        pins = self._result.pins
+        return [what_if_table(self._result), *([] if pins is None else [pins_table(pins)])]
+
+
+def _settings(text: str) -> list[str]:
+    AllocatorSettings.parse(text)
+    return [text]
+
+
+def _read(arguments: argparse.Namespace, file: str) -> WhatIf:
+    snapshot = Snapshot.load(file)
+    return what_if(snapshot, arguments.device, arguments.set, arguments.capacity)
+
+
+def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
+    file = os.path.expanduser(notebook.expand(arguments.file))  # noqa: PTH111 (as in the command view)
+    notebook.claim_cell()
+    notebook.show_object(_Tables(_read(arguments, file)))
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    with progress(f"reading {arguments.file}"):
+        result = _read(arguments, arguments.file)
+    if arguments.json:
+        print_json({"file": arguments.file, **result.to_dict()})
+    else:
+        print_lines(str(_Tables(result)))
+    return 0
+
+
+def _index(text: str) -> int:
+    if not text.isdecimal():
+        raise OptionError(f"the device index must be an integer, got {text!r}")
+    return int(text[:9])
+
+
+WHATIF = Command(
+    "whatif",
+    "replay a recording under other allocator settings, to see which would save memory",
+    (
+        Option(("file",), "FILE", "snapshot file (pickle or JSON, optionally compressed: .gz, .xz)", path=True),
+        Option(
+            ("--set",),
+            "SETTINGS",
+            "settings to try, such as expandable_segments:True,max_split_size_mb:128; can be repeated",
+            many=True,
+            type=_settings,
+        ),
+        Option(
+            ("--capacity",), "SIZE", "show which settings fit into this much memory, such as 24GiB", type=byte_count
+        ),
+        Option(("--device",), "N", "device index (default: the device with the highest peak)", type=_index),
+        HELP,
+    ),
+    magic=_magic,
+    shell=_shell,
+)

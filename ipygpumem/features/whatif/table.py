@@ -1,0 +1,76 @@
+"""Table of allocator settings for a recording."""
+
+from __future__ import annotations
+
+from ipygpumem.core.tables import Table, TableRow
+from ipygpumem.core.units import MIB, many, size
+from ipygpumem.snapshot.replay.pins import Pins
+from ipygpumem.snapshot.replay.what_if import Alternative, WhatIf
+
+_MAX_LINES = 5
+_HEADER = ("reserved peak", "change", "fits from")
+
+
+def what_if_table(result: WhatIf) -> Table:
+    """Return a table of the recorded settings and the alternatives, the best first."""
+    header = _HEADER if result.limit is None else (*_HEADER, f"within {_mib(result.limit)}")
+    rows = [_row(result, result.recorded, "as recorded")]
+    rows += [_row(result, alternative, alternative.settings) for alternative in result.alternatives]
+    return Table(f"{result.name} GPU {result.device}", header, tuple(rows), tuple(_notes(result)))
+
+
+def pins_table(pins: Pins) -> Table:
+    """Return a table of the lines whose blocks keep partly used segments from being freed."""
+    rows = [
+        TableRow(line.label, (_mib(line.only), _mib(line.free), _mib(line.bytes), f"{line.count:,}"), 1)
+        for line in pins.lines[:_MAX_LINES]
+    ]
+    title = f"partly used segments when {size(pins.size)} was requested (event {pins.event:,})"
+    return Table(title, ("kept alone", "free beside", "blocks", "count"), tuple(rows), tuple(_pin_notes(pins)))
+
+
+def _pin_notes(pins: Pins) -> list[str]:
+    blocks = f"in blocks of at most {size(pins.largest)}"
+    notes = [f"{size(pins.pinned)} was free in {many(pins.segments, 'partly used segment')}, {blocks}."]
+    if pins.smallest is not None:
+        notes.append(
+            f"Freeing {many(len(pins.smallest.rows), 'block')} ({size(pins.smallest.bytes)}) in "
+            f"{many(pins.smallest.segments, 'segment')} before the request would have been enough."
+        )
+    return notes
+
+
+def _row(result: WhatIf, alternative: Alternative, label: str) -> TableRow:
+    replay, recorded = alternative.replay, result.recorded.replay
+    low, high = replay.reserved_range
+    peak = _mib(high) if low == high else f"{low / MIB:,.0f} to {_mib(high)}"
+    change = "" if alternative is result.recorded else f"{high / recorded.reserved_peak - 1:+.0%}"
+    cells = [peak, "0%" if change in ("+0%", "-0%") else change, _mib(replay.smallest_capacity)]
+    if result.limit is not None:
+        cells.append("yes" if alternative.fits else "out of memory")
+    return TableRow(label, tuple(cells), 1)
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / MIB:,.0f} MiB"
+
+
+def _notes(result: WhatIf) -> list[str]:
+    verification, recorded = result.verification, result.recorded.replay
+    count = many(len(verification.recording.allocations), "allocation")
+    if verification.difference:
+        notes = [f"The replay of the recorded settings differs from the recording: {recorded.reason}."]
+    else:
+        notes = [f"The replay of the recorded settings agrees with the recording: {count} at the recorded addresses."]
+        reasons = dict.fromkeys(
+            item.replay.reason for item in result.alternatives if item.replay.grade == "approximate"
+        )
+        notes += [f"The other rows are approximate: {reason}." for reason in reasons]
+    recommended = result.recommended
+    if recommended is not None:
+        notes.append(f"Recommendation: set PYTORCH_ALLOC_CONF={recommended.settings} before torch is imported.")
+    elif result.missing:
+        notes.append(f"None of these settings is enough: at least {size(result.missing)} more memory is required.")
+    else:
+        notes.append("None of these settings saves 5% or more of the reserved memory.")
+    return notes

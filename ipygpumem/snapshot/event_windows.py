@@ -1,0 +1,79 @@
+"""Queries about the events between two points in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import MIB
+from ipygpumem.snapshot.queries import event_window
+from ipygpumem.snapshot.queries.live_set import LiveSet
+from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.queries.event_window import Churn, CudaCallCounts, RegionRepetition
+
+
+class EventWindows(SnapshotData):
+    """The tables of a snapshot with queries about a range of events."""
+
+    def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
+        """Return the allocations after event ``first`` that are alive after event ``last`` (by default the last)."""
+        timeline, last = self._window(first, last, device)
+        return LiveSet(self, timeline, last, event_window.leaks(timeline, first, last))
+
+    def churn(
+        self, first: int = -1, last: int | None = None, device: int | None = None, key: str = "line"
+    ) -> tuple[Churn, ...]:
+        """Return counts, sizes and lifetimes of allocations after event ``first`` up to event ``last``, by group."""
+        timeline, last = self._window(first, last, device)
+        return event_window.churn(self, timeline, first, last, key)
+
+    def short_lived(
+        self,
+        first: int = -1,
+        last: int | None = None,
+        device: int | None = None,
+        *,
+        at_least: int = MIB,
+        at_most_us: int = 1000,
+    ) -> NDArray[Any]:
+        """Return allocations of at least ``at_least`` bytes that were freed within ``at_most_us`` microseconds.
+
+        Raises:
+            OptionError: The events have no timestamps.
+        """
+        timeline, last = self._window(first, last, device)
+        return event_window.short_lived(timeline, first, last, at_least, at_most_us)
+
+    def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> CudaCallCounts:
+        """Count the CUDA calls that allocate and free segments after event ``first`` up to event ``last``."""
+        timeline, last = self._window(first, last, device)
+        return event_window.device_calls(timeline, first, last)
+
+    def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
+        """Return the memory growth in each repetition of an annotated region.
+
+        Raises:
+            OptionError: The device has no region of this name.
+        """
+        return event_window.growth(self, self.timeline(device), name)
+
+    def window(self, start_us: int, end_us: int, device: int | None = None) -> tuple[int, int]:
+        """Return a tuple ``(first, last)`` of the last event before a time span and the last event in it.
+
+        Raises:
+            OptionError: The events have no timestamps, or the end is before the start.
+        """
+        return event_window.events_in_span(self.name, self.timeline(device).trace, start_us, end_us)
+
+    def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:
+        timeline = self.timeline(device)
+        last = len(timeline.trace) - 1 if last is None else last
+        first, last = check_event(first, timeline), check_event(last, timeline)
+        if first > last:
+            raise OptionError(f"the range of events ends before it starts: event {first} to event {last}")
+        return timeline, last

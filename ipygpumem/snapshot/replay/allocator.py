@@ -1,0 +1,227 @@
+"""The rules of PyTorch's native CUDA caching allocator (c10/cuda/CUDACachingAllocator.cpp), on simulated addresses.
+
+A replay of a long recording spends most of its time in `Allocator.allocate` and `FreeBlocks.free`, which contain only
+what every request needs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.expandable import ExpandableSegments
+from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, Pool, SegmentEvent
+from ipygpumem.snapshot.replay.settings import QUANTUM, SMALL, AllocatorSettings
+
+_UNLIMITED = 1 << 62
+
+
+class OutOfMemoryError(Exception):
+    """The allocator cannot serve a request within its limit."""
+
+
+class Allocator(ExpandableSegments):
+    """A caching allocator with simulated addresses.
+
+    Args:
+        settings: Settings of the allocator.
+        pools: All pools. Requests refer to them by index.
+        limit: Limit of reserved memory in bytes; None without a limit.
+        by_fraction: Whether the limit was set by ``set_per_process_memory_fraction``. Otherwise it is the memory of the
+            device.
+        total: Total memory of the device in bytes, which determines the address range of expandable segments.
+        choose_address: Function that returns the address of a new segment with the given size in bytes.
+        expandable_private: Whether private pools use expandable segments (torch 2.5 and later).
+
+    Attributes:
+        retries: Number of requests that were tried again after the cached segments were freed.
+        segments: Sizes in bytes of the segments that were allocated with cudaMalloc, by address.
+    """
+
+    def __init__(
+        self,
+        settings: AllocatorSettings,
+        pools: list[Pool],
+        *,
+        limit: int | None = None,
+        by_fraction: bool = False,
+        total: int = 0,
+        choose_address: Callable[[int], int],
+        expandable_private: bool = True,
+    ) -> None:
+        collects = settings.collection_threshold > 0 and by_fraction and limit is not None
+        bytes_limit = _UNLIMITED if limit is None else limit
+        super().__init__(settings, pools, bytes_limit, by_fraction, total, choose_address, collects)
+        self.retries = 0
+        self.segments: dict[int, int] = {}
+        self._max_split = _UNLIMITED if settings.max_split_size is None else settings.max_split_size
+        rounding = settings.non_split_rounding
+        self._non_split_rounding = settings.large_segment if rounding is None else rounding
+        self._expandable = [settings.expandable and (expandable_private or not pool.private) for pool in pools]
+        splits = [pool.small or expandable for pool, expandable in zip(pools, self._expandable, strict=True)]
+        self._min_rest = [QUANTUM if freely else SMALL + 1 for freely in splits]
+        self._split_below = [_UNLIMITED if freely else self._max_split for freely in splits]
+        self._only_best_fit = not (settings.expandable or collects or settings.max_split_size is not None)
+
+    def allocate(self, pool: int, rounded: int, request: int) -> tuple[int, int]:
+        """Return the address and the size of a block for a rounded size in bytes.
+
+        Raises:
+            OutOfMemoryError: The limit would be exceeded.
+        """
+        free = self._free[pool]
+        place = bisect_left(free, rounded << ADDRESS_BITS)
+        if place == len(free) or not self._only_best_fit:
+            place = self._place(pool, rounded, request)
+        key = free.pop(place)
+        size, address = key >> ADDRESS_BITS, key & ADDRESS_MASK
+        del self._sizes[address]
+        rest = size - rounded
+        if rest >= self._min_rest[pool] and rounded < self._split_below[pool]:
+            start = address + rounded
+            self._sizes[start] = rest
+            self._starts[address + size] = start
+            insort(free, rest << ADDRESS_BITS | start)
+            if self._collects:
+                self._freed_at[start] = self._searches.get(self._counter(pool), 0)
+            return address, rounded
+        del self._starts[address + size]
+        return address, size
+
+    def release_cached(self, request: int, private: frozenset[int] = frozenset()) -> None:
+        """Free all segments that are not in use, as ``torch.cuda.empty_cache`` does.
+
+        ``private`` contains the indices of the private pools that no CUDA graph and no ``MemPool`` uses any longer.
+        """
+        allowed = [number for number, pool in enumerate(self.pools) if not pool.private or pool.id in private]
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for number in allowed:
+            pool = self.pools[number]
+            groups.setdefault((pool.id if pool.private else -1, pool.small == (not pool.private)), []).append(number)
+        for _, numbers in sorted(groups.items()):
+            numbers.sort(key=lambda number: self.pools[number].stream & (2**64 - 1))
+            mapped = []
+            for number in numbers:
+                for key in list(self._free[number]):
+                    address = key & ADDRESS_MASK
+                    if self._in_range(address):
+                        mapped.append((number, key))
+                    elif self.segments.get(address) == key >> ADDRESS_BITS:
+                        self._release(number, key, request)
+            for number, key in mapped:
+                self._unmap(number, key, request)
+
+    def fits(self, pool: int, rounded: int) -> bool:
+        """Return whether a free block can serve a request."""
+        return self._best_fit(pool, rounded) is not None
+
+    def add_segment(self, address: int, size: int) -> None:
+        """Add a segment that was allocated with cudaMalloc. Its free blocks are added with `free`."""
+        self.segments[address] = size
+        self._bounds.add(address)
+        self._grow(size)
+
+    def _place(self, pool: int, rounded: int, request: int) -> int:
+        """Return the index of the free block to use, after allocating new memory if necessary."""
+        if self._collects:
+            counter = self._counter(pool)
+            self._searches[counter] = self._searches.get(counter, 0) + 1
+        place = self._best_fit(pool, rounded)
+        if place is not None:
+            return place
+        segment = self.settings.segment_size(rounded)
+        if self._collects:
+            self._collect(request)
+        address = self._new_memory(pool, rounded, segment, request)
+        if address is None and self._release_oversize(pool, rounded, request):
+            address = self._new_memory(pool, rounded, segment, request)
+        if address is None:
+            self.retries += 1
+            self.release_cached(request)
+            address = self._new_memory(pool, rounded, segment, request)
+        if address is None:
+            raise OutOfMemoryError
+        return bisect_left(self._free[pool], self._sizes[address] << ADDRESS_BITS | address)
+
+    def _best_fit(self, pool: int, rounded: int) -> int | None:
+        free = self._free[pool]
+        place = bisect_left(free, rounded << ADDRESS_BITS)
+        if place == len(free):
+            return None
+        if self.ranges:
+            if self._expandable[pool]:
+                while self._in_range(free[place] & ADDRESS_MASK) and place + 1 < len(free):
+                    if self._room(free[place + 1]) >= self._room(free[place]):
+                        break
+                    place += 1
+            else:  # expandable segments have been turned off
+                while place < len(free) and self._in_range(free[place] & ADDRESS_MASK):
+                    place += 1
+                if place == len(free):
+                    return None
+        size = free[place] >> ADDRESS_BITS
+        if rounded < self._max_split:
+            return None if size >= self._max_split else place
+        return None if size >= rounded + self._non_split_rounding else place
+
+    def _new_memory(self, pool: int, rounded: int, segment: int, request: int) -> int | None:
+        """Return the start of a free block in new memory, or None if the limit would be exceeded."""
+        expandable = self._expandable[pool]
+        if self.reserved + segment > self.limit and (self._by_fraction or not expandable):
+            return None
+        if expandable:
+            return self._expand(pool, rounded, request)
+        address = self._choose_address(segment)
+        self.add_segment(address, segment)
+        self.events.append(SegmentEvent(Action.SEGMENT_ALLOC, address, segment, request))
+        return self.free(pool, address, segment)
+
+    def _release(self, pool: int, key: int, request: int) -> None:
+        """Free a segment that consists of one free block."""
+        self._remove(pool, key)
+        size, address = key >> ADDRESS_BITS, key & ADDRESS_MASK
+        del self.segments[address]
+        self._bounds.discard(address)
+        self.reserved -= size
+        self.events.append(SegmentEvent(Action.SEGMENT_FREE, address, size, request))
+
+    def _release_oversize(self, pool: int, rounded: int, request: int) -> bool:
+        """Free blocks of at least ``max_split_size`` until a request may succeed; return whether enough was freed."""
+        if self._max_split == _UNLIMITED:
+            return False
+        free, needed = self._free[pool], max(rounded, self._max_split)
+        place = bisect_left(free, needed << ADDRESS_BITS)
+        if place < len(free) and not self._in_range(free[place] & ADDRESS_MASK):
+            self._release(pool, free[place], request)
+            return True
+        released = 0
+        for key in reversed(free[:place]):
+            if released >= needed or key >> ADDRESS_BITS < self._max_split:
+                break
+            if not self._in_range(key & ADDRESS_MASK):
+                released += key >> ADDRESS_BITS
+                self._release(pool, key, request)
+        return released >= needed
+
+    def _collect(self, request: int) -> None:
+        """Free the oldest unused segments of the default large pool until the threshold is met."""
+        target = self.reserved - int(self.settings.collection_threshold * self.limit)
+        blocks: list[tuple[int, int, int]] = []
+        for number, pool in enumerate(self.pools):
+            if not pool.private and not pool.small:
+                count = self._searches.get(self._counter(number), 0)
+                blocks += [
+                    (count - self._freed_at[key & ADDRESS_MASK], number, key)
+                    for key in self._free[number]
+                    if self.segments.get(key & ADDRESS_MASK) == key >> ADDRESS_BITS
+                ]
+        freed = True
+        while target > 0 and freed and blocks:
+            threshold = sum(age for age, _, _ in blocks) / len(blocks)
+            old = [block for block in blocks if block[0] >= threshold]
+            blocks = [block for block in blocks if block[0] < threshold]
+            freed = bool(old)
+            for _, number, key in old:
+                target -= key >> ADDRESS_BITS
+                self._release(number, key, request)

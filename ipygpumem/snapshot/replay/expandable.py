@@ -1,0 +1,165 @@
+"""Expandable segments: address ranges in which PyTorch maps and unmaps physical memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable
+
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, FreeBlocks, Pool, SegmentEvent
+from ipygpumem.snapshot.replay.settings import SMALL_SEGMENT, AllocatorSettings
+
+
+class ExpandableSegments(FreeBlocks):
+    """The free and unmapped blocks of all pools.
+
+    Args:
+        settings: Settings of the allocator.
+        pools: All pools.
+        limit: Limit of reserved memory in bytes.
+        by_fraction: Whether the limit was set by ``set_per_process_memory_fraction``, which is checked before memory is
+            mapped. Otherwise, it is the memory of the device.
+        total: Total memory of the device in bytes, which determines the size of the address ranges.
+        choose_address: Function that returns the address of a new segment with the given size in bytes.
+        collects: Whether garbage collection is active.
+
+    Attributes:
+        limit: Limit of reserved memory in bytes.
+        ranges: End and pool index of the address range of each expandable segment, by start.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        settings: AllocatorSettings,
+        pools: list[Pool],
+        limit: int,
+        by_fraction: bool,
+        total: int,
+        choose_address: Callable[[int], int],
+        collects: bool,
+    ) -> None:
+        super().__init__(settings, pools, collects=collects)
+        self.ranges: dict[int, tuple[int, int]] = {}
+        self.limit = limit
+        self._by_fraction = by_fraction
+        self._total = total
+        self._choose_address = choose_address
+        self._range_starts: list[int] = []
+        self._unmapped: list[list[int]] = [[] for _ in pools]
+        self._unmapped_sizes: dict[int, int] = {}
+        self._unmapped_starts: dict[int, int] = {}
+
+    def add_range(self, pool: int, start: int, end: int, mapped: list[tuple[int, int]]) -> None:
+        """Add an expandable segment whose mapped ranges are given as tuples of address and size, ordered by address."""
+        self._add_range(pool, start, end)
+        for address, size in [*mapped, (end, 0)]:
+            if address > start:
+                self._add_unmapped(pool, start, address - start)
+            start = address + size
+            self._grow(size)
+
+    def mapped_ranges(self) -> list[tuple[int, int, int]]:
+        """Return address, size and pool index of each mapped range of the expandable segments, ordered by address."""
+        result = []
+        for start, (end, pool) in sorted(self.ranges.items()):
+            position = start
+            for address in [*self._unmapped[pool], end]:
+                if start <= address <= end:
+                    if address > position:
+                        result.append((position, address - position, pool))
+                    position = address + self._unmapped_sizes.get(address, 0)
+        return result
+
+    def _in_range(self, address: int) -> bool:
+        place = bisect_right(self._range_starts, address) - 1
+        return place >= 0 and address < self.ranges[self._range_starts[place]][0]
+
+    def _room(self, key: int) -> int:
+        """Return the size of a free block together with the unmapped memory behind it."""
+        size = key >> ADDRESS_BITS
+        return size + self._unmapped_sizes.get((key & ADDRESS_MASK) + size, 0)
+
+    def _expand(self, pool: int, rounded: int, request: int) -> int | None:
+        """Map enough memory of an expandable segment; return the start of the free block, or None at the limit."""
+        block = self._expandable_block(pool, rounded)
+        start = block if block in self._sizes else self._map(pool, block, rounded, request)
+        while start is not None and self._sizes[start] < rounded:
+            size = self._sizes[start]
+            start = self._map(pool, start + size, rounded - size, request)
+        return start
+
+    def _expandable_block(self, pool: int, rounded: int) -> int:
+        """Return the start of the first free or unmapped block from which enough adjacent memory is available."""
+        for unmapped in self._unmapped[pool]:
+            start = end = unmapped if unmapped in self._bounds else self._starts.get(unmapped, unmapped)
+            while end - start < rounded and (end == start or end not in self._bounds):
+                size = self._sizes.get(end) or self._unmapped_sizes.get(end)
+                if size is None:
+                    break
+                end += size
+            if end - start >= rounded:
+                return start
+        unit = self._unit(pool)
+        size = -(-(self._total + self._total // 8) // unit) * unit
+        start = self._choose_address(size)
+        self._add_range(pool, start, start + size)
+        self._add_unmapped(pool, start, size)
+        return start
+
+    def _add_range(self, pool: int, start: int, end: int) -> None:
+        self.ranges[start] = (end, pool)
+        insort(self._range_starts, start)
+        self._bounds.add(start)
+
+    def _unit(self, pool: int) -> int:
+        return SMALL_SEGMENT if self.pools[pool].small else self.settings.large_segment
+
+    def _map(self, pool: int, address: int, wanted: int, request: int) -> int | None:
+        """Map memory for at least the wanted size; return the start of the free block, or None at the limit."""
+        unmapped = self._unmapped_sizes[address]
+        unit = self._unit(pool)
+        size = min(-(-min(wanted, unmapped) // unit) * unit, unmapped)
+        if not self._by_fraction and self.reserved + size > self.limit:
+            return None
+        self._remove_unmapped(pool, address)
+        if size < unmapped:
+            self._add_unmapped(pool, address + size, unmapped - size)
+        self._grow(size)
+        self.events.append(SegmentEvent(Action.MAP, address, size, request))
+        return self.free(pool, address, size)
+
+    def _unmap(self, pool: int, key: int, request: int) -> None:
+        """Unmap all pages that lie completely inside a free block."""
+        size, address = key >> ADDRESS_BITS, key & ADDRESS_MASK
+        base = self._range_starts[bisect_right(self._range_starts, address) - 1]
+        unit = self._unit(pool)
+        first = base + -(-(address - base) // unit) * unit
+        last = base + (address + size - base) // unit * unit
+        if first >= last:
+            return
+        self._remove(pool, key)
+        if first > address:
+            self._insert(pool, address, first - address)
+        if last < address + size:
+            self._insert(pool, last, address + size - last)
+        self._add_unmapped(pool, first, last - first)
+        self.reserved -= last - first
+        self.events.append(SegmentEvent(Action.UNMAP, first, last - first, request))
+
+    def _add_unmapped(self, pool: int, start: int, size: int) -> None:
+        end = start + size
+        if start not in self._bounds and start in self._unmapped_starts:
+            before = self._unmapped_starts[start]
+            size += self._remove_unmapped(pool, before)
+            start = before
+        if end not in self._bounds and end in self._unmapped_sizes:
+            size += self._remove_unmapped(pool, end)
+        self._unmapped_sizes[start] = size
+        self._unmapped_starts[start + size] = start
+        insort(self._unmapped[pool], start)
+
+    def _remove_unmapped(self, pool: int, start: int) -> int:
+        size = self._unmapped_sizes.pop(start)
+        del self._unmapped_starts[start + size]
+        self._unmapped[pool].remove(start)
+        return size

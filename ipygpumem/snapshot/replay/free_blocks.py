@@ -1,0 +1,112 @@
+"""Free blocks of PyTorch's CUDA caching allocator.
+
+The free blocks of a pool are one sorted list of integers, ``size << 52 | address``, so that the best fit is found by
+bisection. Two dicts, from the start of a free block to its size and from its end to its start, find the neighbors with
+which a freed block is merged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
+
+ADDRESS_BITS = 52
+ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The free blocks from which requests are served.
+
+    Attributes:
+        id: Index of the private pool; the default pool has the lowest index.
+        stream: The raw stream handle.
+        small: Whether the pool serves requests of at most 1 MiB.
+        private: Whether this is a private pool, as of a CUDA graph.
+    """
+
+    id: int
+    stream: int
+    small: bool
+    private: bool
+
+
+class SegmentEvent(NamedTuple):
+    """A segment that was allocated, freed, mapped or unmapped. ``request`` identifies the request that caused it."""
+
+    action: int
+    address: int
+    size: int
+    request: int
+
+
+class FreeBlocks:
+    """The free blocks of all pools.
+
+    Attributes:
+        settings: Settings of the allocator.
+        pools: All pools. Requests refer to them by index.
+        reserved: Total size of the segments in bytes.
+        peak: Maximum of ``reserved``.
+        events: Segments that were allocated, freed, mapped and unmapped.
+    """
+
+    def __init__(self, settings: AllocatorSettings, pools: list[Pool], *, collects: bool) -> None:
+        self.settings = settings
+        self.pools = pools
+        self.reserved = self.peak = 0
+        self.events: list[SegmentEvent] = []
+        self._free: list[list[int]] = [[] for _ in pools]
+        self._sizes: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
+        self._bounds: set[int] = set()  # starts of segments, across which blocks are not merged
+        self._collects = collects
+        self._searches: dict[tuple[int, bool], int] = {}
+        self._freed_at: dict[int, int] = {}
+
+    def free(self, pool: int, address: int, size: int) -> int:
+        """Add a block to the free blocks of a pool and merge it with free neighbors; return the start of the result."""
+        free, sizes, bounds = self._free[pool], self._sizes, self._bounds
+        end = address + size
+        if address not in bounds:
+            start = self._starts.pop(address, None)
+            if start is not None:
+                before = sizes.pop(start)
+                del free[bisect_left(free, before << ADDRESS_BITS | start)]
+                address, size = start, size + before
+        if end not in bounds:
+            after = sizes.pop(end, None)
+            if after is not None:
+                del free[bisect_left(free, after << ADDRESS_BITS | end)]
+                size, end = size + after, end + after
+        sizes[address] = size
+        self._starts[end] = address
+        insort(free, size << ADDRESS_BITS | address)
+        if self._collects:
+            self._freed_at[address] = self._searches.get(self._counter(pool), 0)
+        return address
+
+    def free_blocks(self, pool: int) -> list[tuple[int, int]]:
+        """Return address and size of the free blocks of a pool."""
+        return [(key & ADDRESS_MASK, key >> ADDRESS_BITS) for key in self._free[pool]]
+
+    def _counter(self, pool: int) -> tuple[int, bool]:
+        return self.pools[pool].id, self.pools[pool].small
+
+    def _insert(self, pool: int, address: int, size: int) -> None:
+        self._sizes[address] = size
+        self._starts[address + size] = address
+        insort(self._free[pool], size << ADDRESS_BITS | address)
+
+    def _remove(self, pool: int, key: int) -> None:
+        free = self._free[pool]
+        del free[bisect_left(free, key)]
+        size, address = key >> ADDRESS_BITS, key & ADDRESS_MASK
+        del self._sizes[address], self._starts[address + size]
+
+    def _grow(self, size: int) -> None:
+        self.reserved += size
+        self.peak = max(self.peak, self.reserved)

@@ -1,0 +1,253 @@
+"""Blocks in use that keep partly used segments from being freed, and the smallest set of them that makes room."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.units import MIB
+from ipygpumem.snapshot.queries.groups import label_rows
+from ipygpumem.snapshot.replay.allocator import OutOfMemoryError
+from ipygpumem.snapshot.replay.run import Run, run
+from ipygpumem.snapshot.replay.settings import SMALL
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.recording import Recording
+    from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+_UNIT = 2 * MIB
+"""Unit of segment sizes."""
+_MAX_UNITS = 1 << 16
+"""Largest amount of memory, in units, for which the smallest set is searched. This is 128 GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinningLine(PlainData):
+    """A line of code whose blocks are in partly used segments. Sizes are in bytes.
+
+    Attributes:
+        label: The line, as in `Group`.
+        only: Total size of the segments in which only blocks of this line are in use.
+        free: Free memory in all segments that contain blocks of this line.
+        bytes: Total size of the blocks.
+        count: Number of blocks.
+    """
+
+    label: str
+    only: int
+    free: int
+    bytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksToFree(PlainData):
+    """A small set of blocks whose release would have made room for a request, which a replay has confirmed.
+
+    Attributes:
+        bytes: Total size of the blocks in bytes.
+        rows: Rows of the blocks in the allocations of the timeline.
+        segments: Number of segments that contain them.
+        contiguous: Whether the request would fit into the memory of the blocks and the free memory between them.
+            Otherwise, their segments would be empty, so that PyTorch could free them and allocate a new segment.
+    """
+
+    bytes: int
+    rows: tuple[int, ...]
+    segments: int
+    contiguous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pins(PlainData):
+    """Free memory after an event, by the reason why it cannot serve a request. Sizes are in bytes.
+
+    Attributes:
+        size: Rounded size of the request.
+        empty: Free memory in segments without blocks in use, which PyTorch can free.
+        other_stream: Free memory of other streams in partly used segments.
+        private: Free memory in partly used segments of private pools.
+        other_size: Free memory in partly used segments of the pool for requests of other sizes.
+        pinned: Free memory in partly used segments of the pool that serves the request.
+        segments: Number of these segments.
+        largest: Size of the largest free block in them.
+        lines: Lines of code whose blocks are in them, ordered by ``only`` and then by ``free``.
+        smallest: Smallest set of blocks to free; None if the request fits or no such set was found.
+    """
+
+    event: int
+    size: int
+    empty: int
+    other_stream: int
+    private: int
+    other_size: int
+    pinned: int
+    segments: int
+    largest: int
+    lines: tuple[PinningLine, ...]
+    smallest: BlocksToFree | None
+
+
+@dataclass(slots=True)
+class _Segment:
+    address: int
+    size: int
+    pool: int
+    free: list[int]
+    rows: list[int]
+
+
+def pins(snapshot: SnapshotData, recording: Recording, event: int) -> Pins:
+    """Find out which blocks kept the request of an out-of-memory error from being served.
+
+    Args:
+        snapshot: The snapshot.
+        recording: A recording that is reproduced by its replay.
+        event: The out-of-memory error.
+    """
+    rounded, stream = int(recording.trace.size[event]), int(recording.trace.stream[event])
+    result = run(recording, recording.settings, recorded=True, end=event + 1)
+    segments = _segments(result, event)
+    serving = recording.default_pool(stream, rounded)
+    target = recording.pools[serving]
+    sums = dict.fromkeys(("empty", "other_stream", "private", "other_size", "pinned"), 0)
+    pinned: list[_Segment] = []
+    for segment in segments:
+        pool = recording.pools[segment.pool]
+        free = sum(segment.free)
+        if not segment.rows:
+            sums["empty"] += free
+        elif pool.private:
+            sums["private"] += free
+        elif pool.stream != target.stream:
+            sums["other_stream"] += free
+        elif pool.small != target.small:
+            sums["other_size"] += free
+        elif free:
+            sums["pinned"] += free
+            pinned.append(segment)
+    used = [segment for segment in segments if segment.rows and not recording.pools[segment.pool].private]
+    return Pins(
+        event=event,
+        size=rounded,
+        **sums,
+        segments=len(pinned),
+        largest=max((size for segment in pinned for size in segment.free), default=0),
+        lines=_lines(snapshot, recording, result, pinned),
+        smallest=_smallest(result, used, serving, rounded),
+    )
+
+
+def _segments(result: Run, event: int) -> list[_Segment]:
+    """Return the segments and mapped ranges after an event with their free blocks and blocks in use."""
+    allocator, allocations = result.allocator, result.recording.allocations
+    table = {address: _Segment(address, size, -1, [], []) for address, size in allocator.segments.items()}
+    table |= {address: _Segment(address, size, pool, [], []) for address, size, pool in allocator.mapped_ranges()}
+    starts = sorted(table)
+    for pool in range(len(allocator.pools)):
+        for address, size in allocator.free_blocks(pool):
+            segment = table[starts[bisect_right(starts, address) - 1]]
+            segment.pool = pool
+            segment.free.append(size)
+    small = result.recording.settings.round(allocations.size) <= SMALL
+    for row in allocations.live(event).tolist():
+        segment = table[starts[bisect_right(starts, result.addresses[row]) - 1]]
+        segment.pool = int(result.recording.pool_of[row] + small[row])
+        segment.rows.append(row)
+    return [table[address] for address in starts]
+
+
+def _lines(
+    snapshot: SnapshotData, recording: Recording, result: Run, pinned: list[_Segment]
+) -> tuple[PinningLine, ...]:
+    rows = [row for segment in pinned for row in segment.rows]
+    labels, label_of = label_rows(snapshot, recording.timeline, np.asarray(rows, np.int64), "line")
+    numbers = iter(label_of.tolist())
+    table = np.zeros((len(labels), 4), np.int64)
+    for segment in pinned:
+        present = [next(numbers) for _ in segment.rows]
+        for row, number in zip(segment.rows, present, strict=True):
+            table[number, 2:] += (result.sizes[row], 1)
+        for number in set(present):
+            table[number, 1] += sum(segment.free)
+            table[number, 0] += segment.size if len(set(present)) == 1 else 0
+    lines = [PinningLine(label, *values) for label, values in zip(labels, table.tolist(), strict=True)]
+    return tuple(sorted(lines, key=lambda line: (-line.only, -line.free, line.label)))
+
+
+def _smallest(result: Run, segments: list[_Segment], serving: int, rounded: int) -> BlocksToFree | None:
+    recording, limit = result.recording, result.recording.limit[0]
+    choices = [_contiguous(result, [segment for segment in segments if segment.pool == serving], rounded)]
+    if not recording.settings.expandable:
+        needed = result.allocator.reserved + recording.settings.segment_size(rounded) - limit
+        choices.append(_whole_segments(result, segments, needed))
+    confirmed = [choice for choice in choices if choice and _serves(result, choice, serving, rounded)]
+    return min(confirmed, key=lambda choice: choice.bytes, default=None)
+
+
+def _serves(result: Run, choice: BlocksToFree, serving: int, rounded: int) -> bool:
+    """Return whether the request is served after the blocks have been freed."""
+    recording = result.recording
+    again = run(recording, recording.settings, recorded=True, end=result.end)
+    pools = recording.pool_of + (recording.settings.round(recording.allocations.size) <= SMALL)
+    for row in choice.rows:
+        again.allocator.free(int(pools[row]), again.addresses[row], again.sizes[row])
+    if choice.contiguous:
+        return again.allocator.fits(serving, rounded)
+    again.allocator.limit = recording.limit[0]
+    try:
+        again.allocator.allocate(serving, rounded, len(recording.operations))
+    except OutOfMemoryError:
+        return False
+    return True
+
+
+def _contiguous(result: Run, segments: list[_Segment], rounded: int) -> BlocksToFree | None:
+    """Return the blocks in the cheapest part of a segment that is large enough for a request."""
+    best: tuple[int, list[int]] | None = None
+    for segment in segments:
+        rows = sorted(segment.rows, key=lambda row: result.addresses[row])
+        starts = [result.addresses[row] for row in rows] + [segment.address + segment.size]
+        ends = [segment.address] + [result.addresses[row] + result.sizes[row] for row in rows]
+        last = used = 0
+        for first, begin in enumerate(ends):  # the part begins behind a block that stays
+            while last < len(rows) and starts[last] - begin < rounded:
+                used += result.sizes[rows[last]]
+                last += 1
+            if starts[last] - begin >= rounded and (best is None or used < best[0]):
+                best = used, rows[first:last]
+            if first < len(rows):
+                used -= result.sizes[rows[first]] if first < last else 0
+                last = max(last, first + 1)
+    return None if best is None else BlocksToFree(best[0], tuple(best[1]), 1, contiguous=True)
+
+
+def _whole_segments(result: Run, segments: list[_Segment], needed: int) -> BlocksToFree | None:
+    """Return the blocks in the segments of at least the needed size that contain the fewest bytes in use."""
+    units = -(-needed // _UNIT)
+    if not 0 < units <= min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT):
+        return None
+    unreachable = np.iinfo(np.int64).max // 2
+    least = np.full(units + 1, unreachable, np.int64)  # bytes in use for each number of units
+    least[0] = 0
+    taken = np.zeros((len(segments), units + 1), np.bool_)
+    for number, segment in enumerate(segments):
+        size = segment.size // _UNIT
+        used = sum(result.sizes[row] for row in segment.rows)
+        before = least[np.maximum(np.arange(units + 1) - size, 0)] + used
+        taken[number] = before < least
+        least = np.minimum(before, least)
+    if least[units] >= unreachable:
+        return None
+    rows: list[int] = []
+    count, left = 0, units
+    for number in range(len(segments) - 1, -1, -1):
+        if taken[number, left]:
+            rows += segments[number].rows
+            count += 1
+            left = max(left - segments[number].size // _UNIT, 0)
+    return BlocksToFree(int(least[units]), tuple(sorted(rows)), count, contiguous=False)

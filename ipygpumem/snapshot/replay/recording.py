@@ -1,0 +1,223 @@
+"""A recording as a sequence of requests to the allocator, and the segments and blocks before the first of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.segment_history import find_range
+from ipygpumem.snapshot.replay.free_blocks import Pool
+from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.model.segment_history import AllocatorState
+    from ipygpumem.snapshot.model.timeline import Ints
+    from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+_SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
+_RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Release:
+    """Segments that were freed together.
+
+    Attributes:
+        first: First event.
+        count: Number of events.
+        retry: Whether the allocator freed them in order to serve a request. Otherwise, the program called
+            ``torch.cuda.empty_cache``.
+    """
+
+    first: int
+    count: int
+    retry: bool
+
+
+class Recording:
+    """The requests of one device.
+
+    Attributes:
+        allocations: Allocations of the device.
+        operations: Requests in their order. A row of ``allocations`` stands for its allocation, the bitwise complement
+            of a row for its free. Numbers from ``len(allocations)`` on refer to ``special``.
+        events: Event of each operation.
+        special: For each further operation, a `Release` or the event of an out-of-memory error.
+        settings: Settings with which the recording was made.
+        pool_of: Index of the pool of large requests of each allocation. The index of the small pool follows it.
+        pools: All pools. Pools of large and small requests alternate.
+        initial: Segments and blocks before the first event.
+        total: Total memory of the device in bytes; 0 if it is unknown.
+        limit: Lower and upper bound of the limit of reserved memory; the upper bound is None if no request failed.
+        problem: Reason why the recording cannot be replayed; empty if it can be.
+    """
+
+    def __init__(self, snapshot: SnapshotData, device: int) -> None:
+        self.device = device
+        self._snapshot = snapshot
+        self.timeline = timeline = snapshot.timeline(device)
+        self.trace = timeline.trace
+        self.allocations = timeline.allocations
+        self.settings = AllocatorSettings.recorded(snapshot.settings)
+        self.total = snapshot.own.device_totals.get(device, 0)
+        self.problem = self._find_problem()
+        if self.problem:
+            return
+        self.initial: AllocatorState = snapshot.history(device).at(-1)
+        self.special: list[Release | int] = []
+        if (find_range(self.initial.segments, self.initial.blocks["address"]) < 0).any():
+            self.problem = "the file does not contain the segments of all blocks"
+            return
+        self.pools, self.pool_of = self._assign_pools()
+        self.operations, self.events = self._list_operations()
+        self.limit = self._limit()
+
+    def _find_problem(self) -> str:
+        gaps, trace = self.timeline.gaps, self.trace
+        missing = gaps.frees_without_allocation + gaps.missing_frees + gaps.only_in_events + gaps.only_in_segments
+        problems = (
+            (self.timeline.reserved is None, "the file does not contain the segments"),
+            (not (trace.action == Action.ALLOC).any(), "the recording contains no allocations"),
+            (
+                self._snapshot.settings.get("backend", "native") != "native",
+                "another allocator than PyTorch's native one was used",
+            ),
+            (gaps.ended_by_request, "the recording does not contain completed frees (skip_actions)"),
+            (missing > 0, f"{missing:,} allocations or frees are missing from the recording"),
+            (self.timeline.reserved_peak is None, "the events contradict the segments"),
+        )
+        return next((text for exists, text in problems if exists), "")
+
+    def _assign_pools(self) -> tuple[list[Pool], Ints]:
+        allocations, trace, snapshot = self.allocations, self.trace, self._snapshot
+        rows = np.arange(len(allocations))
+        started = allocations.start >= 0
+        start = np.maximum(allocations.start, 0)
+        segment = find_range(self.initial.segments, allocations.address)
+        initial = self.initial.segments
+        stream = np.where(started, trace.stream[start], np.append(initial["stream"], 0)[segment])
+        pool_id = snapshot.history(self.device).pools(rows)
+        pool_id = np.where(started & (trace.pool[start] >= 0), trace.pool[start], pool_id)
+        private = [number for number, pool in enumerate(snapshot.pools) if pool != (0, 0)]
+        default = next((number for number, pool in enumerate(snapshot.pools) if pool == (0, 0)), -1)
+        pool_id = np.where(pool_id < 0, default, pool_id)
+        streams = np.append(stream, initial["stream"])
+        ids = np.append(pool_id, np.where(initial["pool"] < 0, default, initial["pool"]))
+        pairs, inverse = np.unique(np.stack([ids, streams], axis=1), axis=0, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        pools = [
+            Pool(int(number), int(handle), small, int(number) in private)
+            for number, handle in pairs.tolist()
+            for small in (False, True)
+        ]
+        self.segment_pools = inverse[len(rows) :] * 2
+        return pools, inverse[: len(rows)] * 2
+
+    def _list_operations(self) -> tuple[list[int], list[int]]:
+        trace, allocations = self.trace, self.allocations
+        count, rows = len(trace), len(allocations)
+        operation = np.full(count, -1, np.int64)
+        selected = np.zeros(count, np.bool_)
+        started = np.flatnonzero(allocations.start >= 0)
+        operation[allocations.start[started]] = started
+        ended = np.flatnonzero((allocations.end >= 0) & (allocations.end < count))
+        operation[allocations.end[ended]] = ~ended
+        selected[allocations.start[started]] = selected[allocations.end[ended]] = True
+        for item in self._releases():
+            event = item if isinstance(item, int) else item.first
+            operation[event] = rows + len(self.special)
+            selected[event] = True
+            self.special.append(item)
+        events = np.flatnonzero(selected)
+        return operation[events].tolist(), events.tolist()
+
+    def _releases(self) -> list[Release | int]:
+        """Return the runs of freed segments and the out-of-memory errors, ordered by event."""
+        trace = self.trace
+        events = trace.events(*_RELEASES)
+        actions = np.append(trace.action, Action.OTHER)
+        starts = np.flatnonzero(np.diff(events, prepend=-2) != 1)
+        ends = np.append(starts[1:], len(events))[: len(starts)]
+        releases: list[Release | int] = []
+        for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            event, following = int(events[first]), int(actions[events[end - 1] + 1])
+            forced = following in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM) and not self._calls_empty_cache(event)
+            releases.append(Release(event, end - first, forced))
+        releases += trace.events(Action.OOM).tolist()
+        return sorted(releases, key=lambda item: item if isinstance(item, int) else item.first)
+
+    def _calls_empty_cache(self, event: int) -> bool:
+        stack = int(self.trace.stack[event])
+        return stack >= 0 and any(
+            "empty_cache" in frame.name or "emptyCache" in frame.name for frame in self._snapshot.stacks.stack(stack)
+        )
+
+    def _limit(self) -> tuple[int, int | None]:
+        reserved = self.timeline.reserved
+        if reserved is None:
+            return 0, None
+        upper = [
+            int(reserved.bytes[event]) + self.settings.segment_size(int(self.trace.size[event])) - 1
+            for event in self.trace.events(Action.OOM).tolist()
+        ]
+        return int(reserved.bytes.max()), min(upper, default=None)
+
+    def default_pool(self, stream: int, rounded: int) -> int:
+        """Return the index of the default pool that serves requests of a size in a stream."""
+        small = rounded <= SMALL
+        for number, pool in enumerate(self.pools):
+            if not pool.private and pool.stream == stream and pool.small == small:
+                return number
+        return int(small)
+
+    def cross_stream_frees(self) -> int:
+        """Return the number of blocks whose free was completed only after other streams had used them."""
+        allocations, count = self.allocations, len(self.trace)
+        requested = (allocations.free_requested >= 0) & (allocations.free_requested < count)
+        return int(np.count_nonzero(requested & (allocations.end != allocations.free_requested + 1)))
+
+    def block_sizes(self) -> Ints:
+        """Return the sizes of the blocks of all devices at the end, in bytes."""
+        return self._snapshot.blocks.size
+
+    def segment_events(self) -> list[tuple[int, int, int, int]]:
+        """Return action, address, size and event of all events of segments."""
+        trace, events = self.trace, self.trace.events(*_SEGMENT_EVENTS)
+        columns = (trace.action[events], trace.address[events], trace.size[events], events)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def initial_sizes(self) -> NDArray[Any]:
+        """Return the sizes of the blocks before the first event, ordered as in ``initial.blocks``.
+
+        A file contains the requested but not the true size of a block that was freed later. In the large pool, a block
+        includes a remainder of at most 1 MiB, because such remainders are not split off. Therefore, it ends at the next
+        block if this is so close, or at the first address behind it at which memory was allocated while it existed.
+        """
+        segments, blocks, allocations = self.initial.segments, self.initial.blocks, self.allocations
+        owner = find_range(segments, blocks["address"])
+        unknown = blocks["rounded"] <= 0
+        rounded = self.settings.round(blocks["requested"])
+        sizes = np.where(unknown, rounded, blocks["rounded"])
+        segment_end = (segments["address"] + segments["size"])[owner]
+        following = np.minimum(np.append(blocks["address"][1:], np.iinfo(np.int64).max), segment_end)
+        has_remainder = unknown & (rounded > SMALL) & ~segments["expandable"][owner]
+        started = np.flatnonzero(allocations.start >= 0)
+        by_address = started[np.argsort(allocations.address[started], kind="stable")]
+        addresses = allocations.address[by_address]
+        for block in np.flatnonzero(has_remainder).tolist():
+            end = int(blocks["address"][block] + sizes[block])
+            if following[block] - end > SMALL:
+                first, last = np.searchsorted(addresses, [end + 1, end + SMALL + 1])
+                until = allocations.end[blocks["row"][block]]
+                while first < last and allocations.start[by_address[first]] > until:
+                    first += 1
+                end = int(addresses[first]) if first < last else end
+            else:
+                end = int(following[block])
+            sizes[block] = end - blocks["address"][block]
+        return sizes

@@ -1,0 +1,302 @@
+"""Results of replays, and how far they can be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.units import MIB, many, parse_size, size
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, AllocatorState
+from ipygpumem.snapshot.model.timeline import BEFORE, Curve
+from ipygpumem.snapshot.replay.recording import Recording
+from ipygpumem.snapshot.replay.run import FailedRequest, Run, run
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.verification import Verification, verified
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.model.timeline import Ints
+    from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+_STEP = 2 * MIB
+"""Smallest step of `Replay.smallest_capacity`. The sizes of almost all segments are multiples of it."""
+_LONG = 100_000
+"""Number of events from which `Replay.smallest_capacity` has a precision of 1%."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waste(PlainData):
+    """Reserved memory that holds no requested bytes, at the peak of reserved memory. Sizes are in bytes.
+
+    Attributes:
+        event: Event of the peak.
+        reserved: Reserved memory.
+        requested: Requested bytes of the blocks in use.
+        rounding: Bytes that were added to requests by rounding.
+        not_split: Remainders of blocks in use that were too small to be split off.
+        used_later: Free memory that served a later request.
+        never_used: Free memory that served no later request.
+    """
+
+    event: int
+    reserved: int
+    requested: int
+    rounding: int
+    not_split: int
+    used_later: int
+    never_used: int
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A recording as it would have been with given settings and a given capacity. Sizes are in bytes.
+
+    Attributes:
+        device: Device index.
+        settings: Settings of the replay.
+        capacity: Limit of reserved memory; None without a limit.
+        grade: ``"exact"``; ``"range"`` if the result depends on the unknown addresses of new segments; or
+            ``"approximate"``.
+        reason: Reason for a grade other than ``"exact"``; empty for an exact replay.
+        reserved_peak: Maximum of the reserved memory.
+        allocated_peak: Maximum of the total size of the blocks in use.
+        failure: The first request that failed and that ended the replay, or a recorded out-of-memory error that would
+            occur with these settings, too; None if all requests were served.
+        served: Events of recorded out-of-memory errors that would not have occurred.
+        retries: Number of requests that were served only after cached segments were freed.
+        cuda_mallocs: Number of segments or ranges that were allocated or mapped.
+        cuda_frees: Number of segments or ranges that were freed or unmapped.
+    """
+
+    device: int
+    settings: AllocatorSettings
+    capacity: int | None
+    grade: str
+    reason: str
+    reserved_peak: int
+    allocated_peak: int
+    failure: FailedRequest | None
+    served: tuple[int, ...]
+    retries: int
+    cuda_mallocs: int
+    cuda_frees: int
+    _run: Run = field(repr=False)
+    _recorded: bool = field(repr=False)
+
+    @cached_property
+    def reserved(self) -> Curve:
+        """Reserved memory after each event."""
+        return self._curve("reserved", self._run.reserved())
+
+    @cached_property
+    def allocated(self) -> Curve:
+        """Total size of the blocks in use after each event."""
+        return self._curve("allocated", self._run.allocated())
+
+    @cached_property
+    def reserved_range(self) -> tuple[int, int]:
+        """Lowest and highest peak of reserved memory over the possible addresses of new segments and older blocks."""
+        if self.grade == "exact":
+            return self.reserved_peak, self.reserved_peak
+        peaks = [self.reserved_peak, self._run_again(recorded=False, descending=True).allocator.peak]
+        if len(self._run.recording.initial.blocks):
+            peaks.append(self._run_again(recorded=False, keep_older=False).allocator.peak)
+        return min(peaks), max(peaks)
+
+    @cached_property
+    def smallest_capacity(self) -> int:
+        """Smallest limit of reserved memory that serves all requests, to within 2 MiB (1% for long recordings).
+
+        It can be less than the peak of reserved memory, because PyTorch frees cached segments before a request fails.
+        """
+        failing = self.allocated_peak - 1
+        passing = max(self._run_again(limit=None, recorded=False).allocator.peak, self.allocated_peak)
+        step = _STEP if len(self._run.recording.trace) < _LONG else max(_STEP, passing // 100)
+        while passing - failing > step:
+            limit = (passing + failing) // 2 // _STEP * _STEP
+            limit = limit if failing < limit < passing else (passing + failing) // 2
+            if self._run_again(limit=limit, recorded=False).failures:
+                failing = limit
+            else:
+                passing = limit
+        return passing
+
+    @cached_property
+    def waste(self) -> Waste:
+        """Reserved memory that holds no requested bytes at the peak of reserved memory."""
+        recording = self._run.recording
+        allocations = recording.allocations
+        event = self.reserved.peak()[0]
+        live = allocations.live(event)
+        sizes, addresses = np.asarray(self._run.sizes, np.int64), np.asarray(self._run.addresses, np.int64)
+        requested = int(allocations.size[live].sum())
+        rounded = np.minimum(self.settings.round(allocations.size[live]), sizes[live])
+        state = self.state(event)
+        later = np.flatnonzero((allocations.start > event) & (sizes > 0))
+        occupied = _union(addresses[live], sizes[live])
+        either = _union(np.append(addresses[live], addresses[later]), np.append(sizes[live], sizes[later]))
+        segments = state.segments
+        used_later = _overlap(either, segments) - _overlap(occupied, segments)
+        free = state.reserved - int(sizes[live].sum())
+        return Waste(
+            event=event,
+            reserved=state.reserved,
+            requested=requested,
+            rounding=int(rounded.sum()) - requested,
+            not_split=int((sizes[live] - rounded).sum()),
+            used_later=used_later,
+            never_used=free - used_later,
+        )
+
+    def state(self, event: int) -> AllocatorState:
+        """Return the simulated segments and blocks right after an event. The sizes of all blocks are known."""
+        recording = self._run.recording
+        if not BEFORE <= event < len(recording.trace):
+            raise OptionError(f"device {self.device} has no event {event}")
+        part = self._run_again(end=event + 1)
+        allocator, allocations = part.allocator, recording.allocations
+        rows = [(address, nbytes, False) for address, nbytes in allocator.segments.items()]
+        rows += [(address, nbytes, True) for address, nbytes, _ in allocator.mapped_ranges()]
+        segments = np.zeros(len(rows), SEGMENT)
+        for name in ("stream", "stack", "pool", "small"):
+            segments[name] = -1
+        for number, (address, nbytes, expandable) in enumerate(sorted(rows)):
+            segments["address"][number], segments["size"][number] = address, nbytes
+            segments["expandable"][number] = expandable
+        live = allocations.live(event)
+        blocks = np.zeros(len(live), BLOCK)
+        blocks["address"], blocks["rounded"] = np.asarray(part.addresses)[live], np.asarray(part.sizes)[live]
+        blocks["requested"], blocks["row"], blocks["stack"] = allocations.size[live], live, allocations.stack[live]
+        blocks["pending"] = allocations.free_requested[live] <= event
+        return AllocatorState(self.device, event, segments, blocks[np.argsort(blocks["address"], kind="stable")])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results without curves as plain values."""
+        failure = self.failure
+        return {
+            "device": self.device,
+            "settings": self.settings.text(),
+            "capacity": self.capacity,
+            "grade": self.grade,
+            "reason": self.reason,
+            "reserved_peak": self.reserved_peak,
+            "reserved_range": list(self.reserved_range),
+            "allocated_peak": self.allocated_peak,
+            "smallest_capacity": self.smallest_capacity,
+            "failure": None if failure is None else {name: getattr(failure, name) for name in failure.__slots__},
+            "served": list(self.served),
+            "retries": self.retries,
+            "cuda_mallocs": self.cuda_mallocs,
+            "cuda_frees": self.cuda_frees,
+            "waste": self.waste.to_dict(),
+        }
+
+    def _curve(self, what: str, values: Ints) -> Curve:
+        trace = self._run.recording.trace
+        events = np.arange(BEFORE, len(trace))
+        return Curve(self.device, what, events, np.concatenate([[-1], trace.time]), values)
+
+    def _run_again(self, **options: Any) -> Run:
+        defaults = {
+            "limit": self.capacity,
+            "by_fraction": self.settings.collection_threshold > 0,
+            "recorded": self._recorded,
+        }
+        return run(self._run.recording, self.settings, **(defaults | options))
+
+
+def _union(addresses: Ints, sizes: Ints) -> Ints:
+    """Return the union of address ranges as rows of start and end, ordered by address."""
+    order = np.argsort(addresses, kind="stable")
+    start, end = addresses[order], (addresses + sizes)[order]
+    if not len(start):
+        return np.zeros((0, 2), np.int64)
+    reach = np.maximum.accumulate(end)
+    first = np.flatnonzero(np.append(True, start[1:] > reach[:-1]))
+    last = np.append(first[1:], len(start)) - 1
+    return np.stack([start[first], reach[last]], axis=1)
+
+
+def _overlap(ranges: Ints, segments: Any) -> int:
+    """Return how many bytes of the segments are inside the ranges. Both are ordered and do not overlap themselves."""
+    if not len(ranges):
+        return 0
+    length = np.append(0, np.cumsum(ranges[:, 1] - ranges[:, 0]))
+
+    def covered(address: Ints) -> Ints:
+        place = np.searchsorted(ranges[:, 0], address, side="right")
+        beyond = np.maximum(np.append(ranges[:, 1], 0)[place - 1] - address, 0)
+        return np.where(place > 0, length[place] - beyond, 0)
+
+    total: int = int((covered(segments["address"] + segments["size"]) - covered(segments["address"])).sum())
+    return total
+
+
+def replay(
+    snapshot: SnapshotData, device: int | None = None, settings: str | None = None, capacity: int | str | None = None
+) -> Replay:
+    """Replay the recording of a device. `Snapshot.replay` describes the arguments."""
+    verification = verified(snapshot, snapshot.timeline(device).device)
+    recording = verification.recording
+    limit = None if capacity is None else parse_size(capacity)
+    if limit is not None and limit <= 0:
+        raise OptionError(f"the capacity must be positive, not {limit:,}")
+    chosen = recording.settings if settings is None else AllocatorSettings.parse(settings)
+    if chosen.collection_threshold and limit is None:
+        raise OptionError("garbage_collection_threshold has an effect only with a limit: specify the capacity")
+    as_recorded = settings is None and limit is None
+    result = (
+        verification.run
+        if as_recorded
+        else run(recording, chosen, limit=limit, by_fraction=chosen.collection_threshold > 0)
+    )
+    grade, reason = _grade(recording, verification, chosen, as_recorded=as_recorded)
+    events = result.allocator.events
+    mallocs = sum(event.action in (Action.SEGMENT_ALLOC, Action.MAP) for event in events)
+    return Replay(
+        device=recording.device,
+        settings=chosen,
+        capacity=limit,
+        grade=grade,
+        reason=reason,
+        reserved_peak=result.allocator.peak,
+        allocated_peak=int(result.allocated().max()),
+        failure=result.failures[0] if result.failures else None,
+        served=tuple(result.served),
+        retries=result.allocator.retries,
+        cuda_mallocs=mallocs,
+        cuda_frees=len(events) - mallocs,
+        _run=result,
+        _recorded=as_recorded,
+    )
+
+
+def _grade(
+    recording: Recording, verification: Verification, settings: AllocatorSettings, *, as_recorded: bool
+) -> tuple[str, str]:
+    """Return the grade of a replay and the reason for it."""
+    if verification.difference:
+        error = size(verification.largest_error)
+        reason = f"the recorded settings do not reproduce the recording ({verification.difference}; "
+        return "approximate", f"{reason}reserved memory differs by up to {error})"
+    if as_recorded:
+        return "exact", ""
+    reasons = []
+    older = len(recording.initial.blocks)
+    if older:
+        reasons.append(f"{many(older, 'block')} are older than the recording and keep their addresses")
+    pending = recording.cross_stream_frees()
+    if pending:
+        reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")
+    if any(pool.private for pool in recording.pools):
+        reasons.append("there are private pools, whose use by CUDA graphs is unknown")
+    if reasons:
+        return "approximate", "; ".join(reasons)
+    if settings.expandable or settings == recording.settings:
+        return "exact", ""
+    return "range", "the addresses of new segments are unknown"

@@ -1,0 +1,247 @@
+"""A replay of a recording: its requests in their order, served by a simulated allocator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.core.units import GIB, MIB
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
+from ipygpumem.snapshot.replay.allocator import Allocator, OutOfMemoryError
+from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipygpumem.snapshot.model.timeline import Ints
+    from ipygpumem.snapshot.replay.recording import Recording
+
+_UNKNOWN_TOTAL = 140 * GIB
+"""Assumed memory of the device, which determines the address range of expandable segments, if it is unknown."""
+_ABOVE_ALL = 1 << 48
+"""Lowest simulated address, which is higher than any address of a process."""
+_HIGHEST = 1 << 51
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """A request that the simulated allocator could not serve. Sizes are in bytes.
+
+    Attributes:
+        event: Event of the request.
+        size: Rounded size of the request.
+        segment: Size of the segment that would have been needed.
+        reserved: Size of all segments when the request failed.
+        allocated: Size of all blocks in use when the request failed.
+    """
+
+    event: int
+    size: int
+    segment: int
+    reserved: int
+    allocated: int
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """The result of replaying a recording once.
+
+    Attributes:
+        allocator: The allocator after the last request.
+        addresses: Simulated address of each allocation.
+        sizes: Size in bytes of the block of each allocation; 0 for an allocation that was not replayed.
+        failures: Requests that failed. The replay ends with the first one that did not fail in the recording.
+        served: Events of recorded out-of-memory errors whose request was served.
+        end: Number of events that were replayed.
+    """
+
+    recording: Recording
+    allocator: Allocator
+    addresses: list[int]
+    sizes: list[int]
+    failures: list[FailedRequest] = field(default_factory=list)
+    served: list[int] = field(default_factory=list)
+    end: int = 0
+
+    def event_of(self, request: int) -> int:
+        """Return the event of a request of the allocator."""
+        recording = self.recording
+        if request < len(recording.allocations):
+            return int(recording.allocations.start[request])
+        item = recording.special[request - len(recording.allocations)]
+        return item if isinstance(item, int) else item.first
+
+    def reserved(self) -> Ints:
+        """Return the reserved memory in bytes before the first event and after each event."""
+        change = np.zeros(len(self.recording.trace) + 1, np.int64)
+        for action, _, size, request in self.allocator.events:
+            sign = 1 if action in (Action.SEGMENT_ALLOC, Action.MAP) else -1
+            change[self.event_of(request) + 1] += sign * size
+        change[0] += self.allocator.reserved - int(change.sum())
+        return np.cumsum(change)
+
+    def allocated(self) -> Ints:
+        """Return the total size in bytes of the blocks in use before the first event and after each event."""
+        allocations = self.recording.allocations
+        change = np.zeros(len(self.recording.trace) + 2, np.int64)
+        sizes = np.asarray(self.sizes, np.int64)
+        np.add.at(change, allocations.start + 1, sizes)
+        np.subtract.at(change, allocations.end + 1, sizes)
+        return np.cumsum(change)[:-1]
+
+    def fail(self, event: int, rounded: int) -> None:
+        """Add a failed request."""
+        allocator = self.allocator
+        free = sum(size for pool in range(len(allocator.pools)) for _, size in allocator.free_blocks(pool))
+        segment = allocator.settings.segment_size(rounded)
+        allocated = allocator.reserved - free
+        self.failures.append(FailedRequest(event, rounded, segment, allocator.reserved, allocated))
+
+
+def run(
+    recording: Recording,
+    settings: AllocatorSettings,
+    *,
+    limit: int | None = None,
+    by_fraction: bool = False,
+    recorded: bool = False,
+    keep_older: bool = True,
+    descending: bool = False,
+    end: int | None = None,
+) -> Run:
+    """Replay a recording.
+
+    Args:
+        recording: The requests.
+        settings: Settings of the simulated allocator.
+        limit: Limit of reserved memory in bytes; None without a limit.
+        by_fraction: As in `Allocator`.
+        recorded: Whether to reproduce the recording: new segments get their recorded addresses, and segments are freed
+            whenever they were freed in the recording.
+        keep_older: Whether the blocks that are older than the first event keep their recorded addresses. Otherwise, the
+            simulated allocator allocates them first, in the order of their addresses.
+        descending: Whether new segments get descending addresses.
+        end: Number of events to replay; by default all.
+    """
+    rounded_sizes = settings.round(recording.allocations.size)
+    rounded = rounded_sizes.tolist()
+    pools = (recording.pool_of + (rounded_sizes <= SMALL)).tolist()
+    allocator = Allocator(
+        settings,
+        recording.pools,
+        limit=limit,
+        by_fraction=by_fraction,
+        total=recording.total or _UNKNOWN_TOTAL,
+        choose_address=_address_chooser(recording, settings, recorded=recorded, descending=descending),
+    )
+    rows = len(rounded)
+    result = Run(recording, allocator, [0] * rows, [0] * rows)
+    address_of, size_of = result.addresses, result.sizes
+    operations = recording.operations
+    result.end = len(recording.trace)
+    if end is not None:
+        result.end, operations = end, operations[: int(np.searchsorted(recording.events, end))]
+    allocate, free = allocator.allocate, allocator.free
+    operation = 0
+    try:
+        if keep_older:
+            _add_initial_state(result)
+        else:
+            for operation in recording.initial.blocks["row"].tolist():
+                address_of[operation], size_of[operation] = allocate(pools[operation], rounded[operation], operation)
+        for operation in operations:
+            if operation < 0:
+                row = ~operation
+                free(pools[row], address_of[row], size_of[row])
+            elif operation < rows:
+                address_of[operation], size_of[operation] = allocate(pools[operation], rounded[operation], operation)
+            else:
+                _repeat_special(result, operation, recorded=recorded)
+    except OutOfMemoryError:
+        result.end = result.event_of(operation)
+        result.fail(result.end, rounded[operation])
+    return result
+
+
+def _address_chooser(
+    recording: Recording, settings: AllocatorSettings, *, recorded: bool, descending: bool
+) -> Callable[[int], int]:
+    """Return a function that returns the address of a new segment of a given size."""
+    trace = recording.trace
+    actions = Action.MAP if settings.expandable else Action.SEGMENT_ALLOC
+    events = iter(trace.events(actions).tolist() if recorded else ())
+    following = _HIGHEST if descending else _ABOVE_ALL
+
+    def choose(size: int) -> int:
+        nonlocal following
+        event = next(events, None)
+        if event is not None and (settings.expandable or trace.size[event] == size):
+            return int(trace.address[event])
+        following += -size if descending else size
+        return following if descending else following - size
+
+    return choose
+
+
+def _repeat_special(result: Run, operation: int, *, recorded: bool) -> None:
+    """Free cached segments, or repeat the request of a recorded out-of-memory error."""
+    recording, allocator = result.recording, result.allocator
+    item = recording.special[operation - len(recording.allocations)]
+    if not isinstance(item, int):
+        if recorded or not item.retry:
+            # the recording does not say which private pools are unused, only whose segments were freed
+            pools = recording.trace.pool[item.first : item.first + item.count]
+            allocator.release_cached(operation, frozenset(pools[pools >= 0].tolist()))
+        return
+    size = int(recording.trace.size[item])
+    pool = recording.default_pool(int(recording.trace.stream[item]), size)
+    if recorded:
+        if allocator.fits(pool, size):
+            result.served.append(item)
+        return
+    try:
+        allocator.free(pool, *allocator.allocate(pool, size, operation))
+        result.served.append(item)
+    except OutOfMemoryError:
+        result.fail(item, size)
+
+
+def _add_initial_state(result: Run) -> None:
+    """Add the segments and blocks that existed before the first event."""
+    recording, allocator = result.recording, result.allocator
+    segments, blocks = recording.initial.segments, recording.initial.blocks
+    block_sizes = recording.initial_sizes()
+    sizes, starts = block_sizes.tolist(), blocks["address"].tolist()
+    for row, address, size in zip(blocks["row"].tolist(), starts, sizes, strict=True):
+        result.addresses[row], result.sizes[row] = address, size
+    owner = find_range(segments, blocks["address"])
+    blocks_of = np.searchsorted(owner, np.arange(len(segments) + 1)).tolist()
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    free: list[tuple[int, int, int]] = []
+    for number, segment in enumerate(segments):
+        address, size, small = (int(segment[name]) for name in ("address", "size", "small"))
+        inside = range(blocks_of[number], blocks_of[number + 1])
+        if small < 0:  # unknown for ranges that were unmapped later
+            small = int(size % SMALL_SEGMENT == 0 and all(sizes[block] <= SMALL for block in inside))
+        pool = int(recording.segment_pools[number]) + small
+        if segment["expandable"]:
+            ranges.setdefault(pool, []).append((address, size))
+        else:
+            allocator.add_segment(address, size)
+        position = address
+        for block in inside:
+            free.append((pool, position, starts[block] - position))
+            position = starts[block] + sizes[block]
+        free.append((pool, position, address + size - position))
+    first = sorted(mapped[0][0] for mapped in ranges.values())
+    for pool, mapped in ranges.items():
+        start = mapped[0][0]
+        longest = start + (recording.total or _UNKNOWN_TOTAL) * 9 // 8 // MIB * MIB
+        end = min([longest, *(other for other in first if other > start)])
+        allocator.add_range(pool, start, max(end, sum(mapped[-1])), mapped)
+    for pool, address, size in free:
+        if size > 0:
+            allocator.free(pool, address, size)

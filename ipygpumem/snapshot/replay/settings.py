@@ -1,0 +1,211 @@
+"""Settings of PyTorch's CUDA caching allocator (``PYTORCH_ALLOC_CONF``) and the sizes that depend on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import MIB, size
+
+QUANTUM = 512
+"""Smallest size of a block; sizes are rounded up to a multiple of it."""
+SMALL = MIB
+"""Largest rounded size of the small pool."""
+SMALL_SEGMENT = 2 * MIB
+_OWN_SEGMENT = 10 * MIB
+"""Rounded sizes from here on get a segment of their own."""
+_SEGMENT_QUANTUM = 2 * MIB
+_LARGE_SEGMENT = 20 * MIB
+_INTERVALS = 16
+"""Number of entries of ``roundup_power2_divisions``: one per power of two, from 1 MiB to 32 GiB and more."""
+_WITHOUT_EFFECT = (
+    "graph_capture_record_stream_reuse",
+    "pinned_max_register_threads",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+)
+_SETTING = re.compile(r"\s*(\w+)\s*:\s*(\[[^\]]*\]|[^,\[\]]+?)\s*(?:,|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSettings:
+    """Settings that determine which memory the allocator uses for a request. Sizes are in bytes.
+
+    Attributes:
+        expandable: Value of ``expandable_segments``.
+        max_split_size: Size from which blocks are not split; None without a limit.
+        divisions: Divisions of each power of two in ``roundup_power2_divisions``; 0 or 1 for no rounding.
+        collection_threshold: Value of ``garbage_collection_threshold``; 0 if it is not set.
+        large_segment: Size of segments for requests of 1 to 10 MiB.
+        non_split_rounding: Value of ``max_non_split_rounding_mb``; None for the size of a large segment.
+        fraction: Value of ``per_process_memory_fraction``; None if it is not set.
+    """
+
+    expandable: bool = False
+    max_split_size: int | None = None
+    divisions: tuple[int, ...] = (0,) * _INTERVALS
+    collection_threshold: float = 0.0
+    large_segment: int = _LARGE_SEGMENT
+    non_split_rounding: int | None = None
+    fraction: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> AllocatorSettings:
+        """Read settings in the format of the environment variable ``PYTORCH_ALLOC_CONF``.
+
+        Raises:
+            OptionError: The text contains an unknown setting or a value that PyTorch does not accept.
+        """
+        settings, position = cls(), 0
+        while position < len(text):
+            match = _SETTING.match(text, position)
+            if match is None:
+                raise OptionError(f"allocator settings: expected name:value at {text[position:]!r}")
+            settings = settings._set(*match.groups())
+            position = match.end()
+        minimum = settings.large_segment
+        if settings.max_split_size is not None and settings.max_split_size < minimum:
+            raise OptionError(
+                f"max_split_size_mb:{settings.max_split_size // MIB} is less than the size of a large segment, "
+                f"{size(minimum)}: PyTorch accepts {minimum // MIB} or more"
+            )
+        return settings
+
+    @classmethod
+    def recorded(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
+        """Return the settings in the ``allocator_settings`` of a snapshot."""
+        text = recorded.get("PYTORCH_ALLOC_CONF") or recorded.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+        try:
+            settings = cls.parse(str(text))
+        except OptionError:  # a setting of a later version
+            settings = cls()
+        max_split_size = recorded.get("max_split_size")
+        if type(max_split_size) is int:
+            settings = replace(settings, max_split_size=max_split_size if max_split_size > 0 else None)
+        divisions = recorded.get("roundup_power2_divisions")
+        if isinstance(divisions, Mapping) and len(divisions) == _INTERVALS:
+            by_size = sorted((int(key), int(value)) for key, value in divisions.items())
+            settings = replace(settings, divisions=tuple(value for _, value in by_size))
+        threshold = recorded.get("garbage_collection_threshold")
+        return replace(
+            settings,
+            expandable=recorded.get("expandable_segments") is True,
+            collection_threshold=float(threshold) if isinstance(threshold, (int, float)) else 0.0,
+        )
+
+    def text(self) -> str:
+        """Return the settings in the format of ``PYTORCH_ALLOC_CONF``, without default values."""
+        default = AllocatorSettings()
+        divisions = [str(count) for count in self.divisions]
+        listed = [f"{1 << entry}:{count}" for entry, count in enumerate(divisions)]
+        values = {
+            "expandable_segments": (self.expandable, str(self.expandable)),
+            "max_split_size_mb": (self.max_split_size, str((self.max_split_size or 0) // MIB)),
+            "roundup_power2_divisions": (
+                self.divisions,
+                divisions[0] if len(set(divisions)) == 1 else f"[{','.join(listed)}]",
+            ),
+            "garbage_collection_threshold": (self.collection_threshold, str(self.collection_threshold)),
+            "large_segment_size_mb": (self.large_segment, str(self.large_segment // MIB)),
+            "max_non_split_rounding_mb": (self.non_split_rounding, str((self.non_split_rounding or 0) // MIB)),
+            "per_process_memory_fraction": (self.fraction, str(self.fraction)),
+        }
+        defaults = (
+            *(default.expandable, default.max_split_size, default.divisions, default.collection_threshold),
+            *(default.large_segment, default.non_split_rounding, default.fraction),
+        )
+        pairs = zip(values.items(), defaults, strict=True)
+        return ",".join(f"{name}:{text}" for (name, (value, text)), usual in pairs if value != usual)
+
+    def _set(self, name: str, value: str) -> AllocatorSettings:
+        if name == "expandable_segments":
+            if value not in ("True", "False"):
+                raise OptionError(f"expandable_segments:{value} is not possible: expected True or False")
+            return replace(self, expandable=value == "True")
+        if name in ("max_split_size_mb", "max_non_split_rounding_mb", "large_segment_size_mb"):
+            attribute = name.removesuffix("_mb").removeprefix("max_non_").replace("large_segment_size", "large_segment")
+            attribute = {"split_rounding": "non_split_rounding"}.get(attribute, attribute)
+            mib = _number(name, value, int)
+            if mib <= (10 if name == "large_segment_size_mb" else 0):
+                raise OptionError(f"{name}:{value} is too small")
+            return replace(self, **{attribute: mib * MIB})
+        if name == "roundup_power2_divisions":
+            return replace(self, divisions=_divisions(value))
+        if name in ("garbage_collection_threshold", "per_process_memory_fraction"):
+            number = _number(name, value, float)
+            if not 0 < number < 1 and not (number == 1 and name == "per_process_memory_fraction"):
+                raise OptionError(f"{name}:{value} is not possible: expected a number between 0 and 1")
+            key = "collection_threshold" if name == "garbage_collection_threshold" else "fraction"
+            return replace(self, **{key: number})
+        if name == "backend" and value != "native":
+            raise OptionError(f"backend:{value} cannot be replayed: only the native allocator follows these rules")
+        if name != "backend" and name not in _WITHOUT_EFFECT:
+            raise OptionError(f"unknown allocator setting: {name}")
+        return self
+
+    def round(self, requested: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Round requested sizes as the allocator does."""
+        rounded = np.maximum(-(-requested // QUANTUM), 1) * QUANTUM
+        if max(self.divisions) <= 1:
+            return rounded
+        positive = np.maximum(requested, 1)
+        exponent = np.frexp(positive.astype(np.float64))[1].astype(np.int64) - 1
+        exponent -= (np.int64(1) << exponent) > positive  # the conversion to float may round up
+        divisions = np.asarray(self.divisions, np.int64)[np.clip(exponent - 20, 0, _INTERVALS - 1)]
+        by_division = (divisions > 1) & (requested > QUANTUM * divisions)
+        step = (np.int64(1) << exponent) // np.maximum(divisions, 1)
+        return np.where(by_division, -(-requested // np.maximum(step, 1)) * step, rounded)
+
+    def segment_size(self, rounded: int) -> int:
+        """Return the size of a new segment for a rounded request."""
+        if rounded <= SMALL:
+            return SMALL_SEGMENT
+        if rounded < _OWN_SEGMENT:
+            return self.large_segment
+        return -(-rounded // _SEGMENT_QUANTUM) * _SEGMENT_QUANTUM
+
+
+def _number(name: str, text: str, kind: type[Any]) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise OptionError(f"{name}:{text} is not possible: expected a number") from None
+
+
+def _divisions(text: str) -> tuple[int, ...]:
+    name = "roundup_power2_divisions"
+    if not text.startswith("["):
+        return (_power_of_two(name, text),) * _INTERVALS
+    divisions = [0] * _INTERVALS
+    next_entry = 0
+    for item in text[1:-1].split(","):
+        key, separator, value = (part.strip() for part in item.partition(":"))
+        if not separator:
+            raise OptionError(f"{name}: {item!r} is not possible: expected SIZE:DIVISIONS")
+        count = _power_of_two(name, value)
+        if key == ">":
+            divisions[next_entry:] = [count] * (_INTERVALS - next_entry)
+            continue
+        entry = min(_power_of_two(name, key).bit_length() - 1, _INTERVALS - 1)
+        if next_entry == 0:
+            divisions[:entry] = [count] * entry
+        divisions[entry] = count
+        next_entry = entry + 1
+    return tuple(divisions)
+
+
+def _power_of_two(name: str, text: str) -> int:
+    number = int(_number(name, text, int))
+    if number < 0 or number & (number - 1):
+        raise OptionError(f"{name}: {text} is not a power of two")
+    return number

@@ -1,0 +1,101 @@
+"""The proof of a replay: under the recorded settings, it must reproduce the recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.core.errors import SnapshotError
+from ipygpumem.core.units import many, size
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.recording import Recording
+from ipygpumem.snapshot.replay.run import Run, run
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.model.segment_history import AllocatorState
+    from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+_SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
+
+
+class ReplayError(SnapshotError):
+    """A recording cannot be replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Comparison of a recording with its replay under the recorded settings.
+
+    Attributes:
+        recording: The recording.
+        run: The replay.
+        difference: Description of the first difference; empty if there is none.
+        largest_error: Largest difference in reserved memory in bytes, over all events.
+    """
+
+    recording: Recording
+    run: Run
+    difference: str
+    largest_error: int
+
+
+def verify(recording: Recording) -> Verification:
+    """Replay a recording under its own settings, and compare all addresses, segments and reserved memory with it."""
+    result = run(recording, recording.settings, recorded=True)
+    differences: list[tuple[int, str]] = [(event, "the request would have been served") for event in result.served]
+    allocations, trace = recording.allocations, recording.trace
+    addresses = np.asarray(result.addresses, np.int64)
+    wrong = np.flatnonzero(addresses != allocations.address)
+    if len(wrong):
+        row = wrong[np.argmin(allocations.start[wrong])]
+        differences.append((int(allocations.start[row]), f"{size(int(allocations.size[row]))} are at another address"))
+    recorded = recording.segment_events()
+    simulated = result.allocator.events
+    for (action, address, nbytes, event), other in zip(recorded, simulated, strict=False):
+        if (action, address, nbytes) != other[:3]:
+            differences.append((event, f"a segment of {size(nbytes)} differs"))
+            break
+    else:
+        if len(recorded) != len(simulated):
+            event = recorded[len(simulated)][3] if len(recorded) > len(simulated) else result.event_of(simulated[-1][3])
+            differences.append((event, f"{many(abs(len(recorded) - len(simulated)), 'segment')} more or fewer"))
+    sizes = np.asarray(result.sizes, np.int64)
+    final = allocations.block >= 0
+    if (sizes[final] != recording.block_sizes()[allocations.block[final]]).any():
+        differences.append((len(trace) - 1, "the sizes of the blocks at the end differ"))
+    curve = recording.timeline.reserved
+    compared = np.append(True, ~np.isin(trace.action, _SEGMENT_EVENTS))
+    error = 0 if curve is None else int(np.abs(result.reserved() - curve.bytes)[compared].max())
+    if not differences and error:
+        differences.append((0, f"reserved memory differs by up to {size(error)}"))
+    event, text = min(differences, default=(0, ""))
+    return Verification(recording, result, f"event {event:,}: {text}" if text else "", error)
+
+
+def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
+    """Return a tuple of a state and whether it contains the sizes of all blocks, which a replay may determine."""
+    try:
+        verification = verified(snapshot, state.device)
+    except ReplayError:
+        return state, False
+    if verification.difference:
+        return state, False
+    blocks = state.blocks.copy()
+    blocks["rounded"] = np.asarray(verification.run.sizes, np.int64)[blocks["row"]]
+    return replace(state, blocks=blocks), True
+
+
+def verified(snapshot: SnapshotData, device: int) -> Verification:
+    """Return the verification of a device's recording, which is computed once.
+
+    Raises:
+        ReplayError: The recording cannot be replayed.
+    """
+    if device not in snapshot.verifications:
+        recording = Recording(snapshot, device)
+        if recording.problem:
+            raise ReplayError(f"{snapshot.name}: device {device} cannot be replayed: {recording.problem}")
+        snapshot.verifications[device] = verify(recording)
+    return snapshot.verifications[device]

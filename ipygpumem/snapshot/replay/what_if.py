@@ -1,0 +1,166 @@
+"""Comparison of a recording with replays under other settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import parse_size
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.pins import Pins, pins
+from ipygpumem.snapshot.replay.result import Replay, replay
+from ipygpumem.snapshot.replay.verification import Verification, verified
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+SETTINGS = (
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "max_split_size_mb:128",
+    "max_split_size_mb:512",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+    "large_segment_size_mb:64",
+)
+"""Settings that are compared by default."""
+_LARGE_SEGMENT_VERSION = (2, 11)
+"""First version of PyTorch with ``large_segment_size_mb``."""
+_WORTHWHILE = 0.05
+"""Smallest relative saving for which a setting is recommended."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alternative:
+    """One setting.
+
+    Attributes:
+        settings: The setting in the format of ``PYTORCH_ALLOC_CONF``; empty for the recorded settings.
+        replay: Replay without a limit.
+        fits: Whether all requests are served within the limit of `WhatIf`; None if there is no limit.
+    """
+
+    settings: str
+    replay: Replay
+    fits: bool | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values without curves as plain data. Sizes are in bytes."""
+        return {"settings": self.settings, "fits": self.fits, "replay": self.replay.to_dict()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhatIf:
+    """A recording under several settings.
+
+    Attributes:
+        name: Name of the snapshot.
+        device: Device index.
+        verification: Comparison of the recording with its replay.
+        recorded: The recorded settings.
+        alternatives: The other settings, the best first.
+        limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or, if a request failed in
+            the recording, the highest reserved memory of the recording; None without a limit.
+        capacity: Whether the limit is the given capacity.
+        pins: Why the last recorded out-of-memory error could not be avoided; None if there was none or if the replay
+            does not reproduce the recording.
+    """
+
+    name: str
+    device: int
+    verification: Verification
+    recorded: Alternative
+    alternatives: tuple[Alternative, ...]
+    limit: int | None
+    capacity: bool
+    pins: Pins | None
+
+    @property
+    def recommended(self) -> Alternative | None:
+        """The best alternative if it lets a failing run fit or saves at least 5% of the reserved memory."""
+        best, recorded = self.alternatives[0] if self.alternatives else None, self.recorded
+        if best is None or best.replay.failure is not None:
+            return None
+        if self.limit is not None and recorded.fits != best.fits:
+            return best if best.fits else None
+        saved = recorded.replay.reserved_peak - best.replay.reserved_range[1]
+        return best if saved >= _WORTHWHILE * recorded.replay.reserved_peak else None
+
+    @property
+    def missing(self) -> int:
+        """Bytes by which the limit would have to be higher for the best of all settings; 0 if one of them fits."""
+        smallest = min(item.replay.smallest_capacity for item in (self.recorded, *self.alternatives))
+        return 0 if self.limit is None else max(smallest - self.limit, 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values as plain data. Sizes are in bytes."""
+        recommended = self.recommended
+        return {
+            "device": self.device,
+            "exact": not self.verification.difference,
+            "difference": self.verification.difference,
+            "limit": self.limit,
+            "missing": self.missing,
+            "pins": None if self.pins is None else self.pins.to_dict(),
+            "recommended": None if recommended is None else recommended.settings,
+            "recorded": self.recorded.to_dict(),
+            "alternatives": [alternative.to_dict() for alternative in self.alternatives],
+        }
+
+
+def what_if(
+    snapshot: SnapshotData,
+    device: int | None = None,
+    settings: Sequence[str] = (),
+    capacity: int | str | None = None,
+) -> WhatIf:
+    """Replay the recording of a device under several settings.
+
+    Args:
+        snapshot: The snapshot.
+        device: Device index; by default the device with the highest peak.
+        settings: Settings in the format of ``PYTORCH_ALLOC_CONF``; by default `SETTINGS`.
+        capacity: Limit of reserved memory, such as ``"24 GiB"``.
+
+    Raises:
+        ReplayError: The recording cannot be replayed.
+        OptionError: A setting or the capacity is invalid.
+    """
+    verification = verified(snapshot, snapshot.timeline(device).device)
+    recording = verification.recording
+    limit = recording.limit[0] if recording.limit[1] is not None else None
+    if capacity is not None:
+        limit = parse_size(capacity)
+        if limit <= 0:
+            raise OptionError(f"the capacity must be positive, not {limit:,}")
+
+    def alternative(text: str | None) -> Alternative:
+        unlimited = replay(snapshot, recording.device, text)
+        return Alternative(text or "", unlimited, None if limit is None else unlimited.smallest_capacity <= limit)
+
+    texts = list(settings) or [text for text in SETTINGS if _exists(text, snapshot.own.torch)]
+    recorded = alternative(None)
+    others = [alternative(text) for text in dict.fromkeys(texts) if text != recording.settings.text()]
+    others.sort(key=lambda item: (item.fits is False, item.replay.reserved_range[1], item.replay.smallest_capacity))
+    ooms = recording.trace.events(Action.OOM)
+    return WhatIf(
+        snapshot.name,
+        recording.device,
+        verification,
+        recorded,
+        tuple(others),
+        limit,
+        capacity is not None,
+        pins(snapshot, recording, int(ooms[-1])) if len(ooms) and not verification.difference else None,
+    )
+
+
+def _exists(setting: str, torch: str | None) -> bool:
+    """Return whether a setting exists in the version of PyTorch that made the recording."""
+    if torch is None or not setting.startswith("large_segment"):
+        return True
+    numbers = [int(part) for part in torch.split(".")[:2] if part.isdecimal()]
+    return tuple(numbers) >= _LARGE_SEGMENT_VERSION

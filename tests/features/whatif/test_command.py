@@ -1,0 +1,61 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ipygpumem.cli import main
+
+DATA = Path(__file__).parents[2] / "data"
+OOM = str(DATA / "oom_fragmented.pickle.xz")
+
+
+def shell(capsys, *arguments):
+    status = main(["whatif", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_table(capsys):
+    status, output, _ = shell(capsys, OOM, "--set", "expandable_segments:True", "--set", "max_split_size_mb:32")
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert status == 0
+    assert lines[1:5] == [
+        "reserved peak change fits from within 1,716 MiB",
+        "as recorded 1,716 MiB 1,740 MiB out of memory",
+        "expandable_segments:True 1,700 MiB -1% 1,664 MiB yes",
+        "max_split_size_mb:32 1,788 MiB +4% 1,748 MiB out of memory",
+    ]
+    assert "Recommendation: set PYTORCH_ALLOC_CONF=expandable_segments:True before torch is imported." in lines
+    assert "project/experiment.py:18 forward 180 MiB 60 MiB 192 MiB 24" in lines
+    assert "Freeing 16 blocks (14.5 MiB) in 4 segments before the request would have been enough." in lines
+
+
+def test_capacity_and_json(capsys):
+    status, output, _ = shell(capsys, str(DATA / "gpt_small.pickle.xz"), "--capacity", "1875MiB", "--json")
+    result = json.loads(output)
+    assert status == 0
+    assert result["recorded"]["fits"] is True
+    assert {item["settings"]: item["fits"] for item in result["alternatives"]}["large_segment_size_mb:64"] is False
+    assert result["pins"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((OOM, "--set", "max_split:1"), "unknown allocator setting: max_split"),
+        ((OOM, "--capacity", "0"), "at least 1 byte"),
+        ((OOM, "--device", "x"), "must be an integer"),
+    ],
+)
+def test_invalid_arguments(capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        main(["whatif", *arguments])
+    assert message in capsys.readouterr().err
+
+
+def test_file_that_cannot_be_replayed(capsys, tmp_path):
+    path = tmp_path / "empty.json"
+    path.write_text('{"segments": [], "device_traces": [[]]}')
+    status, _, error = shell(capsys, str(path))
+    assert status == 1
+    assert error.strip().endswith("device 0 cannot be replayed: the recording contains no allocations")

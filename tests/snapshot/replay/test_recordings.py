@@ -1,0 +1,202 @@
+"""Replays of real recordings."""
+
+import lzma
+import pickle
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import MIB
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.verification import ReplayError, verified
+from ipygpumem.snapshot.replay.what_if import what_if
+
+DATA = Path(__file__).parents[2] / "data"
+RECORDINGS = ("gpt_cpp", "gpt_small", "oom_fragmented", "resnet50")
+
+
+def raw(name):
+    with lzma.open(DATA / f"{name}.pickle.xz") as file:
+        return pickle.load(file)
+
+
+@pytest.fixture(scope="module", params=RECORDINGS)
+def recording(request):
+    return raw(request.param)
+
+
+def load(name):
+    return Snapshot.load(DATA / f"{name}.pickle.xz")
+
+
+def test_recording_is_reproduced(recording):
+    snapshot = Snapshot.load(recording)
+    replay = snapshot.replay()
+    assert (replay.grade, replay.reason) == ("exact", "")
+    assert verified(snapshot, replay.device).run.addresses == snapshot.timeline().allocations.address.tolist()
+    assert replay.reserved_peak == snapshot.timeline().reserved_peak
+    between = ~np.isin(snapshot.timeline().trace.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE))
+    assert (replay.reserved.bytes[1:] == snapshot.reserved().bytes[1:])[between].all()
+
+
+def test_end_is_reproduced_from_any_start(recording):
+    """A ring buffer drops the first events, after which the blocks before the recording must be inferred."""
+    device = max(range(len(recording["device_traces"])), key=lambda index: len(recording["device_traces"][index]))
+    trace = recording["device_traces"][device]
+    for start in random.Random(1).sample(range(len(trace) * 3 // 4), 3):
+        traces = list(recording["device_traces"])
+        traces[device] = trace[start:]
+        verification = verified(Snapshot.load({**recording, "device_traces": traces}), device)
+        assert verification.difference == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "peak"),
+    [  # computed by an independent implementation
+        ("gpt_small", "expandable_segments:True", 1928),
+        ("gpt_small", "max_split_size_mb:64", 2012),
+        ("gpt_small", "roundup_power2_divisions:4", 2012),
+        ("gpt_small", "large_segment_size_mb:64", 2008),
+        ("resnet50", "roundup_power2_divisions:4", 1376),
+        ("resnet50", "roundup_power2_divisions:8", 1208),
+        ("oom_fragmented", "max_split_size_mb:32", 1788),
+        ("oom_fragmented", "expandable_segments:True,max_split_size_mb:128", 1840),
+    ],
+)
+def test_peak_under_other_settings(name, settings, peak):
+    assert load(name).replay(settings).reserved_peak == peak * MIB
+
+
+def test_smallest_capacity():
+    snapshot = load("gpt_small")
+    assert snapshot.replay().smallest_capacity == 1874 * MIB
+    assert snapshot.replay(capacity=1874 * MIB).failure is None
+    failing = snapshot.replay(capacity="1872 MiB")
+    assert failing.failure is not None
+    assert failing.failure.reserved + failing.failure.segment > 1872 * MIB
+    assert failing.reserved_peak <= 1872 * MIB
+
+
+def test_out_of_memory_error_under_other_settings():
+    snapshot = load("oom_fragmented")
+    event = int(snapshot.timeline().trace.events(Action.OOM)[0])
+    limit = snapshot.timeline().reserved_peak
+    recorded, expandable = snapshot.replay("", limit), snapshot.replay("expandable_segments:True", limit)
+    assert (recorded.failure.event, recorded.served) == (event, ())
+    assert (expandable.failure, expandable.served, expandable.grade) == (None, (event,), "exact")
+    assert snapshot.replay("large_segment_size_mb:32").reserved_range == (1704 * MIB, 1712 * MIB)
+
+
+def test_waste_adds_up(recording):
+    for settings in (None, "expandable_segments:True", "roundup_power2_divisions:2"):
+        waste = Snapshot.load(recording).replay(settings).waste
+        parts = (waste.requested, waste.rounding, waste.not_split, waste.used_later, waste.never_used)
+        assert min(parts) >= 0
+        assert sum(parts) == waste.reserved
+
+
+def test_state_contains_the_blocks_inside_segments(recording):
+    snapshot = Snapshot.load(recording)
+    for settings in (None, "expandable_segments:True"):
+        replay = snapshot.replay(settings)
+        for event in (-1, 1000, len(snapshot.timeline().trace) - 1):
+            state = replay.state(event)
+            assert state.reserved == replay.reserved.bytes[event + 1]
+            assert int(state.blocks["rounded"].sum()) == replay.allocated.bytes[event + 1]
+            segments, blocks = state.segments, state.blocks
+            owner = np.searchsorted(segments["address"], blocks["address"], side="right") - 1
+            end = (segments["address"] + segments["size"])[owner]
+            assert (blocks["address"] + blocks["rounded"] <= end).all()
+    with pytest.raises(OptionError, match="has no event"):
+        replay.state(10**9)
+
+
+def test_difference_is_reported():
+    changed = raw("oom_fragmented")
+    changed["allocator_settings"]["max_split_size"] = 20 * MIB
+    replay = Snapshot.load(changed).replay()
+    assert replay.grade == "approximate"
+    assert "the recorded settings do not reproduce the recording (event " in replay.reason
+
+
+def _without_alloc(file):
+    trace = max(file["device_traces"], key=len)
+    del trace[next(place for place, event in enumerate(trace) if place > 3000 and event["action"] == "alloc")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda file: file.pop("segments"), "does not contain the segments"),
+        (lambda file: file.update(device_traces=[[]]), "contains no allocations"),
+        (lambda file: file["allocator_settings"].update(backend="cudaMallocAsync"), "another allocator"),
+        (_without_alloc, "missing from the recording"),
+    ],
+)
+def test_recording_that_cannot_be_replayed(change, message):
+    file = raw("gpt_small")
+    change(file)
+    with pytest.raises(ReplayError, match=message):
+        Snapshot.load(file).replay()
+
+
+def test_garbage_collection_needs_a_capacity():
+    snapshot = load("gpt_cpp")
+    with pytest.raises(OptionError, match="specify the capacity"):
+        snapshot.replay("garbage_collection_threshold:0.8")
+    assert snapshot.replay("garbage_collection_threshold:0.8", "3 GiB").failure is None
+
+
+def test_settings_are_compared():
+    result = what_if(load("oom_fragmented"))
+    assert result.limit == 1716 * MIB
+    assert result.recommended.settings == "expandable_segments:True"
+    assert [item.fits for item in result.alternatives] == [True, True] + [False] * 5
+    assert (result.recorded.fits, result.missing) == (False, 0)
+    only_one = what_if(load("oom_fragmented"), settings=["max_split_size_mb:64"])
+    assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
+
+
+def test_pins_of_an_out_of_memory_error():
+    """The values were computed by an independent implementation."""
+    found = what_if(load("oom_fragmented"), settings=["expandable_segments:True"]).pins
+    assert (found.pinned + found.other_size, found.empty) == (int(102.54296875 * MIB), 0)
+    assert found.largest == 7 * MIB < found.size == 32 * MIB
+    assert [line.only // MIB for line in found.lines[:3]] == [180, 180, 100]
+    smallest = found.smallest
+    assert (smallest.bytes, len(smallest.rows), smallest.segments) == (int(14.484375 * MIB), 16, 4)
+    assert not smallest.contiguous
+
+
+def test_blocks_to_free_are_contiguous_if_they_are_cheaper():
+    """Three blocks of 11, 1.5 and 20 MiB are in one segment; the free memory around the second one is enough."""
+    trace, blocks, address = [], [], 1 << 40
+    sizes = [8 * MIB, 3 * MIB // 2, 8 * MIB]
+
+    def event(action, size, offset):
+        entry = {"action": action, "addr": address + offset, "size": size, "stream": 0, "time_us": len(trace)}
+        trace.append({**entry, "frames": []})
+
+    event("segment_alloc", 20 * MIB, 0)
+    position = 0
+    for size in sizes:
+        event("alloc", size, position)
+        position += size
+    for offset, size in ((0, 8 * MIB), (position - 8 * MIB, 8 * MIB)):
+        event("free_requested", size, offset)
+        event("free_completed", size, offset)
+    trace.append({"action": "oom", "size": 18 * MIB, "stream": 0, "time_us": 9, "device_free": 0, "frames": []})
+    parts = [(8 * MIB, "inactive"), (3 * MIB // 2, "active_allocated"), (21 * MIB // 2, "inactive")]
+    position = address
+    for size, state in parts:
+        blocks.append({"address": position, "size": size, "requested_size": size, "state": state, "frames": []})
+        position += size
+    segment = {"device": 0, "address": address, "total_size": 20 * MIB, "stream": 0, "segment_type": "large"}
+    file = {"segments": [{**segment, "blocks": blocks}], "device_traces": [trace], "allocator_settings": {}}
+    found = what_if(Snapshot.load(file), settings=["expandable_segments:True"]).pins
+    assert (found.smallest.bytes, found.smallest.rows, found.smallest.contiguous) == (3 * MIB // 2, (1,), True)
+    assert found.pinned == 37 * MIB // 2

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import KIB, MIB
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
+
+
+def rounded(size, text=""):
+    return int(AllocatorSettings.parse(text).round(np.array([size]))[0])
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(0, 512), (1, 512), (512, 512), (513, 1024), (MIB + 1, MIB + 512), (5 * MIB, 5 * MIB)]
+)
+def test_sizes_are_multiples_of_512(size, expected):
+    assert rounded(size) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "text", "expected"),
+    [
+        (900 * KIB, "roundup_power2_divisions:2", MIB),  # becomes a small request of exactly 1 MiB
+        (1200 * MIB, "roundup_power2_divisions:4", 1280 * MIB),
+        (1024 * MIB, "roundup_power2_divisions:4", 1024 * MIB),
+        (1000, "roundup_power2_divisions:4", 1024),  # not larger than 4 * 512
+        (2100, "roundup_power2_divisions:4", 2560),
+        (1200 * MIB, "roundup_power2_divisions:1", 1200 * MIB),
+        (300 * MIB, "roundup_power2_divisions:[256:1,512:2,>:4]", 300 * MIB),
+        (600 * MIB, "roundup_power2_divisions:[256:1,512:2,>:4]", 768 * MIB),
+        (1100 * MIB, "roundup_power2_divisions:[256:1,512:2,>:4]", 1280 * MIB),
+        (100 * MIB + 1, "roundup_power2_divisions:[256:2,>:4]", 128 * MIB),  # entries below the first key
+        ((1 << 45) + 1, "roundup_power2_divisions:[64:2,>:4]", (1 << 45) + (1 << 43)),  # above the last entry
+    ],
+)
+def test_divisions(size, text, expected):
+    assert rounded(size, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "text", "expected"),
+    [
+        (512, "", 2 * MIB),
+        (MIB, "", 2 * MIB),
+        (MIB + 512, "", 20 * MIB),
+        (10 * MIB - 512, "", 20 * MIB),
+        (10 * MIB, "", 10 * MIB),
+        (11 * MIB, "", 12 * MIB),
+        (5 * MIB, "large_segment_size_mb:64", 64 * MIB),
+        (10 * MIB, "large_segment_size_mb:64", 10 * MIB),
+    ],
+)
+def test_segment_sizes(size, text, expected):
+    assert AllocatorSettings.parse(text).segment_size(size) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "expandable_segments:True",
+        "max_split_size_mb:128,garbage_collection_threshold:0.8",
+        "roundup_power2_divisions:4",
+        "large_segment_size_mb:64,max_non_split_rounding_mb:32,per_process_memory_fraction:0.5",
+    ],
+)
+def test_text_can_be_parsed_again(text):
+    settings = AllocatorSettings.parse(text)
+    assert AllocatorSettings.parse(settings.text()) == settings
+    assert sorted(settings.text().split(",")) == sorted(text.split(","))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_split_size:128", "unknown allocator setting: max_split_size"),
+        ("max_split_size_mb:8", "PyTorch accepts 20 or more"),
+        ("max_split_size_mb:x", "expected a number"),
+        ("expandable_segments:yes", "expected True or False"),
+        ("garbage_collection_threshold:1.5", "expected a number between 0 and 1"),
+        ("roundup_power2_divisions:3", "3 is not a power of two"),
+        ("large_segment_size_mb:10", "too small"),
+        ("backend:cudaMallocAsync", "cannot be replayed"),
+        ("expandable_segments", "expected name:value"),
+        ("roundup_power2_divisions:[256]", "expected SIZE:DIVISIONS"),
+    ],
+)
+def test_invalid_settings(text, message):
+    with pytest.raises(OptionError, match=message):
+        AllocatorSettings.parse(text)
+
+
+def test_settings_without_effect_and_spaces():
+    text = " expandable_segments : True , pinned_use_background_threads:True, backend:native"
+    assert AllocatorSettings.parse(text) == AllocatorSettings(expandable=True)
+
+
+def test_recorded_settings():
+    recorded = {
+        "PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:32",
+        "max_split_size": 64 * MIB,
+        "garbage_collection_threshold": 0.6,
+        "expandable_segments": True,
+        "roundup_power2_divisions": {str(1 << entry): 4 for entry in range(16)},
+    }
+    assert AllocatorSettings.recorded(recorded) == AllocatorSettings(
+        True, 64 * MIB, (4,) * 16, 0.6, large_segment=32 * MIB
+    )
+    assert AllocatorSettings.recorded({"max_split_size": -1, "PYTORCH_CUDA_ALLOC_CONF": "new:1"}) == AllocatorSettings()
