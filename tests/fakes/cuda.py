@@ -82,6 +82,8 @@ class FakeGpu:
         self.calls = collections.Counter()
         self.pinned = 0
         self.raw = {}
+        self.fill_kernel = 0
+        """Memory that the first kernel that fills a tensor takes when it is loaded."""
         self.oom_observers = []
         self.storages = {}
         self.initialized = False
@@ -123,6 +125,11 @@ class FakeGpu:
         """Allocate memory (or free it, if the size is negative) as another library of this process."""
         self._context(device, "another library")
         self.devices[device].nvml_device.own += -(-size // _GRANULE) * _GRANULE
+
+    def load_fill_kernel(self, device):
+        size, self.fill_kernel = self.fill_kernel, 0
+        if size:
+            self.outside(size, device)
 
     def wait_for_samples(self):
         """Wait until the sampler has read every device at least once."""

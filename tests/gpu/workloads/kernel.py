@@ -142,10 +142,10 @@ class Kernel:
                     return
         raise KernelDiedError(f"a cell did not end within {self._timeout:.0f} s")
 
-    def observe(self) -> dict[str, Any]:
+    def observe(self, *, search: bool = False) -> dict[str, Any]:
         target = self.directory / "observed.json"
         target.unlink(missing_ok=True)
-        arguments = f"{{'namespace': get_ipython().user_ns, 'target': {str(target)!r}}}"
+        arguments = f"{{'namespace': get_ipython().user_ns, 'target': {str(target)!r}, 'search': {search}}}"
         shown = self.run(f"__import__('runpy').run_path({str(PROBE)!r}, {arguments})", silent=True)
         if not target.exists():
             raise KernelDiedError(f"the state of the kernel could not be read: {shown['stderr']}{shown['error']}")
@@ -214,7 +214,7 @@ def _run_cells(kernel: Kernel, program: Program, option: str) -> dict[str, Any]:
     record = {"cells": cells, "seconds": sum(times), "total": total, "failed": failed, "observed": kernel.observe()}
     if option == "loaded" and not failed:
         record["who"] = kernel.run("%gpumem who")
-        record["after who"] = kernel.observe()
+        record["after who"] = kernel.observe(search=True)
     return record | {"wall": time.monotonic() - started}
 
 
@@ -246,7 +246,7 @@ def _run_ranks(program: Program, option: str, slot: int, timeout: float) -> dict
     observed = {
         key: {str(i): rank["observed"].get(key) for i, rank in enumerate(ranks)} for key in ranks[0]["observed"]
     }
-    observed["report"], observed["holders"] = ranks[0]["observed"].get("report"), ranks[0]["observed"].get("holders")
+    observed["report"] = ranks[0]["observed"].get("report")
     return {
         "cells": [shown | {"result": "", "displays": []}],
         "seconds": max(rank["seconds"] for rank in ranks),

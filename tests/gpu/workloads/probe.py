@@ -103,18 +103,22 @@ def state():
     }
 
 
-def observe(namespace, target):
+def observe(namespace, target, search=False):
+    """Write everything that can be observed to a file; ``search`` includes the holders of memory."""
+    import torch
+
     loaded = sys.modules.get("ipygpumem")
     record = {"counters": counters(), "rng": generators(), "state": state()}
     record["names"] = sorted(name for name in namespace if not name.startswith("_"))
     if loaded is not None:
         last = loaded.last
         record["report"] = None if last is None else last.to_dict()
-        found = loaded.holders()
+    if search:  # without a GPU, all objects are searched
+        found = loaded.holders(limit=10 if torch.cuda.is_available() else 120)
         record["holders"] = [[holder.name, holder.amount] for holder in found.holders][:10]
     record["values"] = {"result": encode(namespace.get("result")), **weights(namespace)}
     pathlib.Path(target).write_text(json.dumps(record), encoding="utf-8")
 
 
 if "target" in globals():
-    observe(globals()["namespace"], globals()["target"])
+    observe(globals()["namespace"], globals()["target"], globals()["search"])
