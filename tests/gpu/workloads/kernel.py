@@ -243,15 +243,20 @@ def _run_ranks(program: Program, option: str, slot: int, timeout: float) -> dict
         ranks = [json.loads(file.read_text(encoding="utf-8")) for file in files]
         shown = {"stdout": "".join(sorted(completed.stdout.splitlines(keepends=True))), "stderr": "", "error": ""}
         shown = {key: normalize(text, Path(directory)) for key, text in shown.items()}
-    observed = {
-        key: {str(i): rank["observed"].get(key) for i, rank in enumerate(ranks)} for key in ranks[0]["observed"]
-    }
-    observed["report"] = ranks[0]["observed"].get("report")
-    return {
+    record = {
         "cells": [shown | {"result": "", "displays": []}],
         "seconds": max(rank["seconds"] for rank in ranks),
         "total": max(rank["total"] for rank in ranks),
         "failed": "",
-        "observed": observed,
+        "observed": _merged([rank["observed"] for rank in ranks]),
         "wall": time.monotonic() - started,
     }
+    if "who" in ranks[0]:
+        record |= {"who": ranks[0]["who"], "after who": _merged([rank["after who"] for rank in ranks])}
+    return record
+
+
+def _merged(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the observations of all ranks by category, with the report and the holders of the first rank."""
+    single = {key: ranks[0].get(key) for key in ("report", "holders")}
+    return {key: {str(i): rank.get(key) for i, rank in enumerate(ranks)} for key in ranks[0]} | single

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
 accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no", gradient_accumulation_steps=2)
-rows, width = (16384, 8192) if torch.cuda.is_available() else (64, 512)
+rows, width = (16384, 8192) if torch.cuda.is_available() else (512, 64)
 data = TensorDataset(torch.randn(4 * rows, 256), torch.randint(0, 10, (4 * rows,)))
 model = nn.Sequential(nn.Linear(256, width), nn.Sigmoid(), nn.Linear(width, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -8,7 +8,7 @@ ANSWER = {
     "peak": "self.down(|loss.backward()",
     "modules": "blocks.*",
     "kind": "recomputed|backward",
-    "who": "inputs|optimizer",
+    "who": "model",
 }
 
 # %%
@@ -43,7 +43,7 @@ class Model(nn.Module):
 
 
 model = Model().to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 inputs = torch.randn(rows, width, device=device, requires_grad=True)
 result = []
 

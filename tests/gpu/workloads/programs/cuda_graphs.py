@@ -4,7 +4,7 @@ The hidden layer of the model, in the private pool of the graph, is the largest 
 """
 
 CUDA = True
-ANSWER = {"lines": "model(static_input)", "modules": "*", "who": "static_input"}
+ANSWER = {"lines": "model(static_input)", "modules": "0|1", "who": "static_input"}
 
 # %%
 import torch

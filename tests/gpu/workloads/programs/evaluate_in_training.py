@@ -23,7 +23,7 @@ head = torch.nn.Linear(width, 3).to(device)
 optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-3)
 accuracy = torchmetrics.classification.MulticlassAccuracy(num_classes=3).to(device)
 batches = [
-    {"input_ids": torch.randint(0, 1000, (64 if large else 2, 128 if large else 16), device=device)} for _ in range(8)
+    {"input_ids": torch.randint(0, 1000, (64 if large else 16, 128 if large else 64), device=device)} for _ in range(8)
 ]
 labels = torch.randint(0, 3, (8, len(batches[0]["input_ids"])), device=device)
 result = []

@@ -19,7 +19,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", ".*does not have many workers.*")
 lightning.seed_everything(0, verbose=False)
 device = "cuda" if torch.cuda.is_available() else "cpu"
-rows, width = (8192, 8192) if device == "cuda" else (64, 256)
+rows, width = (8192, 8192) if device == "cuda" else (64, 16)
 
 
 class Autoencoder(lightning.LightningModule):

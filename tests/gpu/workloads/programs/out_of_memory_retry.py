@@ -4,7 +4,7 @@ A tensor that the notebook forgot holds half of the memory.
 """
 
 CUDA = True
-ANSWER = {"lines": "loss.backward()|model(inputs)", "modules": "*", "who": "forgotten"}
+ANSWER = {"lines": "loss.backward()|model(inputs)", "modules": "0|1", "who": "forgotten"}
 
 # %%
 import torch

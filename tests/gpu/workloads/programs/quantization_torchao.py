@@ -4,7 +4,7 @@ The activations of the wide layers are the largest consumer at the peak, and the
 """
 
 REQUIRES = ("torchao",)
-ANSWER = {"lines": "model(inputs)", "modules": "*", "who": "model"}
+ANSWER = {"lines": "model(inputs)|quantize_(", "modules": "0|2", "who": "model"}
 
 # %%
 import torch
