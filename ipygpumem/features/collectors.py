@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,7 @@ def make_plan(
     needed = path is not None or lines is not None or modules is not None
     # a recording shows which line exceeded a limit, but must neither fail nor initialize CUDA for this purpose
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
+    history = replace(history or RecordingOptions(), stacks_of_frees=lines is not None)
     recorder = Recorder(runtime, history) if needed or useful else None
     collectors += extra
     return Plan(tuple(collectors), recorder=recorder, path=path, devices=devices)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import gc_paused
+from ipygpumem.measurement.stacks_of_frees import remove_allocation_stacks
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
 
@@ -33,11 +34,13 @@ class RecordingOptions:
         stacks: Stacks to record: ``"python"``, ``"all"`` (Python and C++, slow to save) or ``"none"``.
         max_entries: Maximum number of events per device.
         extra: Additional arguments for ``torch.cuda.memory._record_memory_history``.
+        stacks_of_frees: Whether to record stacks also when memory is freed.
     """
 
     stacks: str = "python"
     max_entries: int = 1_000_000
     extra: Mapping[str, Any] = field(default_factory=dict)
+    stacks_of_frees: bool = False
 
     def __post_init__(self) -> None:
         if self.stacks not in {"python", "all", "none"}:
@@ -56,7 +59,7 @@ class RecordingOptions:
                 )
         arguments = {
             "enabled": "all",
-            "context": None if self.stacks == "none" else "all",
+            "context": None if self.stacks == "none" else "all" if self.stacks_of_frees else "alloc",
             "stacks": "all" if self.stacks == "all" else "python",
             "max_entries": self.max_entries,
             "clear_history": True,  # discard the events of earlier recordings
@@ -95,6 +98,23 @@ class ActiveRecording:
             self._functions.wrap(_RECORD, self._program_records)
             return True
 
+    def set_context(self, context: str | None = None) -> None:
+        """Change which events of the running recording have stacks. None restores the option of the recording.
+
+        Recordings without stacks and those that the program started are not changed.
+        """
+        with self._lock:
+            history = self._history
+            if history is None or history.context is None:
+                return
+            self._history = None  # so that this call does not count as one by the program
+            try:
+                arguments = {name: value for name, value in history.arguments.items() if name != "clear_history"}
+                arguments["context"] = context or history.context
+                history.torch.cuda.memory._record_memory_history(**arguments)
+            finally:
+                self._history = history
+
     def stop(self, history: AllocationHistory) -> None:
         """Stop the running recording if it was started for this `AllocationHistory`."""
         with self._lock:
@@ -131,6 +151,9 @@ class AllocationHistory:
 
     Attributes:
         own: Whether this package started the recording.
+        arguments: Arguments for ``torch.cuda.memory._record_memory_history``.
+        context: Events that should have stacks: ``"all"``, ``"alloc"`` (only allocations), or None for no stacks.
+        pauses: Whether stacks of frees are not recorded during backward passes, because of a bug in PyTorch.
         started_us: Time at which `start` was called, in microseconds since the Unix epoch.
         lost: Reason why events are missing; empty if no events are known to be missing.
     """
@@ -145,15 +168,25 @@ class AllocationHistory:
         self.lost = ""
         self.started_us = 0
         self._active = active
-        self._arguments = options.arguments(self.torch)
+        self.arguments = options.arguments(self.torch)
+        self.pauses = self.arguments["context"] == "all" and pytorch.discards_exceptions(self.torch)
+        if self.pauses and self.torch._C._current_autograd_node() is not None:  # in a backward pass
+            self.arguments["context"], self.pauses = "alloc", False
+        self.context: str | None = self.arguments["context"]
         self._allocations: dict[int, int] = {}
 
     def start(self) -> None:
         """Start a recording unless the program is already recording."""
         self.torch.cuda.init()
-        self.own = self._active.start(self, self._arguments)
+        self.own = self._active.start(self, self.arguments)
+        if self.context == "all" and not self.own:
+            self._active.set_context("all")
         self.started_us = time.time_ns() // 1000
         self._allocations = self._count_allocations()
+
+    def pause(self, paused: bool) -> None:
+        """Stop or resume recording the stacks of frees."""
+        self._active.set_context("alloc" if paused else "all")
 
     def take(self) -> dict[str, Any]:
         """Return PyTorch's memory snapshot with the events since `start`."""
@@ -162,6 +195,8 @@ class AllocationHistory:
         with gc_paused():
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
         if not self.own:
+            for trace in snapshot.get("device_traces", ()):
+                remove_allocation_stacks(trace)
             snapshot["device_traces"] = [
                 # events without a timestamp (torch 2.1) are always included
                 [event for event in trace if event.get("time_us", self.started_us) >= self.started_us]
@@ -186,6 +221,8 @@ class AllocationHistory:
         """Stop the recording if this object started it."""
         if self.own:
             self._active.stop(self)
+        elif self.context == "all" and self.started_us:
+            self._active.set_context()
 
     def _count_allocations(self) -> dict[int, int]:
         return {

@@ -13,6 +13,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from ipygpumem.core.errors import first_line
@@ -21,6 +22,7 @@ from ipygpumem.sources.cuda import RelaxedCaptureMode
 
 MINIMUM_VERSION = (2, 4)
 _OOM_LISTENERS = "_ipygpumem_oom_listeners"
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def module() -> Any | None:
@@ -51,14 +53,22 @@ def problem(*, load: bool) -> str | None:
     torch = module()
     if torch is None:
         return None
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < MINIMUM_VERSION:
+    if _version(torch) < MINIMUM_VERSION:
         return f"torch {torch.__version__} is too old: {MINIMUM_VERSION[0]}.{MINIMUM_VERSION[1]} or later is required"
     if not hasattr(torch._C, "_cuda_memoryStats"):
         return f"torch {torch.__version__} was built without CUDA"
     if load and not torch.cuda.is_available():
         return "torch finds no NVIDIA GPU"
     return None
+
+
+def _version(torch: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+
+def discards_exceptions(torch: Any) -> bool:
+    """Return whether PyTorch discards an exception if it records the stack of a free in a backward pass meanwhile."""
+    return (2, 11) <= _version(torch) < (2, 13)  # pytorch#175196
 
 
 def started() -> Any | None:
@@ -203,7 +213,14 @@ class WrappedFunctions:
 def _wrapper(original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(*arguments: Any, **options: Any) -> Any:
-        return call(original, *arguments, **options)
+        try:
+            return call(original, *arguments, **options)
+        except BaseException as error:
+            # since Python 3.11, the traceback is the same as without the wrapper
+            frames = error.__traceback__
+            while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+                frames = error.__traceback__ = frames.tb_next
+            raise
 
     # torch.compile must treat the wrapper as one opaque call, like the original function
     wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]

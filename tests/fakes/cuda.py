@@ -143,6 +143,18 @@ class FakeGpu:
         """Simulate a failed kernel: all later CUDA calls of this process raise."""
         self.devices[device].broken = error
 
+    def discard_exceptions(self):
+        """Behave as PyTorch 2.11: the stack of a free in a backward pass discards an exception (pytorch#175196).
+
+        Here, every free in a backward pass that raises an exception has this effect.
+        """
+        import torch
+
+        engine = _Engine(torch.autograd.Variable._execution_engine)
+        self._patches.set(torch.autograd.Variable, "_execution_engine", engine)
+        for device in self.devices:
+            device.allocator.stack_of_free_gathered = engine.stack_of_free_gathered
+
     # CUDA's behavior
 
     def _context(self, index, by):
@@ -429,6 +441,32 @@ class _Runtime:
 
     def cudaGetLastError(self):  # noqa: N802
         return 0
+
+
+class _Engine:
+    """The autograd engine of PyTorch 2.11."""
+
+    def __init__(self, engine):
+        self._engine = engine
+        self._discarded = False
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def stack_of_free_gathered(self):
+        import torch
+
+        self._discarded |= torch._C._current_autograd_node() is not None
+
+    def run_backward(self, *arguments, **options):
+        self._discarded = False
+        try:
+            return self._engine.run_backward(*arguments, **options)
+        except Exception:
+            if self._discarded:
+                message = f"{self._engine.run_backward!r} returned NULL without setting an exception"
+                raise SystemError(message) from None
+            raise
 
 
 def _stream(gpu):

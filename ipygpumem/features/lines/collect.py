@@ -20,7 +20,7 @@ from ipygpumem.features.recording_analysis import (
     allocator_bytes,
     outermost_files,
 )
-from ipygpumem.measurement.backward_passes import BackwardPass, MeasuredBackwardPasses
+from ipygpumem.measurement.backward_passes import BackwardPass
 from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
@@ -40,7 +40,6 @@ class LinesCollector(RecordingAnalysisCollector):
     def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
         self._functions = tuple(functions)
         self._all_functions = all_functions
-        self.observer = self._backward = MeasuredBackwardPasses()
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
         """Return a device's listings; raise `RecordingError` if the allocator's counters do not match the events."""
@@ -49,8 +48,9 @@ class LinesCollector(RecordingAnalysisCollector):
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
         files = {region.file for region in regions} | (set(source.cells) if self._all_functions else set())
         events = _LineEvents(recording.snapshot, timeline, files, _time_magic_offset(regions, source))
-        if self._backward.passes:
-            events.add_backward(self._backward.passes, EventLookup(timeline, recording.recorder))
+        passes = recording.recorder.backward_passes
+        if passes is not None and passes.passes:
+            events.add_backward(passes.passes, EventLookup(timeline, recording.recorder))
         if self._all_functions:
             regions += _executed_regions(events.lines(), regions, source)
         listed = {(region.file, number) for region in regions for number in region.lines}
