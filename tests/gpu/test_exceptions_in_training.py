@@ -34,8 +34,7 @@ ERRORS = {
 def outcomes(run_python, tmp_path_factory):
     """Run all programs at the same time, each in its own process."""
     with ThreadPoolExecutor(len(PROGRAMS)) as pool:
-        directory = str(tmp_path_factory.mktemp("files"))
-        codes = {name: CODE.format(name=name, directory=f"{directory}/{n}") for n, name in enumerate(PROGRAMS)}
+        codes = {name: CODE.format(name=name, directory=str(tmp_path_factory.mktemp("files"))) for name in PROGRAMS}
         return {name: pool.submit(run_python, code) for name, code in codes.items()}
 
 
