@@ -34,13 +34,11 @@ class RecordingOptions:
         stacks: Stacks to record: ``"python"``, ``"all"`` (Python and C++, slow to save) or ``"none"``.
         max_entries: Maximum number of events per device.
         extra: Additional arguments for ``torch.cuda.memory._record_memory_history``.
-        stacks_of_frees: Whether to record stacks also when memory is freed.
     """
 
     stacks: str = "python"
     max_entries: int = 1_000_000
     extra: Mapping[str, Any] = field(default_factory=dict)
-    stacks_of_frees: bool = False
 
     def __post_init__(self) -> None:
         if self.stacks not in {"python", "all", "none"}:
@@ -59,7 +57,7 @@ class RecordingOptions:
                 )
         arguments = {
             "enabled": "all",
-            "context": None if self.stacks == "none" else "all" if self.stacks_of_frees else "alloc",
+            "context": None if self.stacks == "none" else "alloc",
             "stacks": "all" if self.stacks == "all" else "python",
             "max_entries": self.max_entries,
             "clear_history": True,  # discard the events of earlier recordings
@@ -99,21 +97,18 @@ class ActiveRecording:
             return True
 
     def set_context(self, context: str | None = None) -> None:
-        """Change which events of the running recording have stacks. None restores the option of the recording.
-
-        Recordings without stacks and those that the program started are not changed.
-        """
+        """Set PyTorch's option ``context`` of this package's recording, or restore it. If it is None, it stays None."""
         with self._lock:
             history = self._history
-            if history is None or history.context is None:
-                return
-            self._history = None  # so that this call does not count as one by the program
-            try:
+            if history is not None and history.context is not None:
                 arguments = {name: value for name, value in history.arguments.items() if name != "clear_history"}
-                arguments["context"] = context or history.context
-                history.torch.cuda.memory._record_memory_history(**arguments)
-            finally:
-                self._history = history
+                self._history = None  # this call is not one by the program
+                try:
+                    history.torch.cuda.memory._record_memory_history(
+                        **{**arguments, "context": context or history.context}
+                    )
+                finally:
+                    self._history = history
 
     def stop(self, history: AllocationHistory) -> None:
         """Stop the running recording if it was started for this `AllocationHistory`."""
@@ -179,14 +174,15 @@ class AllocationHistory:
         """Start a recording unless the program is already recording."""
         self.torch.cuda.init()
         self.own = self._active.start(self, self.arguments)
-        if self.context == "all" and not self.own:
+        if not self.own and self.context == "all":
             self._active.set_context("all")
         self.started_us = time.time_ns() // 1000
         self._allocations = self._count_allocations()
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume recording the stacks of frees."""
-        self._active.set_context("alloc" if paused else "all")
+        """Stop or resume recording the stacks of frees, if this is necessary because of the bug."""
+        if self.pauses:
+            self._active.set_context("alloc" if paused else "all")
 
     def take(self) -> dict[str, Any]:
         """Return PyTorch's memory snapshot with the events since `start`."""

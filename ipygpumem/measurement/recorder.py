@@ -22,7 +22,7 @@ from ipygpumem.measurement.allocation_history import AllocationHistory, Recordin
 from ipygpumem.measurement.backward_passes import MeasuredBackwardPasses
 from ipygpumem.measurement.curves import add_reserved_usage, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
-from ipygpumem.measurement.stacks_of_frees import remove_stacks, remove_stacks_during
+from ipygpumem.measurement.stacks_of_frees import remove_stacks, remove_stacks_between
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ class Recorder:
         begin_position: Position in the sequence of allocation events at the start.
         end_position: Position in the sequence of allocation events at the last snapshot.
         windows: Samples of device memory usage since the start.
-        backward_passes: The backward passes since the start; None if they are not needed.
+        backward_passes: The backward passes since the start; None if stacks of frees are not recorded.
     """
 
     def __init__(self, runtime: Runtime, options: RecordingOptions | None = None) -> None:
@@ -72,9 +72,7 @@ class Recorder:
         self.begin_position: EventPosition = {}
         self.end_position: EventPosition = {}
         self.windows: list[SampleWindow] = []
-        self.backward_passes: MeasuredBackwardPasses | None = None
-        if self.history.options.stacks_of_frees or self.history.pauses:
-            self.backward_passes = MeasuredBackwardPasses(self.history.pause if self.history.pauses else None)
+        self.backward_passes = MeasuredBackwardPasses(self.history.pause) if self.history.context == "all" else None
         self._before: Reading | None = None
 
     def start(self, before: Reading | None = None) -> None:
@@ -127,8 +125,7 @@ class Recorder:
         self.end_position = event_position()
         snapshot = history.take()
         dropped = history.dropped(snapshot)
-        if history.own:
-            self._remove_stacks_of_frees(snapshot)
+        self._remove_stacks_of_frees(snapshot)
         if self.windows:
             add_reserved_usage(snapshot, self.windows, history.started_us, dropped)
         names = _recorded_file_names(snapshot)
@@ -160,13 +157,15 @@ class Recorder:
 
     def _remove_stacks_of_frees(self, snapshot: dict[str, Any]) -> None:
         history, passes = self.history, self.backward_passes
-        if history.context == "all" and not history.pauses:
+        if not history.own or (history.context == "all" and not history.pauses):
             return
-        countable = not history.options.extra.get("skip_actions")
         for device, trace in enumerate(snapshot.get("device_traces", ())):
-            if history.pauses and passes is not None and not passes.running and countable:
-                begin, end = (position.get(device, 0) for position in (self.begin_position, self.end_position))
-                remove_stacks_during(trace, device, passes.passes, begin, end)
+            counted = sum(event["action"] in {"alloc", "free_requested"} for event in trace)
+            first = self.end_position.get(device, 0) - counted
+            complete = first >= self.begin_position.get(device, 0) and not history.options.extra.get("skip_actions")
+            if history.pauses and passes is not None and not passes.running and complete:
+                spans = ((span.begin.get(device, 0), span.end.get(device, 0)) for span in passes.passes)
+                remove_stacks_between(trace, ((begin - first, end - first) for begin, end in spans))
             else:
                 remove_stacks(trace)
 

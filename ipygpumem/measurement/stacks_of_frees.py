@@ -1,17 +1,12 @@
 """Removal of stacks from events that free memory if these are the stacks of the allocations.
 
-PyTorch assigns the stack of the allocation to an event that frees memory, unless it records the stacks of frees
-(``context="all"``). In PyTorch's snapshot, such an event and the allocation have the same list of frames.
+PyTorch assigns the stack of the allocation to an event that frees memory, unless it records the stacks of frees.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ipygpumem.measurement.backward_passes import BackwardPass
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 _FREES = {"free_requested", "free_completed", "segment_free", "segment_unmap"}
 
@@ -24,33 +19,21 @@ def remove_stacks(events: Iterable[dict[str, Any]]) -> None:
 
 
 def remove_allocation_stacks(events: Iterable[dict[str, Any]]) -> None:
-    """Remove the stacks of events that free memory if the stack is that of the recorded allocation."""
+    """Remove the stack of each event that frees memory if its list of frames is that of the allocation's event."""
     stacks: dict[tuple[bool, int], Any] = {}
     for event in events:
-        action = event["action"]
         if "addr" in event and "frames" in event:
-            block = action.startswith("segment"), event["addr"]
-            if action not in _FREES:
+            block = event["action"].startswith("segment"), event["addr"]
+            if event["action"] not in _FREES:
                 stacks[block] = event["frames"]
             elif stacks.get(block) is event["frames"]:
                 del event["frames"]
 
 
-def remove_stacks_during(
-    events: Sequence[dict[str, Any]], device: int, passes: Iterable[BackwardPass], begin: int, end: int
-) -> None:
-    """Remove the stacks of events of a device that free memory during backward passes.
-
-    ``begin`` and ``end`` are the positions of the start and of the end of the recording. If they do not match the
-    events, the stacks of all events that free memory are removed.
-    """
+def remove_stacks_between(events: Sequence[dict[str, Any]], spans: Iterable[tuple[int, int]]) -> None:
+    """Remove the stacks of events that free memory between two numbers of previous allocations and free requests."""
     counted = [index for index, event in enumerate(events) if event["action"] in {"alloc", "free_requested"}]
-    first = end - len(counted)
-    if first < begin:
-        remove_stacks(events)
-        return
     counted.append(len(events))
-    for backward in passes:
-        start, stop = (max(at.get(device, 0) - first, 0) for at in (backward.begin, backward.end))
-        for number in range(start, min(stop, len(counted) - 1)):
+    for begin, end in spans:
+        for number in range(max(begin, 0), min(end, len(counted) - 1)):
             remove_stacks(events[counted[number] : counted[number + 1]])
