@@ -23,7 +23,12 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 PROBE = Path(__file__).with_name("probe.py")
 RANK = Path(__file__).with_name("rank.py")
 REPEATS = 3
-SEED = "import random, numpy, torch; random.seed(0); numpy.random.seed(0); del random, numpy, torch"
+SEED = """\
+import random, numpy, torch
+random.seed(0)
+numpy.random.seed(0)
+torch.manual_seed(0)
+del random, numpy, torch"""
 # What the extension runs when it is loaded, so that PyTorch's counters start with the same values in every kernel.
 PRELOAD = """\
 import torch
