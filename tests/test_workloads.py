@@ -128,7 +128,7 @@ def test_tables_name_differences_and_reasons():
     text = text_table(results)
     assert [line.split()[:1] for line in text.splitlines()[:3]] == [["program"], ["lstm"], ["torchao"]]
     assert "1.00" in text and "lstm, lines: rng: cell 1" in text and "not installed: torchao" in text
-    assert "| An LSTM | 1.00 | - | DIFFERS | - | - | FAILED | - | - | - |" in markdown_table(results)
+    assert "| `lstm`: An LSTM | 1.00 | - | DIFFERS | - | - | FAILED | - | - | - |" in markdown_table(results)
     assert "3 runs with the extension, 2 with a difference" in text
 
 

@@ -23,6 +23,8 @@ from tests.gpu.workloads.kernel import NEEDS_GPU, OPTIONS, WITHOUT, run_program
 from tests.gpu.workloads.program import Program, read_programs
 from tests.gpu.workloads.table import markdown_table, text_table
 
+_PAGE = Path(__file__).parents[3] / "docs" / "tested.md"
+
 
 class Campaign:
     """The runs of all programs, and their results as far as they have ended."""
@@ -162,10 +164,12 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=120, help="seconds after which a cell is considered stuck")
     parser.add_argument("--json", metavar="PATH", help="write the results here after each program")
     parser.add_argument("--records", metavar="DIRECTORY", help="also write everything that was observed")
-    parser.add_argument("--markdown", metavar="RESULTS", help="only print the table of this JSON file, for the docs")
+    parser.add_argument("--docs", metavar="PATH", help="only write the table of these results to docs/tested.md")
     arguments = parser.parse_args()
-    if arguments.markdown:
-        print(markdown_table(json.loads(Path(arguments.markdown).read_text(encoding="utf-8"))))
+    if arguments.docs:
+        results = json.loads(Path(arguments.docs).read_text(encoding="utf-8"))
+        text = _PAGE.read_text(encoding="utf-8").partition("## Results\n")
+        _PAGE.write_text(f"{text[0]}{text[1]}\n{markdown_table(results)}\n", encoding="utf-8")
         return 0
     unknown = set(arguments.names) - set(programs)
     if unknown:

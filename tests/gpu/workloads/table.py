@@ -44,15 +44,45 @@ def text_table(results: dict[str, Any]) -> str:
 
 
 def markdown_table(results: dict[str, Any]) -> str:
-    """Return the table in Markdown, for the documentation."""
-    lines = [f"| program | {' | '.join(f'`{column}`' for column in COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    for row in results["programs"].values():
+    """Return the results in Markdown, for the documentation."""
+    versions = ", ".join(f"{name} {version}" for name, version in results.get("versions", {}).items())
+    lines = [
+        f"On {' and '.join(results.get('devices', ())) or 'a CPU'} with {versions}.",
+        "",
+        "A number means that nothing differs. It is the time of the measured cells divided by that without the",
+        "extension, in kernels that run in parallel.",
+        "`-` means that the option does not apply.",
+        "",
+        f"| program | {' | '.join(f'`{column}`' for column in COLUMNS)} |",
+        "|---" * (len(COLUMNS) + 1) + "|",
+    ]
+    notes = []
+    for name, row in results["programs"].items():
+        title = f"`{name}`: {row['title']}"
         if row.get("skipped"):
-            lines.append(f"| {row['title']} | {row['skipped']} {'| ' * len(COLUMNS)}|")
+            lines.append(f"| {title} | {row['skipped']} {'| ' * len(COLUMNS)}|")
             continue
         texts = [cell_text(row, column).partition(":")[0] for column in COLUMNS]
-        lines.append(f"| {row['title']} | {' | '.join(texts)} |")
-    return "\n".join([*lines, "", _summary(results)])
+        lines.append(f"| {title} | {' | '.join(texts)} |")
+        categories = list(row.get("varies") or ())
+        if categories:
+            notes.append(
+                f"* `{name}` is compared without its {', '.join(categories)}, which vary without the extension."
+            )
+        notes += _differences(name, row)
+    return "\n".join([*lines, "", f"{_summary(results)}.", *([""] if notes else []), *notes])
+
+
+def _differences(name: str, row: dict[str, Any]) -> list[str]:
+    found = {
+        option: [
+            *result.get("differences", ()),
+            *result.get("answers", ()),
+            *(["failed"] if result.get("failed") else []),
+        ]
+        for option, result in row["options"].items()
+    }
+    return [f"* `{name}`, `{option}`: {', '.join(texts)}" for option, texts in found.items() if texts]
 
 
 def _items(found: dict[str, str] | None) -> list[str]:
