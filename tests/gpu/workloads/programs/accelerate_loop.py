@@ -6,7 +6,7 @@ The output of the wide activation function is saved for the backward pass.
 REQUIRES = ("accelerate",)
 ANSWER = {
     "lines": "accelerator.backward(loss)",
-    "peak": "model(inputs)",
+    "peak": "model(inputs)|accelerator.backward(loss)",
     "modules": "1",
     "who": "inputs|data",
 }

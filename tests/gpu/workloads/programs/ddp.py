@@ -5,7 +5,7 @@ The buckets of the gradients are as large as the parameters; the optimizer state
 
 GPUS = 2
 RANKS = 2
-ANSWER = {"lines": "loss.backward()|optimizer.step()", "who": "optimizer"}
+ANSWER = {"lines": "loss.backward()|optimizer.step()", "modules": "module.2", "who": "optimizer"}
 
 # %%
 import os

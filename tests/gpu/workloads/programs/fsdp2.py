@@ -5,7 +5,7 @@ Each process holds half of the optimizer state, which is the largest at the end.
 
 GPUS = 2
 RANKS = 2
-ANSWER = {"lines": "loss.backward()|optimizer.step()", "who": "optimizer"}
+ANSWER = {"lines": "loss.backward()|optimizer.step()", "modules": "2", "who": "optimizer"}
 
 # %%
 import os

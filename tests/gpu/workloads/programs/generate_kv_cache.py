@@ -21,7 +21,7 @@ torch.manual_seed(0)
 config = LlamaConfig(
     vocab_size=1000,
     hidden_size=512 if large else 64,
-    intermediate_size=1024 if large else 64,
+    intermediate_size=512 if large else 64,
     num_hidden_layers=8 if large else 2,
     num_attention_heads=8 if large else 2,
     pad_token_id=0,

@@ -5,9 +5,8 @@ The images are larger than the model; at the peak, the outputs of the layers in 
 
 ANSWER = {
     "lines": "scaler.scale(loss).backward()",
-    "peak": "model(images)",
+    "peak": "model(images)|backward()",
     "modules": "0|1",
-    "kind": "activations",
     "who": "images",
 }
 

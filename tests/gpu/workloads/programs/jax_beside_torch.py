@@ -5,7 +5,7 @@ PyTorch's weights hold the most memory; JAX's arrays are outside PyTorch.
 
 REQUIRES = ("jax",)
 MODEL = None
-ANSWER = {"lines": "torch.tanh(inputs @ weights)", "peak": "torch.tanh(inputs @ weights)", "who": "weights"}
+ANSWER = {"lines": "torch.tanh(hidden @ weights)", "peak": "torch.tanh(hidden @ weights)", "who": "weights"}
 
 # %%
 import jax

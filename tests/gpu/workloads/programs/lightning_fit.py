@@ -4,7 +4,12 @@ Lightning moves the model back to the CPU at the end, so the data holds the most
 """
 
 REQUIRES = ("lightning",)
-ANSWER = {"lines": "trainer.fit(", "peak": "self.decoder(self.encoder(inputs))", "modules": "encoder.1", "who": "data"}
+ANSWER = {
+    "lines": "trainer.fit(",
+    "peak": "self.decoder(self.encoder(inputs))|trainer.fit(",
+    "modules": "encoder.1",
+    "who": "data",
+}
 
 # %%
 import logging
