@@ -12,13 +12,14 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.sources.cuda import RelaxedCaptureMode
+from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo
 
 MINIMUM_VERSION = (2, 4)
 _OOM_LISTENERS = "_ipygpumem_oom_listeners"
@@ -210,20 +211,25 @@ class WrappedFunctions:
         return function
 
 
+def remove_own_frames(error: BaseException) -> None:
+    """Remove the frames of wrappers from a traceback, which is then the same as without them since Python 3.11."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        frames = error.__traceback__ = frames.tb_next
+
+
 def _wrapper(original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(*arguments: Any, **options: Any) -> Any:
         try:
             return call(original, *arguments, **options)
         except BaseException as error:
-            # since Python 3.11, the traceback is the same as without the wrapper
-            frames = error.__traceback__
-            while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-                frames = error.__traceback__ = frames.tb_next
+            remove_own_frames(error)
             raise
 
     # torch.compile must treat the wrapper as one opaque call, like the original function
     wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+    skip_in_dynamo(wrapper)
     return wrapper
 
 
@@ -246,6 +252,8 @@ class CallObservers:
         """Register an observer, which consists of two callbacks."""
         with self._lock:
             self._observers.append((before, after))
+            skip_in_dynamo(self._call.__func__)  # type: ignore[attr-defined]
+            self._notify = without_dynamo(self._call_observers)
             for name in (*self._before, *self._after):
                 self._functions.wrap(name, functools.partial(self._call, name))
 
@@ -265,14 +273,14 @@ class CallObservers:
     def _call(self, name: str, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         observers = self._observers[::-1]
         if name in self._before:
-            self._notify(before for before, _ in observers)
+            self._notify(observers, 0)
         try:
             return original(*arguments, **options)
         finally:
             if name in self._after:
-                self._notify(after for _, after in observers)
+                self._notify(observers, 1)
 
-    def _notify(self, functions: Iterable[Callable[[], None]]) -> None:
-        for function in functions:
+    def _call_observers(self, observers: list[tuple[Callable[[], None], Callable[[], None]]], which: int) -> None:
+        for observer in observers:
             with contextlib.suppress(*self._ignored):
-                function()
+                observer[which]()
