@@ -16,6 +16,8 @@ _GENERATED_FILE = re.compile(r"[/\\]c[a-z2-7]{51}\.py$|^<eval_with_key>")
 """File names of Inductor (which contain a hash) and of torch.fx."""
 _OPERATIONS = re.compile(r"# .*Source Nodes: \[(.*?)\]")
 _ALLOCATION = re.compile(r"\s*(buf\d+) = empty_strided")
+_REUSE = re.compile(r"\s*(buf\d+) = (?:reinterpret_tensor\()?(buf\d+)\b")
+_ONE_OUTPUT = re.compile(r"extern_kernels\.|torch\.ops\.|triton_tem_")
 _NO_OPERATION = re.compile(r"\s*(#|del |assert_|stream\d+ = |buf\d+ = (empty_strided|buf|reinterpret_tensor))")
 
 
@@ -50,16 +52,26 @@ def _source_nodes(frame: Frame) -> tuple[str, ...]:
     lines = linecache.getlines(frame.file)
     if not 0 < frame.line <= len(lines):
         return ()
-    line = frame.line - 1
-    allocation = _ALLOCATION.match(lines[line])
-    if allocation is not None:  # the first statement that uses the buffer
-        used = re.compile(rf"\b{allocation[1]}\b")
-        later = range(line + 1, len(lines))
-        line = next((n for n in later if used.search(lines[n]) and not _NO_OPERATION.match(lines[n])), 0)
-    for above in reversed(lines[:line]):
-        names = _OPERATIONS.search(above)
+    kernel = frame.line - 1
+    allocation = _ALLOCATION.match(lines[kernel])
+    if allocation is not None:
+        kernel = _first_use(allocation[1], lines, frame.line)
+    for line in reversed(lines[:kernel]):
+        names = _OPERATIONS.search(line)
         if names is not None:
-            return tuple(names[1].split(", "))
-        if not _NO_OPERATION.match(above):
+            operations = tuple(names[1].split(", "))
+            # the others are views of the kernel's inputs; a fused kernel may have several outputs
+            return operations[-1:] if _ONE_OUTPUT.search(lines[kernel]) else operations
+        if not _NO_OPERATION.match(line):
             break
     return ()
+
+
+def _first_use(buffer: str, lines: list[str], start: int) -> int:
+    for number in range(start, len(lines)):
+        renamed = _REUSE.match(lines[number])
+        if renamed is not None and renamed[2] == buffer:
+            buffer = renamed[1]
+        elif re.search(rf"\b{buffer}\b", lines[number]) and not _NO_OPERATION.match(lines[number]):
+            return number
+    return 0

@@ -238,12 +238,13 @@ GENERATED = """\
 def call(self, args):
     buf0 = empty_strided_cuda((64, 16), (16, 1), torch.float32)
     buf1 = empty_strided_cuda((64, 64), (64, 1), torch.float32)
+    buf9 = buf1; del buf1  # reuse
     # Topologically Sorted Source Nodes: [x, y], Original ATen: [aten.addmm]
     stream0 = get_raw_stream(0)
-    triton_poi_fused_0.run(arg0_1, buf0, buf1, 4096, stream=stream0)
+    triton_poi_fused_0.run(arg0_1, buf0, buf9, 4096, stream=stream0)
     del arg0_1
-    # Topologically Sorted Source Nodes: [z], Original ATen: [aten._scaled_dot_product_flash_attention]
-    buf2 = torch.ops.aten._scaled_dot_product_flash_attention.default(buf0, buf1)
+    # Topologically Sorted Source Nodes: [y, z], Original ATen: [aten._scaled_dot_product_flash_attention]
+    buf2 = torch.ops.aten._scaled_dot_product_flash_attention.default(buf0, buf9)
     buf3 = empty_strided_cuda((1, 4), (4, 1), torch.float32)
     cpp_fused_sum_0(buf2, buf3)
 """
@@ -259,7 +260,7 @@ def test_operations_in_generated_code(tmp_path):
         operations = compiled_code._operations(replace(graph, **changes), Frame(str(file), line, "call"))
         return [node.modules[0][-1] for node in operations]
 
-    assert [names(line) for line in (2, 3, 9)] == [["x", "y"], ["x", "y"], ["z"]]
-    assert names(10) == names(11) == [], "no comment above the kernel"
+    assert [names(line) for line in (2, 3, 10)] == [["x", "y"], ["x", "y"], ["z"]]
+    assert names(11) == names(12) == [], "no comment above the kernel"
     assert names(2, nodes={"x": nodes["x"]}) == [], "the code of another graph"
     assert names(99) == []
