@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
+from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.core.text import printable
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.model import output_metadata
@@ -45,7 +46,8 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
     @functools.wraps(callback)
     def safe(*arguments: Any, **options: Any) -> _Result | None:
         try:
-            return callback(*arguments, **options)
+            with shown_warnings_kept():
+                return callback(*arguments, **options)
         except Exception as error:
             name, message = type(error).__name__, first_line(error)
             problem = name if message == name else f"{name}: {message}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
-from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.introspection import gc_paused, shown_warnings_kept
 from ipygpumem.core.units import many
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement
 
@@ -96,6 +96,7 @@ class Plan:
     path: Path | None = None
     devices: tuple[str, ...] | None = None
 
+    @shown_warnings_kept()
     def begin(self, runtime: Runtime, options: MeasurementOptions) -> Measurement:
         """Begin a measurement with the recorder and the collectors of this plan."""
         measurement = Measurement(runtime, options)
@@ -112,6 +113,7 @@ class Plan:
             raise
         return measurement
 
+    @shown_warnings_kept()
     def finish(
         self,
         measurement: Measurement,
