@@ -18,7 +18,7 @@ _OPERATIONS = re.compile(r"# .*Source Nodes: \[(.*?)\]")
 _ALLOCATION = re.compile(r"\s*(buf\d+) = empty_strided")
 _REUSE = re.compile(r"\s*(buf\d+) = (?:reinterpret_tensor\()?(buf\d+)\b")
 _ONE_OUTPUT = re.compile(r"extern_kernels\.|torch\.ops\.|triton_tem_")
-_NO_OPERATION = re.compile(r"\s*(#|del |assert_|stream\d+ = |buf\d+ = (empty_strided|buf|reinterpret_tensor))")
+_NO_OPERATION = re.compile(r"\s*(#|del |assert_|\w*stream\d+ = |buf\d+ = (empty_strided|buf|reinterpret_tensor))")
 
 
 class CompiledCode:
@@ -42,8 +42,7 @@ class CompiledCode:
 
 def _operations(graph: CompiledGraph, frame: Frame) -> list[GraphNode]:
     names = [graph.node_of_line.get(frame.line, "")] if frame.file == graph.file else _source_nodes(frame)
-    nodes = [graph.nodes.get(name) for name in names]
-    return [node for node in nodes if node is not None] if None not in nodes else []
+    return [graph.nodes[name] for name in names if name in graph.nodes]
 
 
 @cache

@@ -52,6 +52,7 @@ class CompiledGraph:
         inputs: The innermost module that uses each input; empty if unknown.
         file: File name of the code that runs the graph without a compiler backend.
         node_of_line: Names of the nodes by line number in ``file``.
+        optimizer: Whether the graph is part of an optimizer step.
     """
 
     name: str
@@ -59,12 +60,7 @@ class CompiledGraph:
     inputs: tuple[str, ...] = ()
     file: str = ""
     node_of_line: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def optimizer(self) -> bool:
-        """Whether the graph is part of an optimizer step."""
-        traces = [node.trace for node in self.nodes.values() if node.trace]
-        return bool(traces) and all(_OPTIMIZER_FILE.search(trace) for trace in traces)
+    optimizer: bool = False
 
 
 class CompiledGraphObservers:
@@ -80,7 +76,8 @@ class CompiledGraphObservers:
     def add(self, before: Callable[..., None], after: Callable[..., None]) -> None:
         """Register an observer, which consists of two callbacks."""
         self._observers.append((before, after))
-        self.find()
+        with contextlib.suppress(Exception):
+            self.find()
 
     def remove(self, before: Callable[..., None]) -> None:
         """Remove the observer that was registered with the callback ``before``."""
@@ -147,6 +144,7 @@ def _describe(name: str, function: Any) -> CompiledGraph:
     modules = {
         node.name: tuple(path for path, _ in (node.meta.get("nn_module_stack") or {}).values()) for node in nodes
     }
+    traces = [node.meta["stack_trace"] for node in nodes if node.meta.get("stack_trace")]
     lines = vars(graph).get("_lineno_map") or {}
     first = vars(graph).get("_prologue_start") or 0
     return CompiledGraph(
@@ -155,6 +153,7 @@ def _describe(name: str, function: Any) -> CompiledGraph:
         tuple(modules[node.name][-1] if modules[node.name] else "" for node in nodes if node.op == "placeholder"),
         type(graph).forward.__code__.co_filename,
         {line + first: nodes[index].name for line, index in lines.items() if index is not None},
+        optimizer=bool(traces) and all(_OPTIMIZER_FILE.search(trace) for trace in traces),
     )
 
 

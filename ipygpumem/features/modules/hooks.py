@@ -97,7 +97,8 @@ class GlobalHooks:
         for table, hook_id, hook in hidden:
             if hook_id in self._handles:
                 table[hook_id] = hook
-        current().state(CompiledGraphObservers).find()
+        with contextlib.suppress(Exception):
+            current().state(CompiledGraphObservers).find()
 
     def _has_other_hook(self) -> bool:
         module = sys.modules[_MODULE]

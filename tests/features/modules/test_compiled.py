@@ -165,6 +165,16 @@ def test_number_of_compilations_is_that_of_a_plain_run(compile_code, scenario):
     assert set(phases) == {"forward", "backward", "optimizer"}
 
 
+def test_tracing_is_not_a_backward_pass(compile_code):
+    """AOTAutograd runs a backward pass to trace it."""
+    model, train = whole(functools.partial(compile_code, backend="aot_eager"))
+    tracker = ModuleTracker(model)
+    tracker.start()
+    train()
+    tracker.stop()
+    assert [name for name, _, _ in tracker.spans] == ["backward", "optimizer"]
+
+
 @pytest.fixture
 def compile_for_gpu(compile_code, traffic):  # noqa: F811
     """Compile code with a backend whose graphs allocate on the fake GPU: that of Dynamo, or that of AOTAutograd."""
@@ -240,8 +250,8 @@ def call(self, args):
     buf1 = empty_strided_cuda((64, 64), (64, 1), torch.float32)
     buf9 = buf1; del buf1  # reuse
     # Topologically Sorted Source Nodes: [x, y], Original ATen: [aten.addmm]
-    stream0 = get_raw_stream(0)
-    triton_poi_fused_0.run(arg0_1, buf0, buf9, 4096, stream=stream0)
+    raw_stream0 = get_raw_stream(0)
+    triton_poi_fused_0.run(arg0_1, buf0, buf9, 4096, stream=raw_stream0)
     del arg0_1
     # Topologically Sorted Source Nodes: [y, z], Original ATen: [aten._scaled_dot_product_flash_attention]
     buf2 = torch.ops.aten._scaled_dot_product_flash_attention.default(buf0, buf9)
@@ -262,5 +272,5 @@ def test_operations_in_generated_code(tmp_path):
 
     assert [names(line) for line in (2, 3, 10)] == [["x", "y"], ["x", "y"], ["z"]]
     assert names(11) == names(12) == [], "no comment above the kernel"
-    assert names(2, nodes={"x": nodes["x"]}) == [], "the code of another graph"
+    assert names(2, nodes={"x": nodes["x"]}) == ["x"], "Inductor inserted the other operation"
     assert names(99) == []
