@@ -103,7 +103,11 @@ class Kernel:
         )
         self._client = self._manager.blocking_client()
         self._client.start_channels()
-        self._client.wait_for_ready(timeout=timeout)
+        try:
+            self._client.wait_for_ready(timeout=timeout)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._client.stop_channels()
