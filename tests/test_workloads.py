@@ -12,7 +12,13 @@ from tests.gpu.workloads.program import read_program, read_programs
 from tests.gpu.workloads.table import markdown_table, text_table
 
 PROGRAMS = read_programs()
-CELL = {"error": "ValueError", "stderr": "UserWarning: x", "stdout": "1\n", "result": "tensor(1)", "displays": ["<b>"]}
+CELL = {
+    "error": "ValueError",
+    "stderr": "UserWarning: x\n",
+    "stdout": "1\n",
+    "result": "tensor(1)",
+    "displays": ["<b>"],
+}
 OBSERVED = {
     "values": {"result": ["0x1.8p+0"], "model": "ab12"},
     "rng": {"torch": "ab12", "cuda:0": "cd34"},
@@ -65,6 +71,9 @@ def test_output_of_extension_is_no_difference():
     record = copy.deepcopy(RECORD)
     record["cells"][0]["displays"].insert(0, "cuda:0  +1.0 MiB held")
     record["cells"][0]["stdout"] = "ipygpumem: a snapshot\n1\n"
+    record["cells"][0]["stderr"] += (
+        "[W1122 CPUAllocator.cpp:245] Memory block of unknown size was allocated before the profiling started, ..\n"
+    )
     assert differences(RECORD, record) == {}
 
 
@@ -123,11 +132,13 @@ def test_tables_name_differences_and_reasons():
     programs = {
         "lstm": {"title": "An LSTM", "seconds": 1.0, "options": options},
         "torchao": {"title": "Quantization", "options": {}, "skipped": "not installed: torchao"},
+        "last": {"title": "The last program", "options": {}},
     }
     results = json.loads(json.dumps({"programs": programs}))
     text = text_table(results)
     assert [line.split()[:1] for line in text.splitlines()[:3]] == [["program"], ["lstm"], ["torchao"]]
     assert "1.00" in text and "lstm, lines: rng: cell 1" in text and "not installed: torchao" in text
+    assert "last     not run" in text and "1 programs" in text
     assert "| `lstm`: An LSTM | 1.00 | - | DIFFERS | - | - | FAILED | - | - | - |" in markdown_table(results)
     assert "3 runs with the extension, 2 with a difference" in text
 

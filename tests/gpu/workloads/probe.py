@@ -86,7 +86,8 @@ def state():
     import torch
 
     return {
-        "warning filters": sorted(repr(entry[:3]) for entry in warnings.filters),
+        # libraries add filters for their own warnings when they are imported
+        "warning filters": sorted(repr(entry[:3]) for entry in warnings.filters if entry[2].__module__ == "builtins"),
         "gradients": torch.is_grad_enabled(),
         "default dtype": str(torch.get_default_dtype()),
         "deterministic": torch.are_deterministic_algorithms_enabled(),

@@ -28,8 +28,8 @@ def text_table(results: dict[str, Any]) -> str:
     rows = [["program", "seconds", *COLUMNS]]
     details = []
     for name, row in results["programs"].items():
-        if row.get("skipped"):
-            rows.append([name, row["skipped"], *[""] * len(COLUMNS)])
+        if "skipped" in row or "seconds" not in row:
+            rows.append([name, row.get("skipped", "not run"), *[""] * len(COLUMNS)])
             continue
         texts = [cell_text(row, column) for column in COLUMNS]
         rows.append([name, f"{row['seconds']:.1f}", *(text.partition(":")[0] for text in texts)])
@@ -59,8 +59,8 @@ def markdown_table(results: dict[str, Any]) -> str:
     notes = []
     for name, row in results["programs"].items():
         title = f"`{name}`: {row['title']}"
-        if row.get("skipped"):
-            lines.append(f"| {title} | {row['skipped']} {'| ' * len(COLUMNS)}|")
+        if "skipped" in row or "seconds" not in row:
+            lines.append(f"| {title} | {row.get('skipped', 'not run')} {'| ' * len(COLUMNS)}|")
             continue
         texts = [cell_text(row, column).partition(":")[0] for column in COLUMNS]
         lines.append(f"| {title} | {' | '.join(texts)} |")
@@ -93,5 +93,5 @@ def _summary(results: dict[str, Any]) -> str:
     done = [result for row in results["programs"].values() for result in row["options"].values()]
     compared = [result for result in done if not result.get("skipped")]
     wrong = sum(bool(result.get("differences") or result.get("answers") or result.get("failed")) for result in compared)
-    ran = sum(not row.get("skipped") for row in results["programs"].values())
+    ran = sum("seconds" in row and "skipped" not in row for row in results["programs"].values())
     return f"{ran} programs, {len(compared)} runs with the extension, {wrong} with a difference"
