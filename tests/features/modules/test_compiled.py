@@ -117,13 +117,13 @@ def function(compile_code):
 
 
 def compiled_optimizer(compile_code):
-    model = Net()
+    model = nn.Linear(32, 8)
     optimizer = torch.optim.SGD(model.parameters())
     return stepper(model, compile_code(model), optimizer=optimizer, step=compile_code(optimizer.step))
 
 
 def compiled_autograd(compile_code):
-    return stepper(Net(), backward=lambda: torch._dynamo.compiled_autograd._enable(compile_code))
+    return stepper(nn.Linear(32, 8, bias=False), backward=lambda: torch._dynamo.compiled_autograd._enable(compile_code))
 
 
 @pytest.fixture
