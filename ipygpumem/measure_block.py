@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -16,7 +17,7 @@ from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import HistoryCollector
-from ipygpumem.features.holders.roots import name_providers
+from ipygpumem.features.holders.reference_graph import name_providers
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source_code import (
     SourceCode,
@@ -212,10 +213,9 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         return "; ".join(filter(None, problems))
 
     def _label(self) -> str:
-        try:
+        with contextlib.suppress(Exception):  # keep the report if its label fails
             return name_providers().label(*self._position).removesuffix(" <module>")
-        except Exception:  # keep the report if its label fails
-            return ""
+        return ""
 
 
 def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[SourceRegion]:

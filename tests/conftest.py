@@ -76,10 +76,28 @@ def frozen_imports():
 
 
 @pytest.fixture(autouse=True)
-def small_heap():
-    """Make heap walks skip frozen objects. (`monkeypatch` would be undone only after a fake GPU has been removed.)"""
+def small_heap(request):
+    """Let searches for holders skip frozen objects, this package, which is a library if it is installed, and all tests.
+
+    pytest's frames refer to all tests. (`monkeypatch` would be undone only after a fake GPU has been removed.)
+    """
+    session = request.session
+    pytest_objects = (session, session.items, session.config, session.config.pluginmanager, session._fixturemanager)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "get_freeze_count", lambda: 0)
+        module = sys.modules.get("ipygpumem.features.holders.tracked_objects")
+        if module is not None:
+            initialize = module.TrackedObjects.__init__
+
+            def initialize_small(heap, *arguments, **options):
+                initialize(heap, *arguments, **options)
+                if heap._stop_ids is not None:
+                    names = [name for name in sys.modules if name.startswith(("ipygpumem", "fakes"))]
+                    own = [vars(sys.modules[name]) for name in names]
+                    heap._stop_ids = {*heap._stop_ids, *map(id, own)}
+                    heap.seen_ids.update(map(id, [*own, *pytest_objects]))
+
+            patch.setattr(module.TrackedObjects, "__init__", initialize_small)
         yield
 
 

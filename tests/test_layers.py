@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -32,8 +33,13 @@ LIBRARIES = {
 """For each third-party library the files or packages that may import it."""
 
 
-def imports(*, names=False):
-    """Return pairs of file and module for all imports at run time, with the imported names if requested."""
+@cache
+def imports():
+    """Return the file, the module and the imported names of all imports at run time."""
+    return list(find_imports())
+
+
+def find_imports():
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         typing_only = {
@@ -45,14 +51,14 @@ def imports(*, names=False):
             if id(node) in typing_only:
                 continue
             if isinstance(node, ast.ImportFrom):
-                yield file, node.module, *(alias.name for alias in node.names if names)
+                yield file, node.module, [alias.name for alias in node.names]
             elif isinstance(node, ast.Import):
-                yield from ((file, alias.name) for alias in node.names)
+                yield from ((file, alias.name, []) for alias in node.names)
 
 
 def test_imports_run_one_way():
     violations = []
-    for file, module in imports():
+    for file, module, _ in imports():
         package, (root, _, submodule) = file.partition("/")[0], module.partition(".")
         imported_package = submodule.partition(".")[0]
         if (
@@ -66,7 +72,7 @@ def test_imports_run_one_way():
 
 
 def test_only_command_list_imports_features():
-    modules = [(file, module) for file, module in imports() if file.startswith("features/commands/")]
+    modules = [(file, module) for file, module, _ in imports() if file.startswith("features/commands/")]
     importers = {
         file for file, module in modules if module.startswith("ipygpumem.features.") and "commands" not in module
     }
@@ -76,7 +82,7 @@ def test_only_command_list_imports_features():
 def test_each_library_is_imported_in_one_place():
     violations = [
         (file, module)
-        for file, module in imports()
+        for file, module, _ in imports()
         for name in (module.partition(".")[0],)
         if name in LIBRARIES and not any(file == path or file.startswith(f"{path}/") for path in LIBRARIES[name])
     ]
@@ -105,7 +111,7 @@ def test_no_import_cycles():
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         modules[path.relative_to(PACKAGE).as_posix()] = name
     graph = {name: set() for name in modules.values()}
-    for file, module, *names in imports(names=True):
+    for file, module, names in imports():
         submodules = {f"{module}.{name}" for name in names} & graph.keys()
         packages = {module} & graph.keys() if len(submodules) < max(len(names), 1) else set()
         graph[modules[file]] |= (submodules | packages) - {modules[file]}

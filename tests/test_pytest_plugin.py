@@ -43,8 +43,8 @@ def keep_imports():
 
 
 @pytest.fixture
-def run_on_gpu(pytester, fake_gpu, monkeypatch, keep_imports):
-    """Run pytest with the plugin in this process, where there is a fake GPU."""
+def run_here(pytester, monkeypatch, keep_imports):
+    """Run pytest with the plugin in this process, which is faster than in a new one."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def go(*arguments):
@@ -53,6 +53,12 @@ def run_on_gpu(pytester, fake_gpu, monkeypatch, keep_imports):
         return pytester.runpytest_inprocess(*options, plugins=[keep_imports])
 
     return go
+
+
+@pytest.fixture
+def run_on_gpu(fake_gpu, run_here):
+    """Run pytest with the plugin in this process, where there is a fake GPU."""
+    return run_here
 
 
 def test_limits_on_a_gpu(pytester, run_on_gpu):
@@ -181,7 +187,7 @@ def test_table_of_all_tests(pytester, run_on_gpu):
     ("mark", "reason"),
     [
         ("gpumem_limit('much')", "'much' is not a size"),
-        ("gpumem_limit(-1)", "cannot be negative"),
+        ("gpumem_limit(-1)", "-1 is not a size"),
         ("gpumem_limit()", "no limit is set"),
         ("gpumem_limit(peek='1 GiB')", "gpumem_limit() got an unexpected keyword argument 'peek'"),
         ("gpumem_limit('1 GiB', '2 GiB')", "gpumem_limit() takes from 0 to 1 positional arguments but 2 were given"),
@@ -189,7 +195,7 @@ def test_table_of_all_tests(pytester, run_on_gpu):
         ("gpumem_limit([1])", "not a size"),
     ],
 )
-def test_invalid_marks_are_reported_before_any_test(pytester, run, mark, reason):
+def test_invalid_marks_are_reported_before_any_test(pytester, run_here, mark, reason):
     pytester.makepyfile(
         f"""
         import pytest
@@ -202,7 +208,7 @@ def test_invalid_marks_are_reported_before_any_test(pytester, run, mark, reason)
             pass
         """
     )
-    result = run()
+    result = run_here()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.stderr.lines if line.startswith("ERROR: ")]
     assert "::test_bad: invalid mark gpumem_limit: " in line
@@ -281,9 +287,9 @@ def test_unused_plugin_imports_nothing(pytester, run):
     run().assert_outcomes(passed=1)
 
 
-def test_markers_and_help(run):
-    run("--markers").stdout.fnmatch_lines(["@pytest.mark.gpumem_limit(peak=None, *"])
-    run("--help").stdout.fnmatch_lines(["*--gpumem*report the GPU and host memory usage of every test*"])
+def test_markers_and_help(run_here):
+    run_here("--markers").stdout.fnmatch_lines(["@pytest.mark.gpumem_limit(peak=None, *"])
+    run_here("--help").stdout.fnmatch_lines(["*--gpumem*report the GPU and host memory usage of every test*"])
 
 
 def test_mark_is_unknown_without_the_plugin(pytester, run):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ipygpumem.core.files import check_path
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import Command, Option
 from ipygpumem.features.commands.output import print_json, print_lines, progress
@@ -16,7 +17,6 @@ from ipygpumem.snapshot import Snapshot
 
 
 def _load(arguments: argparse.Namespace) -> list[Snapshot]:
-    from ipygpumem.snapshot import Snapshot
     from ipygpumem.viewer.page import check_snapshot_count
 
     check_snapshot_count(len(arguments.files))
@@ -43,7 +43,7 @@ def _html(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"page": str(path), "bytes": nbytes})
     else:
-        print_lines(f"{target}: {size(nbytes)}")
+        print_lines(f"{printable(str(target))}: {size(nbytes)}")
     return 0
 
 

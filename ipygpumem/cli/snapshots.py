@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ipygpumem.core.errors import OptionError, SnapshotError
+from ipygpumem.core.text import printable
 from ipygpumem.features.commands.command import Command, Option, byte_count, positive
 from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, print_error, print_json, print_lines, progress
 from ipygpumem.snapshot import KEYS, Snapshot, diff
@@ -54,9 +55,9 @@ def _query(answer: Callable[[Snapshot, argparse.Namespace], _Answer]) -> Callabl
             if isinstance(result, dict):
                 print_json({"file": name, **result})
             elif not result:
-                print_lines(f"{name}: no device used memory")
+                print_lines(f"{printable(name)}: no device used memory")
             else:
-                print_lines(*([f"{name}:"] if len(arguments.files) > 1 else []), *result)
+                print_lines(*([f"{printable(name)}:"] if len(arguments.files) > 1 else []), *result)
 
         return _for_each_snapshot(arguments, show)
 
@@ -98,9 +99,8 @@ def _peak(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
 
 
 def _leaks(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
-    first = -1 if arguments.first is None else arguments.first
     timelines = _timelines(snapshot, arguments.device)
-    leaks = [snapshot.leaks(first, arguments.last, timeline.device) for timeline in timelines]
+    leaks = [snapshot.leaks(arguments.first, arguments.last, timeline.device) for timeline in timelines]
     if arguments.json:
         return {"by": arguments.by, "devices": [live.to_dict(arguments.by, arguments.top) for live in leaks]}
     return [line for live in leaks for line in text.leak_lines(live, arguments.by, arguments.top or _TOP)]
@@ -153,7 +153,7 @@ def _events(arguments: argparse.Namespace) -> int:
         elif arguments.parquet:
             target = Path(f"{name}.parquet")
             write_parquet(snapshot, target, arguments.device)
-            print_lines(str(target))
+            print_lines(printable(str(target)))
         else:
             write_csv(snapshot, sys.stdout, arguments.device, label=name if several else None, names=not csv_names)
             csv_names.append(name)
@@ -188,7 +188,7 @@ COMMANDS = (
             _FILES,
             _DEVICE,
             *_GROUPS,
-            Option(("--first",), "EVENT", "include only allocations made after this event", type=_integer),
+            Option(("--first",), "EVENT", "include only allocations made after this event", default=-1, type=_integer),
             Option(
                 ("--last",),
                 "EVENT",

@@ -7,14 +7,12 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
@@ -32,10 +30,14 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     if not text.strip():
         raise OptionError(f"the path of the {kind} is empty")
     try:
-        target = Path(os.path.realpath(Path(text).expanduser()))
+        path = Path(text).expanduser().absolute()
+        link = next(filter(_is_foreign_link, (path, *path.parents)), None)
+        target = Path(os.path.realpath(path))
         is_directory = target.is_dir() or text.endswith(("/", os.sep))
     except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user after ~, or a null character
         raise OptionError(f"{text!r} is not a valid path: {getattr(error, 'strerror', None) or error}") from error
+    if link:
+        raise OptionError(f"{link} is a symbolic link of another user: choose another path")
     if is_directory:
         raise OptionError(f"{text} is a directory: add a file name, such as {Path(text) / example}")
     # renaming a file to /dev/null or to a named pipe would replace that device or pipe
@@ -51,6 +53,14 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     except OSError as error:
         raise OptionError(f"cannot write to {target.parent}: {error.strerror or error}") from error
     return target
+
+
+def _is_foreign_link(path: Path) -> bool:
+    """Return whether a path is a link that Linux would not follow (``fs.protected_symlinks``)."""
+    if not path.is_symlink():
+        return False
+    directory, shared = path.parent.stat(), stat.S_ISVTX | stat.S_IWOTH
+    return directory.st_mode & shared == shared and path.lstat().st_uid not in {os.geteuid(), directory.st_uid}
 
 
 def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
@@ -113,7 +123,8 @@ def write_file(target: Path, data: bytes) -> Path:
 
 def open_for_appending(path: Path) -> IO[bytes]:
     """Open a regular file for unbuffered reading and appending. The file is created if it does not exist."""
-    return _regular(open(path, "a+b", 0, opener=lambda name, flags: os.open(name, flags | _NO_FOLLOW | _NON_BLOCKING)))
+    flags_added = _NO_FOLLOW | _NON_BLOCKING
+    return _regular(open(path, "a+b", 0, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666)))
 
 
 def open_regular_file(path: str) -> IO[bytes]:

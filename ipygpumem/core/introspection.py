@@ -63,10 +63,7 @@ def instance_dict(obj: Any) -> dict[Any, Any] | None:
         if descriptor is not None:
             if not is_exactly(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
                 return None
-            try:
-                namespace = descriptor.__get__(obj)
-            except Exception:
-                return None
+            namespace = attempt(functools.partial(descriptor.__get__, obj))
             return namespace if is_instance(namespace, dict) else None
     return None
 

@@ -8,12 +8,9 @@ regular expressions take linear time, and only the beginning of a long text is e
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from ipygpumem.core.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _MAX_NAME_LENGTH = 60
 _MAX_LENGTH = 200
@@ -26,7 +23,8 @@ _SECRET_NAME = re.compile(
     r"|literal|login|mfa|mnemonic|passcode|pat|pin(?! memory)|private|psk|salt|sas|signature|(web)?hook)\b"
     r"|(api|access|account|app|auth|client|deploy|encryption|gpg|hf|host|license|master|openai|pass|private|rsa|secret"
     r"|service|shared|signing|ssh|ssl|storage|tls|wandb) ?key|(access|recovery|unlock) code|(?<!by)(?<!com)pass\b|passw"
-    r"|phrase\b|secret|credential|otp\b|pwd?\b|token\b"
+    r"|phrase\b|secret|credential|otp\b|pwd?\b"
+    r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )token\b(?! (count|embedding|length|type))"
 )
 """Pattern of names (split into words) that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
 _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
@@ -58,6 +56,13 @@ _FREQUENT = 0.3
 _MIN_PART = 8
 _MIN_SUM = 20
 _CODE_MAGIC = re.compile(r"%%?(capture|config|gpumem|memit|prun|px|time|timeit)\b")
+_BEFORE_MAGIC = re.compile(r"((?![!%])[^=#]*=\s*(?=[!%]))?((?:%\w+ +(?=[!%]))*)")
+"""Pattern of code before a shell command or magic, as in ``files = !ls`` and ``%time !ls``."""
+_AUTOMAGIC = re.compile(r"(conda|env|mamba|pip|set_env|sx|system|uv) +[\w-]")
+_BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
+"""Pattern of a name that suggests a secret only with values other than words, as in ``sort(key="size")``."""
+_WORD = re.compile(r"""["'][a-z_]{1,20}["']""")
+_REQUIREMENT = re.compile(r"[A-Za-z][\w.\[\]-]{0,60}[=<>~!]=\d[\w.]{0,20}")
 _LITERAL = re.compile(
     r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:] ))\d{4,}|\w{16,}""", re.DOTALL
 )
@@ -73,22 +78,28 @@ def redact_command(arguments: Sequence[str]) -> str:
     return printable(text)
 
 
-def redact_code(line: str, magic: str = "") -> str:
+def redact_code(line: str, magics: str = "") -> str:
     """Replace literals in a line of code with ``***`` if they may be secret or the line contains a name of a secret.
 
-    Shell commands, magics and cells in other languages are redacted like command lines.
+    Shell commands, magics and cells in other languages are redacted like command lines. ``magics`` are the lines with
+    the cell magics before the line.
     """
+    is_code = all(map(_CODE_MAGIC.match, magics.splitlines())) and not _AUTOMAGIC.match(line)
+    before = _BEFORE_MAGIC.match(line)
+    if is_code and before and before[0]:
+        return redact_code(before[1] or "") + before[2] + redact_code(line[before.end() :])
     command = line.lstrip("!%")
-    if (command != line or magic) and not _CODE_MAGIC.match(magic or line):
+    if not is_code or (command != line and not _CODE_MAGIC.match(line)):
         return line[: len(line) - len(command)] + redact_command(command.split())
     is_secret = _names_secret(line)
+    is_key = is_secret and not _names_secret(_BARE_KEY.sub("", line))
 
     def redact(match: re.Match[str]) -> str:
         quote = match[1] or ("# " if match[0].startswith("#") else "")
         if not quote and not match[0].isdecimal():
             return _REDACTED if _is_random(match[0], 32) else match[0]
-        is_hidden = is_secret or _may_contain_secret(match[0])
-        return f"{quote}{_REDACTED}{match[1] or ''}" if is_hidden else match[0]
+        is_hidden = is_secret and not (is_key and _WORD.fullmatch(match[0]))
+        return f"{quote}{_REDACTED}{match[1] or ''}" if is_hidden or _may_contain_secret(match[0]) else match[0]
 
     return _LITERAL.sub(redact, line)
 
@@ -187,6 +198,8 @@ def _redact_value(text: str, name: str) -> str:
 
 
 def _redact_assignment(text: str, *, is_option: bool) -> str:
+    if _REQUIREMENT.fullmatch(text) and not _is_random(text) and not _names_secret(text):
+        return text
     variable, _, value = text.partition("=")
     if not _VARIABLE.fullmatch(variable) or _is_random(variable) or not value.strip("="):  # base64 ends with "="
         return _REDACTED
@@ -212,7 +225,7 @@ def _may_contain_secret(text: str) -> bool:
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True
-    return any(_names_secret(word) for word in words) and not re.fullmatch(r"[\w.-]+", text)
+    return _names_secret(_BARE_KEY.sub("", text))
 
 
 def _names_secret(name: str) -> bool:
@@ -221,7 +234,8 @@ def _names_secret(name: str) -> bool:
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
-    return (is_redacted or re.fullmatch(r"[\w-]+", word) is not None) and _names_secret(word)
+    is_name = re.fullmatch(r"[\w.-]+", word) is not None
+    return (is_name and _names_secret(word.rpartition(".")[2])) or (is_redacted and _names_secret(word))
 
 
 def _split_name(name: str) -> str:

@@ -45,7 +45,7 @@ _FEATURES = ("limits", "lines", "modules", "outside", "profile")
 CODE_WIDTH = 80
 _SEARCHED = 2_000
 """Number of characters searched for the first line of code, limited because cells may contain long literals."""
-_LITERAL = re.compile(r"""["'#!%]|[=:]\s*\d|\b(?=\w{16})\w*\d""")
+_LITERAL = re.compile(r"""["'#!%]|^(conda|env|mamba|pip|set_env|sx|system|uv)\s|[=:]\s*\d|\b(?=\w{16})\w*\d""")
 """Pattern of lines of code that may contain secrets."""
 
 
@@ -239,13 +239,13 @@ def _before_context(end: DeviceReading) -> DeviceReading:
 def code_label(code: str) -> str:
     """Return the first line of code that is not a comment or cell magic, redacted and truncated to 80 characters."""
     lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]
-    statements = (line for line in lines if not line.startswith(("#", "%%")))
-    line = next(statements, lines[0] if lines else "")
-    magic = lines[0] if lines and lines[0].startswith("%%") else ""
-    if magic or _LITERAL.search(line):
+    start = next((number for number, line in enumerate(lines) if not line.startswith(("#", "%%"))), 0)
+    line = lines[start] if lines else ""
+    magics = "\n".join(line for line in lines[:start] or lines[:1] if line.startswith("%%"))
+    if magics or _LITERAL.search(line):
         from ipygpumem.core.redaction import redact_code
 
-        line = redact_code(line, magic)
+        line = redact_code(line, magics)
     label = printable(line.replace("\t", " "))
     return label if len(label) <= CODE_WIDTH else label[: CODE_WIDTH - 1] + "…"
 

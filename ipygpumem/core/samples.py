@@ -39,7 +39,6 @@ class OutsidePeak:
         seconds: Time of the sample, in seconds since the measurement began.
         gap: Longest time between two consecutive samples, in seconds. Shorter peaks may have been missed.
         since: Time of the first sample, in seconds since the measurement began.
-        count: Number of samples.
     """
 
     change: int

@@ -24,7 +24,6 @@ SCHEMA = 1
 _Dataclass = TypeVar("_Dataclass")
 _LIMIT = 1 << 63
 _LATEST_TIME = 1 << 33  # in the year 2242
-"""Line separators, bidirectional formatting characters, surrogates, and all control characters other than tab."""
 
 
 class PlainData:

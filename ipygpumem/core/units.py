@@ -12,14 +12,8 @@ GIB = 1 << 30
 VISIBLE = MIB // 20
 """Smallest size in bytes that is not printed as 0.0 MiB."""
 
-_SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt])?\s*", re.IGNORECASE)
-_FACTORS: dict[str, int] = {
-    "": 1,
-    "b": 1,
-    **{f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)},
-    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
-    **{letter: 1 << 10 * power for power, letter in enumerate("kmgt", 1)},
-}
+_SIZE = re.compile(r"\s*(\+?\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt])?\s*", re.IGNORECASE)
+_DECIMAL_UNITS = ("kb", "mb", "gb", "tb")
 _LARGEST = 1 << 63
 _MINUTE = 60
 
@@ -89,14 +83,15 @@ def duration(seconds: float) -> str:
 def parse_size(text: str | int) -> int:
     """Convert a size such as ``4194304``, ``"4 MiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal) to bytes.
 
-    Raises `OptionError` if the text is not a size, or the size is 8 EiB or more.
+    Raises `OptionError` if the text is not a size, or the size is negative, or 8 EiB or more.
     """
-    if isinstance(text, int) and not isinstance(text, bool):
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if not match:
         raise OptionError(f"{text!r} is not a size: write a number of bytes, or a number with a unit, such as '4 MiB'")
-    count = float(match[1]) * _FACTORS[(match[2] or "").lower()]
-    if abs(count) >= _LARGEST:
+    unit = (match[2] or "b").lower()
+    count = float(match[1]) * (1000.0 if unit in _DECIMAL_UNITS else 1024.0) ** "bkmgt".index(unit[0])
+    if count >= _LARGEST:
         raise OptionError(f"{text!r} is too large: sizes must be below 8 EiB")
     return round(count)

@@ -21,17 +21,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from signal import SIGINT
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.interrupts import DeferredInterrupts
-from ipygpumem.jupyter.cell_report import fail_cell, one_line_traceback
+from ipygpumem.jupyter.cell_report import CellOptions, fail_cell, one_line_traceback
+from ipygpumem.jupyter.live_display import LiveDisplay
 from ipygpumem.jupyter.method_patch import replace_method
-
-if TYPE_CHECKING:
-    from ipygpumem.jupyter.cell_report import CellOptions
-    from ipygpumem.jupyter.live_display import LiveDisplay
-    from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import Plan
+from ipygpumem.measurement.measurement import Measurement
+from ipygpumem.measurement.plan import Plan
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +40,6 @@ class RunningCell:
         stored: Whether IPython stores the cell in its history. Front ends also run code that is not stored.
         cell_id: ID of the cell in its notebook; None if the front end does not send it.
         options: Options of ``%%gpumem``; None if the cell does not use this magic.
-        restore_traceback: Function that restores the shell's ``showtraceback`` method; None if it was not replaced.
         began: Start time in seconds since the Unix epoch.
         reported: Whether the output of a ``%gpumem`` line in the cell replaces the automatic report.
         code: File name and source text of the ``%%gpumem`` cell, which is this cell or a cell that it runs; None if the
@@ -58,7 +54,6 @@ class RunningCell:
     plan: Plan | None = None
     options: CellOptions | None = None
     live: LiveDisplay | None = None
-    restore_traceback: Callable[[], None] | None = None
     began: float = field(default_factory=time.time)
     reported: bool = False
     code: tuple[str | None, str] | None = None
@@ -89,23 +84,16 @@ class RunningCell:
 
     def abandon(self) -> None:
         """Discard the measurement, if there is one."""
-        if self.restore_traceback is not None:
-            self.restore_traceback()
-            self.restore_traceback = None
         if self.measurement is not None:
             self.measurement.abandon()
             self.measurement = None
 
 
 class RunningCells:
-    """The running cells of one shell, in one stack for each thread.
+    """The running cells of a shell. ``drop`` is called with each cell for which no ``post_run_cell`` event will follow.
 
     Attributes:
         stacks: Running cells by thread identifier, outermost cell first.
-
-    Args:
-        shell: IPython shell that runs the cells.
-        drop: Function that is called with each cell for which no ``post_run_cell`` event will follow.
     """
 
     def __init__(self, shell: Any, drop: Callable[[RunningCell], None]) -> None:
@@ -139,8 +127,7 @@ class RunningCells:
     def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
         """Remove the cell with this result and all cells that are running inside it.
 
-        Returns:
-            A tuple of the cell (None if no cell matches) and whether the current thread is running no other cell.
+        Return a tuple of the cell (None if no cell matches) and whether the current thread is running no other cell.
         """
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
@@ -168,10 +155,7 @@ class RunningCells:
 class CellHooks:
     """Functions that run before and after each cell of one shell.
 
-    Args:
-        before: Function that is called with the ExecutionInfo object of a cell that is about to run.
-        after: Function that is called with the ExecutionResult object of a cell.
-        stacks: Running cells by thread identifier.
+    ``before`` is called with the ExecutionInfo object of a cell, and ``after`` with its ExecutionResult object.
     """
 
     def __init__(

@@ -6,31 +6,29 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
 from ipygpumem.core.introspection import shown_warnings_kept
+from ipygpumem.core.report import Report
 from ipygpumem.core.text import printable
 from ipygpumem.features.collectors import make_plan
+from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import HistoryCollector
+from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.collect import AccuracyNotesCollector
 from ipygpumem.features.report.table import full_bundle, requested_bundle
 from ipygpumem.jupyter.display import uses_color
+from ipygpumem.jupyter.live_display import LiveDisplay
+from ipygpumem.jupyter.oom_panel import OomPanel
+from ipygpumem.measurement.measurement import Measurement
+from ipygpumem.measurement.plan import Collector, Plan
 from ipygpumem.measurement.runtime import current
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
-    from ipygpumem.features.holders.baseline import HolderBaselines
-    from ipygpumem.jupyter.live_display import LiveDisplay
-    from ipygpumem.jupyter.magics import GPUMem
-    from ipygpumem.jupyter.oom_panel import OomPanel
-    from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import Collector, Plan
 
 _Result = TypeVar("_Result")
 _Error = TypeVar("_Error", bound=BaseException)
@@ -62,16 +60,7 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
 
 @dataclass(slots=True)
 class CellOptions:
-    """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``.
-
-    Attributes:
-        plan: Plan of the measurement.
-        quiet: Whether to show nothing.
-        variable: Name of the variable in which to store the report.
-        table: Whether to show the full breakdown.
-        view: Whether to show the snapshot.
-        code: Source text of the cell or statement.
-    """
+    """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``, and the source text of the cell or statement."""
 
     plan: Plan
     quiet: bool = False
@@ -89,7 +78,7 @@ class ReportPresenter:
             process is not a monitored engine.
     """
 
-    def __init__(self, magics: GPUMem, ooms: OomPanel, baselines: HolderBaselines) -> None:
+    def __init__(self, magics: Notebook, ooms: OomPanel, baselines: HolderBaselines) -> None:
         self._magics = magics
         self._ooms = ooms
         self._baselines = baselines
@@ -110,11 +99,7 @@ class ReportPresenter:
         return self._default_plan[1]
 
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
-        """Return the collectors that every plan of this shell includes.
-
-        Args:
-            requested: Whether the user requested the report, which then always mentions the previous run of the cell.
-        """
+        """Return the collectors of every plan. A requested report always mentions the previous run of the cell."""
         record = self._magics.record
         recording = [] if record.recorder is None else [record]
         history = HistoryCollector(lambda: self._magics.min_change, always=requested)
@@ -132,12 +117,8 @@ class ReportPresenter:
     ) -> None:
         """Show the report of a measurement. If `send` is set, send it, and show it here only if the user requested it.
 
-        Args:
-            report: Report of the measurement.
-            measurement: The measurement, which has ended.
-            options: Options of the magic that requested the report; None for an automatic report.
-            muted: Whether ``clear_output(wait=True)`` is pending, in which case the report would clear the output.
-            live: Live display below the cell, which the report replaces.
+        ``options`` is None for an automatic report. If ``muted`` is true, ``clear_output(wait=True)`` is pending, and
+        the report would clear the output of the cell. The report replaces the display ``live``.
         """
         magics = self._magics
         if self.send is not None:

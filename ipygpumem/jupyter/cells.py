@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
 
 from IPython.core.error import UsageError
 
+from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
-from ipygpumem.core.report import MeasurementLabel
+from ipygpumem.core.report import MeasurementLabel, Report
+from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.oom.recording import OomRecording
 from ipygpumem.features.profile.collect import ProfileCollector
@@ -17,33 +21,28 @@ from ipygpumem.jupyter.cell_events import CellHooks, RunningCell, RunningCells
 from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, fail_cell, guarded, one_line_traceback
 from ipygpumem.jupyter.clear_output import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
-from ipygpumem.jupyter.method_patch import before_tracebacks
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell
 from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.cell_source_code import notebook_sources
-from ipygpumem.measurement.measurement import MeasuredCode, MeasurementOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipygpumem.core.errors import GPUMemLimitExceeded
-    from ipygpumem.core.report import Report
-    from ipygpumem.jupyter.magics import GPUMem
-    from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import FinishedMeasurement, Plan
-    from ipygpumem.measurement.recorder import CellInfo
+from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions
+from ipygpumem.measurement.plan import FinishedMeasurement, Plan
+from ipygpumem.measurement.recorder import CellInfo
 
 
 class CellMeasurements:
-    """Measurements of the cells that one shell runs while the extension is loaded."""
+    """Measurements of the cells that one shell runs while the extension is loaded.
 
-    def __init__(self, magics: GPUMem) -> None:
+    Attributes:
+        running: The running cells.
+    """
+
+    def __init__(self, magics: Notebook) -> None:
         shell, runtime = magics.shell, magics.session
         self._shell = shell
         self._runtime = runtime
         self._magics = magics
-        self._open = RunningCells(shell, self._drop)
-        self.hooks = CellHooks(shell, self.pre_run_cell, self.post_run_cell, self._open.stacks)
+        self.running = RunningCells(shell, self._drop)
+        self.hooks = CellHooks(shell, self.pre_run_cell, self.post_run_cell, self.running.stacks)
         self.clearing = ClearOutputTracker(shell)
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
         self.numbers = ExecutionCounts(shell)
@@ -56,7 +55,7 @@ class CellMeasurements:
     @property
     def text(self) -> str:
         """Source text of the innermost running cell; empty if no cell is running."""
-        stack = self._open.stacks[threading.get_ident()]
+        stack = self.running.stacks[threading.get_ident()]
         return stack[-1].raw if stack else ""
 
     @guarded
@@ -64,7 +63,7 @@ class CellMeasurements:
         """Register the cell that IPython is about to run, and start measuring it unless it runs inside another cell."""
         if self._runtime.forked:
             return
-        cell, outermost = self._open.push(info)
+        cell, outermost = self.running.push(info)
         if not outermost:
             return
         raw, magics = info.raw_cell or "", self._magics
@@ -88,13 +87,9 @@ class CellMeasurements:
         )
 
     def begin(self, options: CellOptions) -> None:
-        """Start measuring the code below ``%%gpumem`` in the running cell with the options of this magic.
-
-        Raises:
-            UsageError: The measurement cannot start.
-        """
+        """Start measuring the code below ``%%gpumem``; raise ``UsageError`` if the measurement cannot start."""
         plan = options.plan
-        cell = self._open.whole_cell()
+        cell = self.running.whole_cell()
         if cell is None:  # silent execution triggers no events and shows no output
             return
         if cell.options is not None:
@@ -111,14 +106,23 @@ class CellMeasurements:
             cell.measurement = plan.begin(self._runtime, self._measurement_options())
         except Exception as error:
             raise UsageError(f"%%gpumem: {error}") from error
-        for collector in plan.collectors:
-            if isinstance(collector, ProfileCollector):
-                # formatting a traceback takes hundreds of thousands of calls, which would dominate the profile
-                cell.restore_traceback = before_tracebacks(self._shell, collector.stop)
         if options.quiet:
             self._end_live(cell)
         elif cell.live is None:
             self._begin_live(cell)
+
+    def show_traceback(self, show: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Show a traceback with IPython's method ``show``. The profile and the time of the cell do not include this."""
+        cells = self.running.stacks[threading.get_ident()]
+        for collector in (collector for cell in cells if cell.plan is not None for collector in cell.plan.collectors):
+            if isinstance(collector, ProfileCollector):
+                collector.stop()  # formatting a traceback takes hundreds of thousands of calls
+        began = perf_counter()
+        try:
+            return show(*arguments, **options)
+        finally:
+            for measurement in filter(None, (cell.measurement for cell in cells)):
+                measurement.excluded += perf_counter() - began
 
     def _begin_live(self, cell: RunningCell) -> None:
         shown = self._magics.report != "off" or cell.options is not None
@@ -140,7 +144,7 @@ class CellMeasurements:
         """Finish the measurement of the cell and show its report, even if the cell failed."""
         if self._runtime.forked:
             return
-        cell, last = self._open.pop(result)
+        cell, last = self.running.pop(result)
         if cell is None or cell.measurement is None or cell.plan is None:
             if cell is not None:
                 self._drop(cell)
@@ -156,7 +160,7 @@ class CellMeasurements:
             self._drop(cell)
             self.ooms.observer.take()
             raise
-        if cell.live is not None or cell.restore_traceback is not None:
+        if cell.live is not None:
             self._drop(cell)
         if error is not None and result is not None and result.success:
             fail_cell(self._shell, result, error)
@@ -176,7 +180,8 @@ class CellMeasurements:
         if record.recorder is not None:
             cell_info = measurement.cell_info(label, success=success)
             record.add(cell_info, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
-        if cell.reported:
+        rejected = isinstance(getattr(result, "error_in_exec", None), UsageError) and cell.is_single_magic
+        if cell.reported or rejected:
             cell.abandon()
             return None
         finished = plan.finish(measurement, label, success=success, code=lambda: code)
@@ -196,22 +201,13 @@ class CellMeasurements:
                 numbers[filename] = cell.number  # the same text may have run before with another execution count
         return MeasurementLabel(raw, cell.number, cell.cell_id, filename), MeasuredCode(sources, numbers, block)
 
-    def claim(self) -> RunningCell | None:
-        """Return the outermost running cell, and suppress its automatic report if it is a single ``%gpumem`` line."""
-        outer = next(iter(self._open.stacks[threading.get_ident()]), None)
-        if outer is not None and outer.options is None and outer.is_single_magic:
-            outer.reported = True
-        return outer
-
     def measure(self, options: CellOptions, run: Callable[[], Any]) -> tuple[Any, Report | None]:
         """Measure a statement, show the report, and return a tuple of the statement's value and the report.
 
-        Args:
-            options: Options of the magic that measures the statement.
-            run: Function that runs the statement. Exceptions raised by the statement propagate to the caller.
+        ``run`` runs the statement. Its exceptions propagate to the caller.
         """
         __tracebackhide__ = True
-        outer = self.claim()
+        outer = self._magics.claim_cell()
         options.plan.collectors += self.presenter.collectors(requested=True)
         finished, success = None, False
         with DeferredInterrupts():
@@ -251,7 +247,7 @@ class CellMeasurements:
 
     def close(self) -> None:
         """Finish the measurements of all running cells and save their recordings before the extension is unloaded."""
-        for cell in [cell for stack in self._open.stacks.values() for cell in stack]:
+        for cell in [cell for stack in self.running.stacks.values() for cell in stack]:
             measurement, plan = cell.measurement, cell.plan
             if measurement is not None and plan is not None and (plan.recorder is not None or cell.options is not None):
                 plan.collectors = tuple(c for c in plan.collectors if isinstance(c, ProfileCollector))
@@ -264,16 +260,16 @@ class CellMeasurements:
                 if report is not None and report.profile is not None:
                     self._magics.print(f"ipygpumem: {'; '.join(report.profile.sentences())}")
             self._drop(cell)
-        self._open.stacks.clear()
+        self.running.stacks.clear()
         self.live.close()
 
     def open_cell(self) -> tuple[int | None, float] | None:
         """Return the execution count and start time (Unix time) of the running cell, or None if no cell is running."""
-        cell = self._open.outermost()
+        cell = self.running.outermost()
         return None if cell is None else (cell.number, cell.began)
 
     def _running_cell(self) -> CellInfo | None:
-        cell = self._open.outermost()
+        cell = self.running.outermost()
         if cell is None or cell.measurement is None:
             return None
         filename = self.numbers.filename(cell.raw, cell.number, self.statements)

@@ -15,13 +15,10 @@ from ipygpumem.jupyter.method_patch import replace_method
 
 
 def captured(request: str | None) -> bool:
-    """Return whether an ``ipywidgets.Output`` captures the output of a request, without importing ipywidgets.
+    """Return whether an ``ipywidgets.Output`` captures the output of the execution request with this message ID.
 
     Such a widget captures all output of the request, including output from other threads. During this time, front ends
-    ignore updates of displays outside the widget.
-
-    Args:
-        request: Message ID of the execution request.
+    ignore updates of displays outside the widget. This function does not import ipywidgets.
     """
     output = getattr(sys.modules.get("ipywidgets.widgets.widget_output"), "Output", None)
     module = sys.modules.get("ipywidgets.widgets.widget")

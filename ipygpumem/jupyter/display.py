@@ -70,9 +70,8 @@ class DisplayMixin:
 
     def show_image(self, image: Any, text: str) -> None:
         """Display a PNG image. Front ends that do not show images display the text instead."""
-        data = {"text/plain": text, "image/png": base64.b64encode(image.png).decode()}
-        metadata = {"image/png": {"width": image.width, "height": image.height}}
-        self.shell.display_pub.publish(data=data, metadata=metadata)
+        bundle = {"text/plain": text, "image/png": base64.b64encode(image.png).decode()}
+        self.publish(bundle, {"image/png": {"width": image.width, "height": image.height}})
 
     def show_snapshots(self, files: Sequence[str]) -> None:
         """Display one snapshot file, or several side by side."""

@@ -49,8 +49,7 @@ class _EngineState:
 def join(number: int) -> None:
     """Load the extension on this engine and start sending the report of each cell to the client.
 
-    Args:
-        number: ID of the engine. It serves as the rank if no launcher has set a rank.
+    ``number`` is the ID of the engine, which serves as its rank if no launcher has set a rank.
     """
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry

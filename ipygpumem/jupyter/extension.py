@@ -13,7 +13,7 @@ from traitlets import TraitError
 from ipygpumem.core.introspection import frame_label
 from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
-from ipygpumem.features.holders.roots import name_providers, notebook_roots, python_roots
+from ipygpumem.features.holders.reference_graph import name_providers, notebook_roots, python_roots
 from ipygpumem.features.outside.collect import OutsideSetting
 from ipygpumem.features.ranks.engines.enable import active, disable
 from ipygpumem.features.report.short_report import ShortReport
@@ -21,12 +21,13 @@ from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.completion import matcher
 from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
+from ipygpumem.jupyter.method_patch import replace_method
 from ipygpumem.jupyter.settings import without_invalid_values
 from ipygpumem.measurement.runtime import close, current
 
 _MAGICS = (("line", "gpumem"), ("cell", "gpumem"), ("line", "_gpumem_begin"))
 _NAME = "GPUMem"
-_OBSERVED = ["preload", "devices", "oom_snapshot", "log"]
+_OBSERVED = ["preload", "devices", "oom_snapshot", "log", "outside"]
 
 
 class _Extension:
@@ -36,7 +37,7 @@ class _Extension:
         self.shell = shell
         config, self._faults = without_invalid_values(shell.config, _NAME)
         self.magics = GPUMem(shell, current(), config)
-        self._outside_setting = OutsideSetting(self.magics)
+        self._outside_setting = OutsideSetting()
         self._installed = contextlib.ExitStack()
         # other code may have removed objects that the extension added
         self._installed.enter_context(contextlib.suppress(ValueError, AttributeError))
@@ -45,8 +46,9 @@ class _Extension:
         shell, magics, cells, undo = self.shell, self.magics, self.magics.cells, self._installed.callback
         undo(self._end_session)
         self._register_magics()
-        for kind, draw in (("text/plain", _plain), ("text/html", lambda report: ShortReport(report).html())):
-            self._register_formatter(shell.display_formatter.formatters[kind], draw)
+        formatters = shell.display_formatter.formatters
+        self._register_formatter(formatters["text/html"], lambda report: ShortReport(report).html())
+        self._register_formatter(formatters["text/plain"], lambda report, to, _: to.text(ShortReport(report).text()))
         completer, completions = getattr(shell, "Completer", None), matcher()
         if completions is not None and completer is not None:
             completer.custom_matchers.append(completions)
@@ -54,6 +56,7 @@ class _Extension:
         shell.input_transformers_cleanup.append(rewrite)
         undo(lambda: shell.input_transformers_cleanup.remove(rewrite))
         undo(cells.hooks.install())
+        undo(replace_method(shell, "showtraceback", functools.partial(cells.show_traceback, shell.showtraceback)))
         magics.observe(self._changed, names=_OBSERVED)
         undo(magics.unobserve, self._changed, names=_OBSERVED)
         names = name_providers()
@@ -62,7 +65,6 @@ class _Extension:
             session_reports().log = magics.log
         cells.ooms.install()
         undo(cells.ooms.remove)
-        self._outside_setting.install()
         undo(self._outside_setting.remove)
         cells.clearing.install()
         undo(cells.clearing.remove)
@@ -108,7 +110,7 @@ class _Extension:
         session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:
             self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
-        self._outside_setting.apply()
+        self._outside_setting.apply(enabled=magics.outside == "library")
         for fault in self._faults:
             print(f"ipygpumem: {fault}")  # noqa: T201 (printed once, when the extension is loaded)
         self._faults.clear()
@@ -118,6 +120,8 @@ class _Extension:
             current().monitor.selected = change["new"]
         elif change["name"] == "log":
             session_reports().log = change["new"]
+        elif change["name"] == "outside":
+            self._outside_setting.apply(enabled=change["new"] == "library")
         elif change["name"] == "oom_snapshot":
             message = self.magics.cells.ooms.recording.configure(change["new"])
             if message:
@@ -155,10 +159,6 @@ class _LoadedExtensions(weakref.WeakKeyDictionary[Any, _Extension]):
         """Unload the extension from all shells, unless this process was forked from the one that loaded it."""
         for shell in () if current().forked else tuple(self):
             self.pop(shell).remove()
-
-
-def _plain(report: Report, printer: Any, cycle: bool) -> None:  # noqa: ARG001 (IPython's signature)
-    printer.text(ShortReport(report).text())
 
 
 def load(shell: Any) -> None:

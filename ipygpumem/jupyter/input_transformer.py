@@ -14,7 +14,6 @@ import re
 from IPython.core.inputtransformer2 import cell_magic, classic_prompt, ipython_prompt, leading_indent
 
 NAME = "gpumem"
-BEGIN = "_gpumem_begin"
 
 _FIRST_LINE = re.compile(rf"%%{NAME}(?:\s+(?P<options>.*))?", re.DOTALL)
 _HELP = {"-h", "--help"}
@@ -30,7 +29,7 @@ def rewrite(lines: list[str]) -> list[str]:
         return [_line_magic(NAME, "--help")]
     if "--engines" in options.split():  # the body runs on other processes, so the ordinary cell magic is used
         return lines
-    return [_line_magic(BEGIN, options), *_body(lines[1:])]
+    return [_line_magic("_gpumem_begin", options), *_body(lines[1:])]
 
 
 # prevents IPython's check_complete from calling this function: a terminal would run the rewritten first line alone

@@ -153,10 +153,8 @@ class LiveDisplay:
     def take(self, *, waits: bool = False) -> str | None:
         """Stop updates and return the display ID, with which the caller can replace the content of the display.
 
-        Return None if the display was never created or no longer exists.
-
-        Args:
-            waits: Whether ``clear_output(wait=True)`` is pending, in which case previous output is still visible.
+        Return None if the display was never created or no longer exists. If ``waits`` is true,
+        ``clear_output(wait=True)`` is pending, and the previous output is still visible.
         """
         with self._lock:
             self._ended = True
@@ -199,8 +197,7 @@ class LiveDisplayUpdater:
     def begin(self, number: Callable[[], int | None]) -> LiveDisplay | None:
         """Start the live display of a cell. Return None if displays cannot be updated or no thread can be started.
 
-        Args:
-            number: Function that returns the execution count of the cell, or None if it is not known yet.
+        ``number`` returns the execution count of the cell, or None if it is not known yet.
         """
         if not shell_target(self._shell).updates:
             return None

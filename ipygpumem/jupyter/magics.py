@@ -6,6 +6,7 @@ import argparse
 import builtins
 import contextlib
 import functools
+import threading
 from collections import ChainMap
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engin
 from ipygpumem.features.recordings.command import recording_options
 from ipygpumem.features.recordings.multi_cell_recording import MultiCellRecording
 from ipygpumem.features.report.table import breakdown_tables
+from ipygpumem.jupyter.cell_events import RunningCell
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import CellMeasurements
 from ipygpumem.jupyter.commands import COMMANDS, command_error, command_help, help_text
@@ -64,6 +66,13 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
     def evaluate(self, name: str) -> Any:
         """Return the object that a name such as ``net.encoder`` refers to in the notebook's namespace."""
         return resolve_name(name, self.shell.user_ns.__getitem__)
+
+    def claim_cell(self) -> RunningCell | None:
+        """Return the outermost running cell, and suppress its automatic report if it is a single ``%gpumem`` line."""
+        outer = next(iter(self.cells.running.stacks[threading.get_ident()]), None)
+        if outer is not None and outer.options is None and outer.is_single_magic:
+            outer.reported = True
+        return outer
 
     def set_reports(self, *, on: bool) -> None:
         """Enable or disable automatic reports."""

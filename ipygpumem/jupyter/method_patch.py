@@ -9,8 +9,7 @@ from typing import Any
 def replace_method(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[[], None]:
     """Replace a method of an object. The returned function restores the original unless other code has replaced it.
 
-    Raises:
-        AttributeError: The attributes of the object cannot be set.
+    Raises `AttributeError` if the attributes of the object cannot be set.
     """
     original = getattr(owner, "__dict__", {}).get(name)  # IPython 9 also wraps ``write`` while a cell runs
     setattr(owner, name, wrapper)
@@ -24,14 +23,3 @@ def replace_method(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callab
             setattr(owner, name, original)
 
     return restore
-
-
-def before_tracebacks(shell: Any, callback: Callable[[], None]) -> Callable[[], None]:
-    """Install a function that a shell calls before it shows a traceback. The returned function uninstalls it."""
-    show = shell.showtraceback
-
-    def showtraceback(*arguments: Any, **options: Any) -> Any:
-        callback()
-        return show(*arguments, **options)
-
-    return replace_method(shell, "showtraceback", showtraceback)

@@ -135,10 +135,7 @@ class ExecutionCounts:
     def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
         """Return the file name that tracebacks show for a cell, or None if it is unknown.
 
-        Args:
-            raw: Source text of the cell.
-            number: Execution count of the cell.
-            statements: File names of measured statements, which can have the same execution count as their cell.
+        ``statements`` contains the file names of measured statements, which can have the execution count of their cell.
         """
         # ipykernel derives the name from the text, a terminal from the number and a hash of the transformed text
         name = self._compile.get_code_name(raw, raw, number)
@@ -154,7 +151,8 @@ class ExecutionCounts:
         number = self._numbers.get(file, None if match is None else int(match[1]))
         if number is None:
             return frame_label(file, line, function)
-        return f"In [{number}]:{line}{'' if function == '<module>' else f' {function}()'}"
+        in_cell = function == "<module>" or function.startswith("<cell line:")  # the latter in IPython 7.34 and 8
+        return f"In [{number}]:{line}{'' if in_cell else f' {function}()'}"
 
 
 def calling_cell() -> str | None:

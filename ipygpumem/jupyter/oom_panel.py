@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.interrupts import AllowedInterrupts
+from ipygpumem.core.report import Report
 from ipygpumem.core.tables import tables_bundle
+from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.oom import collect as oom
 from ipygpumem.features.oom.observer import failed_allocations
+from ipygpumem.features.oom.recording import OomRecording
 from ipygpumem.features.oom.table import oom_tables
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import Report
-    from ipygpumem.features.oom.recording import OomRecording
-    from ipygpumem.jupyter.magics import GPUMem
 
 
 class OomPanel:
@@ -26,7 +24,7 @@ class OomPanel:
         report: Report of the cell if it is shown together with the panel, otherwise None.
     """
 
-    def __init__(self, magics: GPUMem, recording: OomRecording) -> None:
+    def __init__(self, magics: Notebook, recording: OomRecording) -> None:
         self._magics = magics
         self._monitor = magics.session.monitor
         self.observer = failed_allocations()

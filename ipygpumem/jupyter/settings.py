@@ -9,6 +9,7 @@ from typing import Any
 from traitlets import Bool, Enum, TraitError, TraitType
 from traitlets.config import Config, Configurable
 
+from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
 from ipygpumem.features.history.log import ReportLog
@@ -31,23 +32,9 @@ class _ConvertingTrait(TraitType[Any, Any]):
         except (OptionError, RecordingError) as error:
             raise TraitError(str(error)) from error
 
-    def from_string(self, s: str) -> Any:
-        """Convert a value from the command line."""
-        return None if self.allow_none and s == "None" else self.validate(None, s)
-
-
-def _size(value: Any) -> int:
-    count = parse_size(value)
-    if count < 0:
-        raise OptionError(f"a size must not be negative, got {value!r}")
-    return count
-
 
 def _devices(value: Any) -> tuple[str, ...]:
-    names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
-    if not names:
-        raise OptionError("devices must not be empty: use None to monitor all devices")
-    return current().monitor.parse_devices(str(name) for name in names)
+    return current().monitor.parse_devices(split_devices(value, "devices"))
 
 
 def _snapshot_path(value: Any) -> str:
@@ -88,7 +75,7 @@ class Settings(Configurable):
         "off: show only reports requested with %gpumem or %%gpumem.",
     ).tag(config=True)
     min_change = _ConvertingTrait(
-        _size,
+        parse_size,
         _SIZE,
         MIB,
         allow_none=False,
@@ -132,7 +119,7 @@ class Settings(Configurable):
         "an upper bound. reset: reset that counter for each cell (Linux only), which also lowers ru_maxrss.",
     ).tag(config=True)
     limit = _ConvertingTrait(
-        _size,
+        parse_size,
         _SIZE,
         help="The highest peak allowed on any GPU, relative to the start of the cell, such as '2 GiB' or a number of "
         "bytes. Cells that exceed it fail with GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets the limit "

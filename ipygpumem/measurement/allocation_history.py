@@ -10,17 +10,15 @@ import inspect
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.measurement.stacks_of_frees import remove_allocation_stacks
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _RECORD = "_cuda_record_memory_history"
 _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
@@ -71,7 +69,7 @@ def recording_problem() -> str | None:
     problem = pytorch.problem(load=True)
     if problem:
         return f"PyTorch records allocation history only for GPU memory, and {problem}"
-    backend = pytorch.backend(sys.modules["torch"])
+    backend = sys.modules["torch"].cuda.get_allocator_backend()
     return None if backend == "native" else f"the allocator backend {backend} cannot record allocation history"
 
 
@@ -191,12 +189,11 @@ class AllocationHistory:
         with gc_paused():
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
         if not self.own:
-            for trace in snapshot.get("device_traces", ()):
+            traces = snapshot.get("device_traces", [])
+            for trace in traces:
                 remove_allocation_stacks(trace)
             snapshot["device_traces"] = [
-                # events without a timestamp (torch 2.1) are always included
-                [event for event in trace if event.get("time_us", self.started_us) >= self.started_us]
-                for trace in snapshot.get("device_traces", [])
+                [event for event in trace if event["time_us"] >= self.started_us] for trace in traces
             ]
         return snapshot
 

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ipygpumem.core.samples import memory_of_others
+from ipygpumem.core.reading import DeviceReading
+from ipygpumem.core.samples import Sample, memory_of_others
 from ipygpumem.measurement.reserved_bound import ReservedCurve
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipygpumem.core.reading import DeviceReading
-    from ipygpumem.core.samples import Sample
-    from ipygpumem.measurement.sampler import SampleWindow
+from ipygpumem.measurement.sampler import SampleWindow
 
 
 def add_reserved_usage(
     snapshot: Mapping[str, Any], windows: Sequence[SampleWindow], started_us: int, dropped: Sequence[int | None]
 ) -> None:
-    """Set `DeviceSamples.reserved` for each device whose recorded events have timestamps."""
+    """Set `DeviceSamples.reserved` for each device with recorded events."""
     reserved: dict[int, int] = {}
     for segment in snapshot.get("segments", ()):
         reserved[segment["device"]] = reserved.get(segment["device"], 0) + segment["total_size"]
     for index, trace in enumerate(snapshot.get("device_traces", ())):
         sampled = [window for window in windows if index in window.tracks]
         complete = index < len(dropped) and dropped[index] == 0
-        has_times = "time_us" in trace[0] if trace else complete
-        if not sampled or not has_times:
+        if not sampled or not (trace or complete):
             continue
         history = ReservedCurve(trace, reserved.get(index, 0), since=started_us / 1e6, complete=complete)
         for window in sampled:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import RecordingError
+from ipygpumem.measurement.event_position import EventPosition
+from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.snapshot.model.columns import Action
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from ipygpumem.measurement.event_position import EventPosition
-    from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.snapshot.model.timeline import Timeline
+from ipygpumem.snapshot.model.timeline import Timeline
 
 
 class EventLookup:

@@ -5,26 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from ipygpumem.core.interrupts import AllowedInterrupts
-from ipygpumem.core.report import MeasurementLabel, build_report
-from ipygpumem.measurement.recorder import CellInfo
+from ipygpumem.core.reading import Reading
+from ipygpumem.core.report import MeasurementLabel, RecordingInfo, Report, build_report
+from ipygpumem.measurement.peaks import PeakScope
+from ipygpumem.measurement.recorder import CellInfo, Recorder
+from ipygpumem.measurement.runtime import Runtime
+from ipygpumem.measurement.sampler import SampleWindow
 from ipygpumem.sources import host, pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from ipygpumem.core.reading import Reading
-    from ipygpumem.core.report import RecordingInfo, Report
-    from ipygpumem.measurement.peaks import PeakScope
-    from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.measurement.runtime import Runtime
-    from ipygpumem.measurement.sampler import SampleWindow
-    from ipygpumem.sources.device import Device
+from ipygpumem.sources.device import Device
 
 _cost = attrgetter("cost")
 _OVERLAPPED = "code in another thread was measured at the same time, and both reports cover the whole process"
@@ -109,6 +104,7 @@ class Measurement:
         path: File in which to save the recording; None to discard it after the report.
         observers: Observers, started in this order after the first reading and stopped in reverse order.
         after: The second reading; None until `end` is called.
+        excluded: Time in seconds that does not count, such as the time to show a traceback.
         recorded: Information about the recording, even if it was not saved; None if there is no recording.
         samples: Samples of device memory usage; None if no device can be sampled.
     """
@@ -121,6 +117,7 @@ class Measurement:
         self.path: Path | None = None
         self.observers: list[MeasurementObserver] = []
         self.after: Reading | None = None
+        self.excluded = 0.0
         self.recorded: RecordingInfo | None = None
         self.samples: SampleWindow | None = None
         self._before: Reading | None = None
@@ -169,7 +166,7 @@ class Measurement:
         forked during the measurement.
         """
         cost = sum(map(_cost, self.observers)) - self._cost_before
-        seconds = max(time.perf_counter() - self._start - cost, 0.0)
+        seconds = max(time.perf_counter() - self._start - cost - self.excluded, 0.0)
         self._stop_observers()
         label = label or MeasurementLabel()
         cell = self.cell_info(label, success=success)

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.report import PeakCounters
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")

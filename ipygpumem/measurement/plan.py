@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from ipygpumem.core.errors import IpyGpuMemError, first_line
+from ipygpumem.core.errors import GPUMemLimitExceeded, IpyGpuMemError, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
 from ipygpumem.core.introspection import gc_paused, shown_warnings_kept
+from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.core.units import many
-from ipygpumem.measurement.measurement import MeasuredCode, Measurement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ipygpumem.core.errors import GPUMemLimitExceeded
-    from ipygpumem.core.report import MeasurementLabel, Report
-    from ipygpumem.measurement.measurement import MeasurementObserver, MeasurementOptions
-    from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.measurement.runtime import Runtime
-    from ipygpumem.snapshot import Snapshot
+from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementObserver, MeasurementOptions
+from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.runtime import Runtime
+from ipygpumem.snapshot import Snapshot
 
 _DEFERRED = nullcontext()
 
@@ -37,7 +31,6 @@ class Outcome:
         error: Exception, set by a collector, to raise after the measured code has finished.
     """
 
-    measurement: Measurement
     recorder: Recorder | None
     snapshot: Snapshot | None
     problem: str
@@ -140,7 +133,7 @@ class Plan:
         if self.recorder is not None:
             with AllowedInterrupts():
                 snapshot, problem = _read_recording(measurement, self.recorder)
-        outcome = Outcome(measurement, self.recorder, snapshot, problem, measured_code)
+        outcome = Outcome(self.recorder, snapshot, problem, measured_code)
         for collector in self.collectors:
             if collector.needs_devices and not report.devices:
                 continue
@@ -168,8 +161,6 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
         return None, "it is unknown whether the ring buffer dropped events"
     if info.dropped:
         return None, f"the ring buffer dropped the events of {many(info.dropped, 'allocation')}: raise max_entries"
-    from ipygpumem.snapshot import Snapshot
-
     try:
         with gc_paused():
             return Snapshot.load(recorded), ""

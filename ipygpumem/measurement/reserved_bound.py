@@ -8,12 +8,10 @@ according to a recording, which contains all allocations and frees of segments.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Any
 
 _SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CLOCK_TOLERANCE = 0.001
@@ -113,9 +111,7 @@ class ReservedCurve:
 def reserved_bound(
     peak: int | None, readings: Sequence[CounterReading] = (), usage: ReservedCurve | None = None, epoch: float = 0.0
 ) -> Callable[[float, float], int | None]:
-    """Return a function that takes two times and returns an upper bound on reserved memory between them.
-
-    The returned function returns None if no bound is known.
+    """Return a function that takes two times and returns an upper bound on reserved memory; None if it knows none.
 
     Args:
         peak: Peak reserved memory of the measurement in bytes; None if unknown.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.measurement.measurement import MeasurementInterval
 
-Preload = Literal["kernels", "context", "off"]
 _State = TypeVar("_State")
 
 
@@ -90,7 +89,7 @@ class Runtime:
         self.baseline = Baseline(reading, device, self._label(device), note=note)
         return self.baseline
 
-    def preload(self, mode: Preload = "kernels", *, reset_peaks: bool = True) -> Baseline:
+    def preload(self, mode: Literal["kernels", "context", "off"] = "kernels", *, reset_peaks: bool = True) -> Baseline:
         """Initialize CUDA on the current device, run the first kernels there and take the baseline.
 
         If no GPU can be used, the baseline contains only host memory, and its ``note`` states the reason.
@@ -131,6 +130,8 @@ class Runtime:
                 context = _outside_growth(before_context, before_kernels)
             kernel_size = _outside_growth(before_kernels, now)
             workspace = difference(before_kernels.allocated, now.allocated)
+        if not workspace and self.baseline is not None and self.baseline.device == name:
+            workspace = self.baseline.workspace  # allocated by an earlier preload
         self.monitor.record_processes(reading.devices)
         self.baseline = Baseline(reading, name, self._label(name), context, kernel_size, workspace, note)
         return self.baseline

@@ -10,21 +10,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
+from ipygpumem.core.reading import Counters, Reading
 from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside
 from ipygpumem.core.units import duration, many
-from ipygpumem.measurement.reserved_bound import reserved_bound
+from ipygpumem.measurement.reserved_bound import CounterReading, ReservedCurve, reserved_bound
 from ipygpumem.measurement.worker_thread import WorkerThread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ipygpumem.core.reading import Counters, Reading
-    from ipygpumem.measurement.reserved_bound import CounterReading, ReservedCurve
-    from ipygpumem.sources.device import Device
+from ipygpumem.sources.device import Device
 
 _FIRST = 0.05
 _INTERVAL = 0.005

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 IDLE_SECONDS = 5.0
 """Idle time in seconds after which the thread ends, because some programs join all threads before they exit."""

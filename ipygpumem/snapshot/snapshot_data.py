@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.core.units import many
-from ipygpumem.snapshot.model.cells import Annotation, CellLookup
+from ipygpumem.snapshot.model.annotations import Annotation
+from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.segment_history import SegmentHistory
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.reader import top_level
+from ipygpumem.snapshot.reader.load import ReadLimits
+from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 from ipygpumem.snapshot.reader.segment_reader import read_segments
 from ipygpumem.snapshot.reader.table_builder import TableBuilder
 from ipygpumem.snapshot.reader.trace_reader import TraceReader
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.reader.load import ReadLimits
-    from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
 
 class SnapshotData:
@@ -37,6 +36,7 @@ class SnapshotData:
         settings: Allocator settings.
         own: Metadata written by the recorder of ipygpumem.
         sources: Source code by file name.
+        regions: Annotated regions of all devices as columns.
         cells: Lookup that finds the cell in which an event occurred.
         zero_us: Start of the time axis in microseconds since the epoch; None to start at each device's first event.
     """
@@ -54,7 +54,7 @@ class SnapshotData:
         self.timelines = tuple(Timeline(trace, segments, self.blocks) for trace in traces)
         self.host = top_level.read_host_traces(root.get("host_traces"), limits, trace_reader)
         self.settings = top_level.read_settings(root.get("allocator_settings"), tables.budget)
-        self._annotations = top_level.read_annotations(root.get("external_annotations", ()))
+        self.regions = top_level.read_annotations(root.get("external_annotations", ()))
         self.own = top_level.read_recorder_metadata(root.get("ipygpumem"), tables.budget)
         self.sources = top_level.read_sources(root.get("source_code"), tables.budget)
         self.stacks = tables.stacks.table()
@@ -87,12 +87,14 @@ class SnapshotData:
         """
         if device is not None:
             _check_device(device)
-        return tuple(region for region in self._annotations if device is None or region.device == device)
+        return self.regions.regions(device)
 
     def source_line(self, file: str, line: int) -> str | None:
         """Return a line of source code without indentation, or None if the snapshot does not contain it."""
         if file not in self._source_lines:
-            self._source_lines[file] = [text.strip() for text in self.sources.get(file, "").splitlines()]
+            lines = self._source_lines[file] = self.sources.get(file, "").splitlines()
+            for number, text in enumerate(lines):
+                lines[number] = text.strip()  # a second list would need twice as much memory
         lines = self._source_lines[file]
         return lines[line - 1] if 0 < line <= len(lines) else None
 

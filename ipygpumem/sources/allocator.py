@@ -91,10 +91,8 @@ def pinned_memory(torch: Any) -> int | None:
 def is_recording() -> bool:
     """Return whether PyTorch is recording its allocation history, which only its native allocator can record."""
     torch = pytorch.started()
-    try:
-        return torch is not None and bool(torch._C._cuda_isHistoryEnabled())
-    except RuntimeError:  # cudaMallocAsync, a pluggable allocator
-        return False
+    # raises an exception for cudaMallocAsync and pluggable allocators
+    return torch is not None and bool(attempt(torch._C._cuda_isHistoryEnabled))
 
 
 def empty_cache() -> bool:
@@ -152,8 +150,13 @@ class AllocatedBlocks:
 
 def allocation_counts() -> Any:
     """Return counts that change whenever a block is allocated or freed on any device; None if they are unknown."""
-    indexes = range(sys.modules["torch"].cuda.device_count())
-    return attempt(lambda: [dict(stats(index)["allocation"]["all"]) for index in indexes])
+    torch = sys.modules["torch"]
+
+    def read() -> list[dict[str, int]]:
+        stats = inspect.unwrap(torch._C._cuda_memoryStats)  # the peaks, which the wrapper corrects, are not needed
+        return [dict(stats(index)["allocation"]["all"]) for index in range(torch.cuda.device_count())]
+
+    return attempt(read)
 
 
 def allocated_blocks() -> AllocatedBlocks | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ipygpumem.core.errors import NvmlError, first_line
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import Counters, DeviceMemory, DeviceReading, Mode
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
@@ -233,10 +234,8 @@ class Device:
 
 def device_memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
     """Return the memory usage of a whole device from NVML, or None if the query fails."""
-    try:
-        return nvml.memory(handle)
-    except NvmlError:
-        return None
+    memory: DeviceMemory | None = attempt(lambda: nvml.memory(handle))
+    return memory
 
 
 def _used(nvml: Nvml, handle: Any) -> int | None:
@@ -256,10 +255,7 @@ def _pci_bus_id(properties: Any) -> str | None:
 
 
 def _has_graphics(nvml: Nvml, handle: Any) -> bool:
-    try:
-        return nvml.processes(handle, graphics=True).keys() != nvml.processes(handle).keys()
-    except NvmlError:
-        return False
+    return bool(attempt(lambda: nvml.processes(handle, graphics=True).keys() != nvml.processes(handle).keys()))
 
 
 def _missing_entry_reason(entries: dict[int, int | None]) -> str:

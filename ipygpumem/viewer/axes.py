@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.files import import_library
 
 Ticks = list[tuple[float, str]]
 
@@ -240,18 +240,14 @@ class PngImage:
 def render(height: int, draw: Callable[[PlotLayout], None], text: str, scales: Sequence[float] = SCALES) -> PngImage:
     """Draw an image at the first of ``scales`` at which the PNG file is at most `MAX_BYTES` long, or else at the last.
 
-    Raises:
-        OptionError: matplotlib is not installed.
+    Raises `OptionError` if matplotlib is not installed.
     """
-    try:
-        with style():
-            for scale in scales:
-                layout = PlotLayout(height, scale)
-                draw(layout)
-                png = layout.png()
-                if len(png) <= MAX_BYTES:
-                    break
-    except ImportError as error:
-        message = f"images require matplotlib: install it with pip install matplotlib ({first_line(error)})"
-        raise OptionError(message) from error
+    import_library("matplotlib", "images")
+    with style():
+        for scale in scales:
+            layout = PlotLayout(height, scale)
+            draw(layout)
+            png = layout.png()
+            if len(png) <= MAX_BYTES:
+                break
     return PngImage(png, WIDTH, height, text)

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Publish = Callable[[dict[str, Any], dict[str, Any]], None]
-
 
 @dataclass(frozen=True, slots=True)
 class DisplayTarget:
@@ -27,7 +25,7 @@ class DisplayTarget:
     """
 
     kind: Literal["live", "batch", "text", "none"]
-    publish: Publish
+    publish: Callable[[dict[str, Any], dict[str, Any]], None]
     cell: str | None = None
     request: str | None = None
     updates: bool = False

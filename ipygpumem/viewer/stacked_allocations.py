@@ -100,19 +100,10 @@ def pixel_columns(timeline: Timeline, width: int) -> PixelColumns:
 def stacked_pixels(
     timeline: Timeline, columns: PixelColumns, height: int, unit: float, *, single: Pixels, band: Pixels
 ) -> Pixels:
-    """Return the pixel values of the allocations stacked in each column.
+    """Return the pixel values of the allocations stacked in each column, top row first. ``unit`` is in bytes per pixel.
 
-    Args:
-        timeline: Timeline of a device.
-        columns: Pixel columns of the plot.
-        height: Number of rows.
-        unit: Bytes per pixel.
-        single: Value of each allocation where it is drawn individually, greater than `SMALL`.
-        band: Value of each allocation in a band. Small allocations with equal values form a band, and bands less than
-            one pixel high become `SMALL`.
-
-    Returns:
-        uint8 array of shape (height, columns), top row first.
+    ``single`` contains the value of each allocation where it is drawn individually, greater than `SMALL`, and ``band``
+    its value in a band. Small allocations with equal values form a band; bands less than one pixel high become `SMALL`.
     """
     pixels = np.full((height, len(columns)), EMPTY, np.uint8)
     sizes = timeline.allocations.size

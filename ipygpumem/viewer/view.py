@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.files import import_library
 from ipygpumem.core.units import many
 from ipygpumem.snapshot.export.redaction import shareable_copies
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
@@ -72,11 +73,9 @@ class View:
     def widget(self) -> SnapshotWidget:
         """The widget, for layouts with other widgets. Raises `OptionError` if anywidget is not installed."""
         if self._widget is None or self._widget.comm is None:
-            try:
-                from ipygpumem.viewer.widget import SnapshotWidget
-            except ImportError as error:
-                message = f"the live viewer requires anywidget: install it with pip install anywidget ({error})"
-                raise OptionError(message) from error
+            import_library("anywidget", "the live viewer")
+            from ipygpumem.viewer.widget import SnapshotWidget
+
             sources = [(snapshot.name, snapshot.encode) for snapshot in self._snapshots]
             try:
                 images = [_base64(image)[-_IMAGE_END:] for image in self.images]

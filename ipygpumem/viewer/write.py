@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -89,9 +90,11 @@ def _delete_later(directory: Path) -> None:
 
 def _delete_old_pages() -> None:
     with contextlib.suppress(OSError):
+        user = getattr(os, "getuid", int)()  # 0 on Windows, as st_uid
         for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-            if time.time() - directory.lstat().st_mtime > _MAX_AGE:
-                shutil.rmtree(directory, ignore_errors=True)  # does not follow links; fails for those of other users
+            status = directory.lstat()
+            if time.time() - status.st_mtime > _MAX_AGE and stat.S_ISDIR(status.st_mode) and status.st_uid == user:
+                shutil.rmtree(directory, ignore_errors=True)  # would wait if another user had created a pipe
 
 
 def _open(address: str) -> bool:

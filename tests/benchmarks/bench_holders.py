@@ -45,7 +45,7 @@ def run():
     import torch
 
     from ipygpumem.features.holders.collect import holders
-    from ipygpumem.features.holders.roots import Root
+    from ipygpumem.features.holders.reference_graph import Root
 
     device = "cuda" if _gpu() else "cpu"
     space = _fill(torch, device)

@@ -70,7 +70,7 @@ if device == "cpu":  # the allocated memory of a CPU is unknown, so its tensors 
     storages.TorchInspector.storage_locations = location
     sys.blocks = blocks()
     allocator.segments = lambda: sys.blocks
-    allocator.stats = lambda index: {"allocation": {"all": {}}}
+    torch._C._cuda_memoryStats = lambda index: {"allocation": {"all": {}}}
     pytorch.started = lambda: torch
     torch.cuda.device_count = lambda: 0
 

@@ -57,12 +57,14 @@ def test_error_of_full_or_closed_output():
     assert shell(f"{command} 2>&-")[0] == 0
 
 
-def test_surrogates_in_names_are_replaced(tmp_path):
+def test_surrogates_in_names_are_replaced(capsys, tmp_path):
     file = tmp_path / "surrogate.json"
     frames = [{"filename": "/a.py", "line": 1, "name": "\ud800"}]
     file.write_text(json.dumps({"device_traces": [[{"action": "alloc", "addr": 512, "size": 1, "frames": frames}]]}))
-    for arguments in ("events --csv", "peak", "summary", "leaks"):
-        status, out, err = shell(f"'{sys.executable}' -m ipygpumem {arguments} {file}")
+    outputs = [shell(f"'{sys.executable}' -m ipygpumem events --csv {file}")]
+    # capsys also encodes the output
+    outputs += [run(capsys, command, file) for command in ("peak", "summary", "leaks")]
+    for status, out, err in outputs:
         assert (status, err) == (0, "")
         assert "\\ud800" not in out
         assert "/a.py" in out
@@ -74,6 +76,8 @@ def test_line_break_in_file_name_is_replaced(capsys, tmp_path):
     assert (status, err) == (1, f"ipygpumem: {tmp_path}/a?b.json: No such file or directory\n")
     file.write_text('{"segments": 5}')
     assert run(capsys, "summary", file)[2] == "ipygpumem: a?b.json: segments is an int, not a list\n"
+    file.write_text('{"segments": []}')
+    assert run(capsys, "summary", file, file)[1].splitlines()[0] == f"{tmp_path}/a?b.json:"
 
 
 def test_several_files_have_headings(capsys):
@@ -126,31 +130,35 @@ def bare_python(tmp_path_factory):
     return folder / "bin" / "python"
 
 
-def bare_run(bare_python, *arguments, code=None):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    command = [str(bare_python), "-I", *(["-c", code] if code else ["-m", "ipygpumem", *arguments])]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=bare_python.parent)
+RUN_COMMANDS = """
+import contextlib, io, json, sys
+import ipygpumem.cli
+
+imported = sorted({"torch", "IPython", "pynvml"} & set(sys.modules))
+results = []
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = ipygpumem.cli.main(arguments)
+    results.append([status, out.getvalue(), err.getvalue()])
+print(json.dumps([imported, results]))
+"""
 
 
 def test_commands_run_without_torch(bare_python, capsys):
-    missing = bare_run(bare_python, code="import torch")
-    assert "No module named 'torch'" in missing.stderr
-    for arguments in (
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    options = {"capture_output": True, "text": True, "env": environment, "cwd": bare_python.parent}
+    commands = [
         ["summary", GPT],
         ["peak", GPT, "--by", "stack"],
         ["leaks", OOM],
         ["fragmentation", OOM, "--at", "oom"],
         ["diff", GPT, OOM],
-    ):
-        process = bare_run(bare_python, *arguments)
-        assert (process.returncode, process.stderr) == (0, ""), arguments
-        assert process.stdout == run(capsys, *arguments)[1]
-    assert bare_run(bare_python, "demo").stdout.count("GPU 0: peak 1.8 GiB") == 2
-    process = bare_run(bare_python, "env")
-    assert process.returncode == 0
+    ]
+    arguments = [bare_python, "-I", "-c", RUN_COMMANDS, json.dumps([*commands, ["demo"]])]
+    imported, (*results, demo) = json.loads(subprocess.run(arguments, check=True, **options).stdout)
+    assert imported == []
+    for command, result in zip(commands, results, strict=True):
+        assert result == [0, run(capsys, *command)[1], ""]
+    assert demo[1].count("GPU 0: peak 1.8 GiB") == 2
+    process = subprocess.run([bare_python, "-I", "-m", "ipygpumem", "env"], check=True, **options)
     assert "torch is not installed" in process.stdout
-
-
-def test_cli_imports_neither_torch_nor_ipython(bare_python):
-    code = "import sys, ipygpumem.cli; print(sorted({'torch', 'IPython', 'pynvml', 'pickle'} & set(sys.modules)))"
-    assert bare_run(bare_python, code=code).stdout.strip() in {"[]", "['pickle']"}  # numpy brings pickle

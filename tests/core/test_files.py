@@ -100,6 +100,21 @@ def test_links_of_another_user_are_not_followed(tmp_path, monkeypatch):
     assert (tmp_path / "private").read_text() == "mine"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create links of other users")
+def test_links_in_directories_that_all_users_share(tmp_path):
+    tmp_path.chmod(0o1777)
+    (tmp_path / "folder").mkdir()
+    for name, user in (("link", 65534), ("directory", 65534), ("own", 0)):
+        (tmp_path / name).symlink_to(tmp_path / "folder" / ("" if name == "directory" else "x"))
+        os.lchown(tmp_path / name, user, user)
+    for path in (tmp_path / "link", tmp_path / "directory" / "x"):
+        with pytest.raises(OptionError, match=r"(link|directory) is a symbolic link of another user: choose another"):
+            check_path(path)
+    assert check_path(tmp_path / "own") == tmp_path / "folder" / "x"
+    tmp_path.chmod(0o755)
+    assert check_path(tmp_path / "link") == tmp_path / "folder" / "x"
+
+
 @pytest.mark.parametrize("permissions", [0o600, 0o664])
 def test_permissions_of_a_replaced_file_are_kept(tmp_path, permissions):
     path = tmp_path / "x"
@@ -114,7 +129,8 @@ def test_permissions_of_a_replaced_file_are_kept(tmp_path, permissions):
 def test_new_file_has_the_permissions_of_the_umask(tmp_path):
     write_file(tmp_path / "x", b"new")
     (tmp_path / "y").touch()
-    assert (tmp_path / "x").stat().st_mode == (tmp_path / "y").stat().st_mode
+    open_for_appending(tmp_path / "z").close()
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
 
 
 def test_threads_that_write_one_file(tmp_path):

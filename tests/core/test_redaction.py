@@ -59,6 +59,8 @@ login swordfish
 login bob swordfish
 login -u bob -p swordfish
 create secret generic db swordfish
+config --global user.password swordfish
+config set profile.x.aws_secret_access_key swordfish
 --api_key swordfish
 --openai-api-key=swordfish
 --APIKey swordfish
@@ -228,6 +230,15 @@ auth = ("bob", "swordfish")
 api_key, x = "swordfish", 2
 secret="sword'fish"
 secret="sword\"fish"
+out = !mysql -pswordfish
+old = %env HF_TOKEN=swordfish
+d["out"] = !app --api-key swordfish
+%time !mysql -pswordfish
+env HF_TOKEN=swordfish
+pip install --password swordfish x
+wandb.login(key="swordfish1")
+x = 1  # the key is swordfish
+!pip install password==8151
 """.strip().splitlines()
 COMMANDS = r"""
 python train.py --batch-size 8 --lr=1e-4 --config configs/gpt2.yaml
@@ -494,6 +505,16 @@ def test_secrets_in_code_are_hidden(line):
         "model = Qwen2MoeForCausalLM(config)  # the 7B model",
         'date = "2025-11-22 17:45:00"',
         "output = model(**batch, max_new_tokens=128, num_key_value_heads=8)",
+        "output = model.generate(**inputs, max_new_tokens=2000, pad_token_id=50256)",
+        "optimizer = AdamW(model.parameters(), lr=1e-4)  # token length 128",
+        'attention_mask = batch["attention_mask"]',
+        "loader = DataLoader(dataset, pin_memory=True)",
+        'key = "query"',
+        'sort(key=lambda x: x["name"])',
+        'cache = past_key_values["key"]',
+        'tokenizer.pad_token = "[PAD]"',
+        "x %= 5",
+        "!pip install torch==2.4.0 transformers>=4.40 accelerate",
     ],
 )
 def test_ordinary_code_is_shown(line):

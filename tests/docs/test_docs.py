@@ -2,12 +2,14 @@
 
 import argparse
 import ast
+import contextlib
 import html
 import inspect
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -210,15 +212,21 @@ def _code(path):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
 def test_python_examples_use_existing_names(path):
-    arguments = set(inspect.signature(ipygpumem.measure).parameters)
-    for block in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
-        if re.search(r"^%", block, re.MULTILINE):
-            continue
-        for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ipygpumem":
-                assert hasattr(ipygpumem, node.attr) or node.attr == "parallel", ast.unparse(node)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "ipygpumem.measure":
-                assert {keyword.arg for keyword in node.keywords} <= arguments, ast.unparse(node)
+    for node in _python_nodes(path):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ipygpumem":
+            assert hasattr(ipygpumem, node.attr) or find_spec(ast.unparse(node)), ast.unparse(node)
+        if isinstance(node, ast.Call):
+            function = getattr(ipygpumem, ast.unparse(node.func).removeprefix("ipygpumem."), None)
+            if callable(function):
+                names = set(inspect.signature(function).parameters)
+                assert {keyword.arg for keyword in node.keywords} <= names, ast.unparse(node)
+
+
+def _python_nodes(path):
+    """Yield the syntax nodes of the Python code in a document. Other code, such as commands, is skipped."""
+    for code in _code(path):
+        with contextlib.suppress(SyntaxError):
+            yield from ast.walk(ast.parse(code))
 
 
 def test_shell_help_lists_every_command():

@@ -67,7 +67,7 @@ from ipygpumem.core import interrupts
 record = interrupts.DeferredInterrupts.record
 interrupts.DeferredInterrupts.record = lambda self, *_: (arrived.append(["deferred"]), record(self))
 def is_open():
-    stacks = ipygpumem_cells._open.stacks
+    stacks = ipygpumem_cells.running.stacks
     return [current().peaks._scopes != [], len(current().open_intervals), len(current().sampler.windows),
             torch._C._cuda_isHistoryEnabled(), sum(map(len, stacks.values()))]
 ipygpumem_cells = get_ipython().magics_manager.registry["GPUMem"].cells

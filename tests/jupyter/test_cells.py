@@ -274,6 +274,20 @@ def test_traceback_lines(cpu_notebook, head):
     assert f"---> {blank_lines + 5} f()" in result.stdout.replace("----", "---")
 
 
+def test_time_to_show_a_traceback_does_not_count(cpu_notebook, monkeypatch):
+    times = iter([0.0, 1e6])
+    monkeypatch.setattr("ipygpumem.jupyter.cells.perf_counter", lambda: next(times))
+    result = cpu_notebook.run("1 / 0")
+    assert "ZeroDivisionError" in result.stdout
+    assert (cpu_notebook.last.success, cpu_notebook.last.seconds) == (False, 0.0)
+
+
+@pytest.mark.parametrize("function", ["<module>", "<cell line: 0>"])
+def test_label_of_a_line_in_a_cell(cpu_notebook, function):
+    label = cpu_notebook.shell.magics_manager.registry["GPUMem"].cells.numbers.label
+    assert label("<ipython-input-3-0123456789ab>", 5, function) == "In [3]:5"
+
+
 def test_invalid_option_runs_nothing(cpu_notebook):
     result = cpu_notebook.run("%%gpumem --no-such-option\nran = True")
     assert isinstance(result.error, UsageError)

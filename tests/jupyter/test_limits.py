@@ -154,7 +154,7 @@ def test_unchecked_limit_is_reported(make_gpu, make_notebook):
     [
         ("--limit", "expected one argument"),
         ("--limit lots", "'lots' is not a size"),
-        ("--limit-held -1", "cannot be negative"),
+        ("--limit-held -1", "'-1' is not a size"),
         ("--modules net", "'net' is not defined"),
         ("--modules x", "modules must be a torch.nn.Module, not int"),
         ("--modules", "expected one argument"),

@@ -583,6 +583,7 @@ def test_misspelled_command_has_a_suggestion(cpu_notebook):
     result = cpu_notebook.run("%gpumem hisory")
     assert isinstance(result.error, UsageError)
     assert str(result.error) == "%gpumem: unknown command 'hisory'. Did you mean %gpumem history?"
+    assert list(cpu_notebook.reports) == [], "the history lists no cells that contain only a rejected command"
     assert cpu_notebook.run("hisory = 5\n%gpumem hisory").value == 5, "a variable"
     assert isinstance(cpu_notebook.run("%gpumem raise ValueError(3)").error, ValueError)
 

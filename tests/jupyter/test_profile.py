@@ -179,7 +179,7 @@ def test_without_matplotlib(notebook, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     result = notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY)
     assert set(result.displays[1]) == {"text/plain"}
-    assert result.stdout.startswith("ipygpumem: t.html cannot be shown as an image: images require matplotlib")
+    assert result.stdout.startswith("ipygpumem: t.html cannot be shown as an image: matplotlib is required")
 
 
 def test_extension_unloaded_during_a_profile(notebook, tmp_path):

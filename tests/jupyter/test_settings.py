@@ -181,7 +181,7 @@ def test_devices(two_gpus, setting, devices):
 
 
 def test_empty_list_of_devices_is_rejected(fake_gpu, configured):
-    assert "devices must not be empty" in configured(devices=[]).said.stdout
+    assert "devices is empty: use None to select all devices" in configured(devices=[]).said.stdout
 
 
 def test_unload_resets_monitored_devices(two_gpus, configured):

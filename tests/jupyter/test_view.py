@@ -73,8 +73,8 @@ def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "%gpumem view: specify between 1 and 8 snapshots"),
-        ("a b c d e f g h i", "%gpumem view: specify between 1 and 8 snapshots"),
+        ("", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 0"),
+        ("a b c d e f g h i", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 9"),
         ("--fast a", "%gpumem view: unrecognized arguments: --fast"),
         ("missing.pickle", "%gpumem view: missing.pickle: No such file or directory"),
         ("~nobody-of-this-name/x", "%gpumem view: ~nobody-of-this-name/x: No such file or directory"),

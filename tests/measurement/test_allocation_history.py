@@ -7,10 +7,8 @@ import json
 import linecache
 import pickle
 import platform
-import subprocess
-import sys
+import resource
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +21,6 @@ from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
-ROOT = Path(__file__).parents[2]
 
 
 def load(path):
@@ -293,32 +290,21 @@ def _fail(*_):
     raise RuntimeError("the driver is gone\nand more")
 
 
-def test_full_disk_leaves_the_previous_file(tmp_path):
+def test_full_disk_leaves_the_previous_file(tmp_path, fake_gpu):
     path = tmp_path / "x.pickle"
     path.write_text("old")
-    script = f"""
-import resource, sys, warnings
-sys.path.insert(0, {str(ROOT / "tests")!r})
-sys.path.insert(0, {str(ROOT)!r})
-from fakes.cuda import FakeGpu
-gpu = FakeGpu().install()
-import ipygpumem
-result = None
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    with ipygpumem.measure(snapshot={str(path)!r}) as m:
-        for _ in range(2000):
-            gpu.free(gpu.alloc(1 << 20))
-        result = 42
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-print(result, m.report.devices["cuda:0"].held, m.report.recording.path, len(caught))
-print(m.report.recording.error)
-"""
-    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert process.stdout.splitlines() == [
-        "42 0 None 1",
-        f"the snapshot {path} was not written: File too large",
-    ], process.stderr
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.warns(RuntimeWarning) as warned, measure(snapshot=path) as m:
+            for _ in range(2000):
+                fake_gpu.free(fake_gpu.alloc(MIB))
+            result = 42
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    report = m.report
+    assert (result, report.devices["cuda:0"].held, report.recording.path, len(warned)) == (42, 0, None, 1)
+    assert report.recording.error == f"the snapshot {path} was not written: File too large"
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["x.pickle"]
 

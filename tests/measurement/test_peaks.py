@@ -168,7 +168,7 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(step, min_size=10, max_size=50))
 def test_peaks_are_exact_and_those_of_the_program_unchanged(steps):
     machines = TwoMachines()
@@ -181,7 +181,7 @@ def test_peaks_are_exact_and_those_of_the_program_unchanged(steps):
         machines.end()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.one_of(

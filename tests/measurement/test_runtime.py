@@ -27,6 +27,8 @@ def test_context_kernels_and_workspace(fake_gpu):
     assert baseline.outside == CONTEXT + KERNELS
     assert current().baseline is baseline
     assert json.loads(json.dumps(baseline.to_dict()))["outside"] == CONTEXT + KERNELS
+    assert ipygpumem.preload_pytorch().workspace == WORKSPACE, "known after another preload"
+    assert current().preload("context").workspace == WORKSPACE
     with measure() as m:
         x = torch.full((64, 64), 1.0, device="cuda")
         x @ x

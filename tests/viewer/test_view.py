@@ -104,9 +104,7 @@ def test_without_anywidget(snapshot, live, displayed, monkeypatch):
     (image, _), (note, _) = displayed
     assert "image/png" in image
     assert list(note) == ["text/plain"]
-    assert note["text/plain"].startswith(
-        "ipygpumem: the live viewer requires anywidget: install it with pip install anywidget"
-    )
+    assert note["text/plain"].startswith("ipygpumem: anywidget is required for the live viewer: pip install anywidget")
 
 
 def test_widget_error_is_displayed_as_one_line(snapshot, live, displayed, monkeypatch):
@@ -127,7 +125,7 @@ def test_without_matplotlib(snapshot, live, displayed, monkeypatch):
     (text, _), (viewer, _), (note, _) = displayed
     assert text == {"text/plain": snapshot.summary()}
     assert WIDGET in viewer
-    assert note["text/plain"].startswith("ipygpumem: images require matplotlib: install it with pip install matplotlib")
+    assert note["text/plain"].startswith("ipygpumem: matplotlib is required for images: pip install matplotlib")
 
 
 def test_unknown_device(snapshot):

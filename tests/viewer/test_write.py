@@ -183,14 +183,20 @@ def test_process_that_deletes_an_opened_page(snapshot, tmp_path, monkeypatch):
 def test_pages_of_earlier_days_are_deleted(snapshot, tmp_path, monkeypatch):
     monkeypatch.setenv("DISPLAY", "")
     old, _ = open_page([snapshot])
-    recent, _ = open_page([snapshot])
+    open_page([snapshot])
     (tmp_path / "private").mkdir()
-    (tmp_path / "ipygpumem-view-link").symlink_to(tmp_path / "private")
-    for path in (old.parent, tmp_path / "ipygpumem-view-link"):
+    link, pipe = tmp_path / "ipygpumem-view-link", tmp_path / "ipygpumem-view-pipe"
+    link.symlink_to(tmp_path / "private")
+    os.mkfifo(pipe)
+    for path in (old.parent, link, pipe):
         os.utime(path, (0, 0), follow_symlinks=False)
-    newest, _ = open_page([snapshot])
-    remaining = {recent.parent, newest.parent, tmp_path / "private", tmp_path / "ipygpumem-view-link"}
-    assert set(tmp_path.iterdir()) == remaining
+    deleted = []
+    monkeypatch.setattr("shutil.rmtree", lambda path, **_: deleted.append(path))  # would wait for a writer of the pipe
+    open_page([snapshot])
+    assert deleted == [old.parent]
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    open_page([snapshot])
+    assert deleted == [old.parent]
 
 
 @pytest.mark.usefixtures("graphical_browser")

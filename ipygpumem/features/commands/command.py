@@ -106,7 +106,7 @@ def result_options(noun: str) -> tuple[Option, ...]:
 
 def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
     """Store, show and return a result as the parsed `result_options` specify, and suppress the report of the cell."""
-    notebook.cells.claim()
+    notebook.claim_cell()
     if arguments.var is not None:
         notebook.shell.user_ns[arguments.var] = value
     if not arguments.quiet:

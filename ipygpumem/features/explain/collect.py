@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import grade
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE
@@ -127,9 +128,8 @@ def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], st
         return reading, {}, "the cache was not examined because reading it would add an event to your recording"
     caches: dict[str, CachedMemory] = {}
     for _ in range(_TRIES):
-        try:
-            segments = allocator.segments()
-        except Exception:
+        segments = attempt(allocator.segments)
+        if segments is None:
             return reading, {}, "this allocator backend does not list segments"
         caches = {name: cached_memory(segments, _index(name)) for name in reading.devices}
         if all(device.cached in {None, caches[name].total} for name, device in reading.devices.items()):

@@ -14,8 +14,6 @@ from ipygpumem.features.explain.model import Waterfall, WaterfallStep
 
 _BAR_CELLS = 30
 _MAX_LABEL = 52
-_MIN_BAR = 1
-"""Width of the narrowest bar in percent."""
 _COLORS = {
     "total": "#6b7280",
     "driver": "#9ca3af",
@@ -51,7 +49,7 @@ class _Row:
 
     @property
     def percent(self) -> float:
-        return max((self.end - self.start) * 100, _MIN_BAR) if self.end > self.start else 0.0
+        return max((self.end - self.start) * 100, 1) if self.end > self.start else 0.0
 
 
 def _rows(waterfall: Waterfall) -> Iterator[_Row]:

@@ -16,7 +16,7 @@ from typing import Any
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import LATEST_OUTPUTS, frame_locals, is_exactly, is_instance, output_number, type_name
 from ipygpumem.core.units import many
-from ipygpumem.features.holders.roots import is_output
+from ipygpumem.features.holders.reference_graph import is_output
 
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 _HANDLERS = ("InteractiveTB", "SyntaxTB")

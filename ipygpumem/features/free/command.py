@@ -44,7 +44,7 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
             for name, change in _changes(before, after, "cached").items()
             if change >= MIB
         ]
-    notebook.cells.claim()
+    notebook.claim_cell()
     notebook.show_tables(release_tables(before, after, removed, notes))
 
 

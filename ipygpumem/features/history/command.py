@@ -34,7 +34,7 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
 
         reports = session_reports()
         rows = SessionRows("this session", changed_rows(reports), dropped=reports.dropped)
-    notebook.cells.claim()
+    notebook.claim_cell()
     selected = select_devices(rows.rows, devices)
     tables = history_tables(selected, page, title=rows.name, dropped=rows.dropped)
     if arguments.plot:
@@ -95,7 +95,7 @@ def _read(name: str, read: Callable[[str], SessionRows] = read_rows) -> SessionR
 def _compare_magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
     paths = [notebook.expand(path) for path in (arguments.before, arguments.after)]
     before, after = map(read_rows, paths)
-    notebook.cells.claim()
+    notebook.claim_cell()
     pairs, skipped = pair_rows(before.rows, after.rows)
     notebook.show_tables(comparison_tables(pairs, arguments.by, short_names(*paths), skipped))
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in (*before.faults, *after.faults)))

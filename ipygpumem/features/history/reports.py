@@ -221,9 +221,7 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
 class HistoryCollector(Collector):
     """Collector that adds each report to the session and compares it with the report of the cell's previous run.
 
-    Args:
-        threshold: Function that returns the smallest difference in bytes for which a note is added.
-        always: Whether to add a note about the previous run even if the two runs do not differ.
+    A note on the previous run is added if a value differs by at least ``threshold()`` bytes, or if ``always`` is true.
     """
 
     section = "history"

@@ -11,9 +11,17 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import gc_paused, user_frame
 from ipygpumem.core.units import MIB, size
-from ipygpumem.features.holders.model import KINDS, PLACES, DeviceTotal, Holder, Holders, Remainder, StorageBaseline
-from ipygpumem.features.holders.notes import holder
-from ipygpumem.features.holders.roots import Root, module_roots, name_providers
+from ipygpumem.features.holders.model import (
+    KINDS,
+    PLACES,
+    DeviceTotal,
+    Holder,
+    Holders,
+    Remainder,
+    StorageBaseline,
+    holder,
+)
+from ipygpumem.features.holders.reference_graph import Root, module_roots, name_providers
 from ipygpumem.features.holders.search import search_holders
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
@@ -24,8 +32,8 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.breakdown import Baseline
     from ipygpumem.core.report import Report
-    from ipygpumem.features.holders.model import Storage
-    from ipygpumem.features.holders.search import NamedStorage, SearchResult
+    from ipygpumem.features.holders.model import NamedStorage, Storage
+    from ipygpumem.features.holders.search import SearchResult
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.sources.allocator import AllocatedBlock, AllocatedBlocks
 

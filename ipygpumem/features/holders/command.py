@@ -25,7 +25,7 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
 
 def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
     from ipygpumem.features.holders.collect import find_holders
-    from ipygpumem.features.holders.roots import notebook_roots
+    from ipygpumem.features.holders.reference_graph import notebook_roots
 
     session, baselines = notebook.session, notebook.cells.baselines
     device = session.monitor.parse_devices(arguments.device) if arguments.device else None

@@ -1,12 +1,12 @@
-"""Data classes for storages, their holders, and the totals of devices."""
+"""Data classes for storages, their holders, and the totals of devices, with notes on why holders use memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ipygpumem.core.serialization import PlainData
-from ipygpumem.core.units import many, size
+from ipygpumem.core.units import MIB, VISIBLE, many, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -22,6 +22,7 @@ PLACES: tuple[Place, ...] = ("variable", "module", "output", "thread", "tracebac
 """Places where names are defined, in order of preference: notebook variables, attributes of imported modules, outputs,
 local variables of running threads, and local variables in the frames of the last exception. The place of an object
 without a name is ``garbage`` if only unreachable reference cycles keep it alive, and ``elsewhere`` otherwise."""
+_MAX_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +197,56 @@ class Holders(PlainData):
     def __repr__(self) -> str:
         largest = ", ".join(str(holder) for holder in self.largest(3))
         return f"<Holders: {largest or 'none'}>"
+
+
+class NamedStorage(NamedTuple):
+    """A storage that was found by a search.
+
+    Attributes:
+        info: Names and kind of the storage. ``info.amount`` may be smaller than the allocator's block.
+        holder: Name of the holder.
+        graph_holders: Some holders of the autograd graphs if only these keep the storage alive; otherwise empty.
+    """
+
+    location: StorageLocation
+    info: Storage
+    holder: str
+    place: Place
+    graph_holders: tuple[str, ...] = ()
+
+
+def holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> Holder:
+    """Create a holder from its storages, with a note if there is an obvious reason why the memory is in use."""
+    parts = tuple(sorted((named.info for named in members), key=lambda storage: (-storage.amount, storage.name)))
+    sizes = dict.fromkeys(KINDS, 0)
+    for part in parts:
+        sizes[part.kind] += part.amount
+    kinds = tuple(sorted(((kind, nbytes) for kind, nbytes in sizes.items() if nbytes), key=lambda item: -item[1]))
+    return Holder(name, place, device, sum(sizes.values()), len(parts), kinds, parts, _note(name, members, parts))
+
+
+def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) -> str:
+    total = sum(part.amount for part in parts)
+    shared = [named for named in members if named.info.graph and len(named.graph_holders) > 1]
+    own = [named.info for named in members if named.info.graph and len(named.graph_holders) <= 1]
+    shared_size, own_size = sum(named.info.amount for named in shared), sum(part.amount for part in own)
+    if shared_size > own_size and shared_size >= VISIBLE and 2 * (own_size + shared_size) >= total:
+        names = [name, *sorted({holder for named in shared for holder in named.graph_holders} - {name})]
+        owners = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= _MAX_NAMES else f"{name} and others"
+        return f"the autograd graphs of {owners} keep the same {size(shared_size)} of activations alive"
+    if own_size >= VISIBLE and 2 * own_size >= total:
+        owner_names = {part.name for part in own}
+        tensors = [part for part in parts if part.name in owner_names and not part.graph]
+        is_scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
+        kept = size(own_size)
+        graphs = f"the autograd graph of {name} keeps {kept} of activations alive"
+        if len(owner_names) > 1:
+            graphs = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep {kept} of activations alive"
+        replacement = ".item()" if is_scalar else ".detach()"
+        return f"{graphs}; to avoid this, store the result of {replacement} instead"
+    largest = parts[0]
+    if largest.view is not None and 2 * largest.view <= largest.amount >= MIB:
+        viewed = size(largest.view) if largest.view >= VISIBLE else many(largest.view, "byte")
+        usage = f"{largest.name}, a view of {viewed}, keeps {size(largest.amount)} alive"
+        return f"{usage}; to avoid this, replace the view with its .clone()"
+    return ""

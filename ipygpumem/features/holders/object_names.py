@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ipygpumem.features.holders.model import Place
-    from ipygpumem.features.holders.referrers import ReferrerGraph
-    from ipygpumem.features.holders.roots import Root
+    from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root
     from ipygpumem.features.holders.targets import SearchTargets
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}

@@ -12,13 +12,12 @@ import gc
 import time
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.introspection import frame_locals, gc_paused, running_frames
-from ipygpumem.features.holders.model import PLACES, Storage
+from ipygpumem.features.holders.model import PLACES, NamedStorage, Storage
 from ipygpumem.features.holders.object_names import ObjectNames
-from ipygpumem.features.holders.referrers import ReferrerGraph, add_class_referrers
-from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root, add_class_referrers
 from ipygpumem.features.holders.targets import SearchTargets
 from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects
 from ipygpumem.sources.storages import TorchInspector
@@ -26,7 +25,6 @@ from ipygpumem.sources.storages import TorchInspector
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from ipygpumem.features.holders.model import Place
     from ipygpumem.sources.storages import StorageLocation
 
 NO_NAME = "no Python variable found"
@@ -46,22 +44,6 @@ _UNREADABLE = (
     "this version of PyTorch does not expose all tensors saved for the backward pass. Hidden tensors are counted as not"
     " reachable from Python"
 )
-
-
-class NamedStorage(NamedTuple):
-    """A storage that was found by a search.
-
-    Attributes:
-        info: Names and kind of the storage. ``info.amount`` may be smaller than the allocator's block.
-        holder: Name of the holder.
-        graph_holders: Some holders of the autograd graphs if only these keep the storage alive; otherwise empty.
-    """
-
-    location: StorageLocation
-    info: Storage
-    holder: str
-    place: Place
-    graph_holders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

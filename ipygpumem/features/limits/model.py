@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ipygpumem.core.errors import OptionError
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.units import MIB, many, parse_size, precise_size, signed
@@ -55,7 +54,7 @@ class Limits:
     @classmethod
     def parse(cls, *limits: str | int | None) -> Limits:
         """Create limits from sizes such as ``"2 GiB"`` or 0. Raises `OptionError` for an invalid size."""
-        return cls(*map(_size, limits))
+        return cls(*(None if limit is None else parse_size(limit) for limit in limits))
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
@@ -93,15 +92,6 @@ class Limits:
                     yield name, kind, amount, limit, _accuracy(device, kind)
         if self.host is not None:
             yield "host", "peak", report.host.peak, self.host, report.host.grades["peak"]
-
-
-def _size(text: str | int | None) -> int | None:
-    if text is None:
-        return None
-    nbytes = parse_size(text)
-    if nbytes < 0:
-        raise OptionError(f"a limit cannot be negative: {text!r}")
-    return nbytes
 
 
 def _accuracy(device: DeviceReport, kind: str) -> Grade:

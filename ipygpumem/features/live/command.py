@@ -5,23 +5,21 @@ from __future__ import annotations
 import argparse
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.introspection import attempt
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option
 
 _SHORTEST, _LONGEST = 0.25, 60.0
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
+    seconds: float = attempt(lambda: float(text)) or 0.0
     if not _SHORTEST <= seconds <= _LONGEST:
         raise OptionError(f"expected a number of seconds from {_SHORTEST} to {_LONGEST:.0f}, not {text!r}")
     return seconds
 
 
 def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
-    notebook.cells.claim()
+    notebook.claim_cell()
     notebook.monitoring.open(arguments.every)
 
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.files import import_library
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.features.live.usage_history import UsageHistory, usage_update
@@ -41,22 +42,17 @@ class Monitor:
         self._pid = os.getpid()
 
     def open(self, every: float | None = None) -> None:
-        """Display the monitor in the output of the running cell.
+        """Display the monitor in the output of the running cell. If ``every`` (in seconds) is None, keep the interval.
 
-        Args:
-            every: Interval between readings in seconds; None keeps the previous interval.
-
-        Raises:
-            OptionError: This is not an interactive notebook, or anywidget is not installed.
+        Raises `OptionError` if this is not an interactive notebook, or if anywidget is not installed.
         """
         target = shell_target(self._shell)
         if target.kind != "live":
             where = "an interactive notebook" if target.kind == "batch" else "a notebook"
             raise OptionError(f"the monitor requires {where}; use %gpumem to show the current memory usage")
-        try:
-            from ipygpumem.features.live.widget import MonitorWidget
-        except ImportError as error:
-            raise OptionError(f"the monitor requires anywidget: pip install anywidget ({first_line(error)})") from error
+        import_library("anywidget", "the monitor")
+        from ipygpumem.features.live.widget import MonitorWidget
+
         self._remove_widget()
         if every is not None and every != self._history.every:
             self._history = UsageHistory(every)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from ipygpumem.core.errors import IpyGpuMemError
+from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.measurement.reserved_bound import CounterReading
 from ipygpumem.measurement.runtime import current
@@ -78,9 +78,8 @@ class Poller:
 
     def _allocator_state(self, index: int) -> AllocatorStatistics | None:
         begin = time.perf_counter()
-        try:
-            stats = allocator.stats(index)
-        except Exception:  # an allocator without counters
+        stats = attempt(lambda: allocator.stats(index))
+        if stats is None:  # an allocator without counters
             return None
         end = time.perf_counter()
         reserved = stats["reserved_bytes"]["all"]
@@ -91,16 +90,14 @@ class Poller:
         return allocator.allocator_statistics(stats)
 
     def _others(self, device: Device, in_use: int, outside_pytorch: int) -> int | None:
-        if device.own_pid is None:  # the memory usage of this process is unknown
+        own_pid = device.own_pid
+        if own_pid is None:  # the memory usage of this process is unknown
             return None
         others, outside_before, read_at = self._other_processes.get(device.index, (None, 0, 0.0))
         now = time.monotonic()
         due = abs(outside_pytorch - outside_before) >= _MIN_CHANGE and now - read_at >= _MIN_INTERVAL
         if others is None or due:
-            try:
-                own = device.entries().get(device.own_pid)
-            except IpyGpuMemError:
-                own = None
+            own = attempt(lambda: device.entries().get(own_pid))
             if own is not None:
                 others = max(in_use - own, 0)
                 self._other_processes[device.index] = others, outside_pytorch, now

@@ -67,6 +67,10 @@ def _kind_table(tree: ModuleTree) -> Table:
 
 
 def _module_table(tree: ModuleTree) -> Table:
+    title = f"{tree.device} by module"
+    if not any(getattr(row, name) for row in tree.rows for name in _SIZES):
+        reason = f"no module used memory on {tree.device}: the model may be on another device, such as the CPU"
+        return Table(title, (), (), (reason, *tree.notes))
     model = _fold(deque(tree.rows))
     shown = _shown_modules(model)
     shown_ids = {id(module) for module in shown}
@@ -92,7 +96,7 @@ def _module_table(tree: ModuleTree) -> Table:
     left_out = len(tree.rows) - sum(module.count for module in shown)
     if left_out:
         notes.insert(0, f"{left_out:,} of {len(tree.rows):,} modules are not listed; all are in report.modules")
-    return Table(f"{tree.device} by module", (*columns[:-1], "at the peak"), tuple(rows), tuple(notes))
+    return Table(title, (*columns[:-1], "at the peak"), tuple(rows), tuple(notes))
 
 
 def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:

@@ -9,7 +9,7 @@ from ipygpumem.core.introspection import attempt, is_library_file
 from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.holders.roots import name_providers
+from ipygpumem.features.holders.reference_graph import name_providers
 from ipygpumem.features.oom.model import OutOfMemoryReport, advice
 from ipygpumem.measurement.runtime import current
 

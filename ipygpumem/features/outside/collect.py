@@ -6,24 +6,20 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import difference, duration, signed
 from ipygpumem.features.outside.allocation_totals import AllocationOwner, AllocationTotals, RecordingInterval
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
+from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, PoolReading, pool_readings
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.jupyter.settings import Settings
-    from ipygpumem.measurement.measurement import Measurement
 
 _Pools = dict[tuple[str, int], PoolReading]
 
@@ -178,19 +174,14 @@ def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) 
 
 
 class OutsideSetting:
-    """Handler of the setting ``GPUMem.outside``. If it is ``library``, recording remains active between cells."""
+    """Handler of the setting ``GPUMem.outside``. If it is enabled, recording remains active between cells."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._acquired = False
 
-    def install(self) -> None:
-        """Observe changes to ``GPUMem.outside``."""
-        self._settings.observe(self.apply, names=["outside"])
-
-    def apply(self, _change: Any = None) -> None:
+    def apply(self, *, enabled: bool) -> None:
         """Start or stop recording. If recording cannot be started, print the reason; later cells try again."""
-        recorder, enabled = cupti_recorder(), self._settings.outside == "library"
+        recorder = cupti_recorder()
         recorder.reported_problems.clear()
         if enabled and not self._acquired:
             try:
@@ -205,6 +196,5 @@ class OutsideSetting:
 
     def remove(self) -> None:
         """Stop recording when the extension is unloaded."""
-        self._settings.unobserve(self.apply, names=["outside"])
         self._acquired = False
         cupti_recorder().close()

@@ -12,13 +12,13 @@ from functools import lru_cache
 from operator import mul
 from typing import Any
 
+from ipygpumem.core.introspection import attempt
 from ipygpumem.features.profile.data_flow import DataFlow, DataFlowNode, UnmatchedEvent
 
 _Event = tuple[int, Any, str, Any, int]  # timestamp, event, kind, fields, index of the enclosing event
 _Writes = dict[int, set[bool | None]]  # whether operators write to a tensor (None: unknown), by tensor
 
 _OPERATOR, _ALLOCATION, _CALL = "TorchOp", "Allocation", "PyCall"
-_BACKWARD = "BACKWARD_FUNCTION"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _ACCUMULATED_BY = frozenset({"aten::detach", "aten::add_"})
 _TENSOR, _OTHER = "tensor", "other"
@@ -59,7 +59,7 @@ class _EventTreeReader:
     def __init__(self) -> None:
         torch: Any = sys.modules["torch"]
         self._tensor_metadata: type = torch._C._profiler._TensorMetadata
-        self._backward_scope = getattr(torch._C._profiler.RecordScope, _BACKWARD)
+        self._backward_scope = torch._C._profiler.RecordScope.BACKWARD_FUNCTION
         self._strided = torch.strided
         self._flow = DataFlow()
         self._tensor_numbers: dict[tuple[int, int, Any], int] = {}
@@ -242,10 +242,7 @@ def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...
     if "::" not in name:  # not an operator, so PyTorch would raise an error
         return None
     torch: Any = sys.modules["torch"]
-    try:
-        schemas = torch._C._jit_get_schemas_for_operator(name)
-    except RuntimeError:
-        return None
+    schemas = attempt(lambda: torch._C._jit_get_schemas_for_operator(name)) or ()
     matching = [
         schema.arguments
         for schema in schemas

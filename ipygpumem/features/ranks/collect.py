@@ -55,20 +55,16 @@ class Ranks(TableRepr):
         """Comparison of a typical process and the one that deviates most; None if fewer than two snapshots exist."""
         return compare_ranks(self.members)
 
-    def pair(self) -> tuple[str, str] | None:
-        """Return the snapshot paths of a typical process and the one that deviates most, or None if one is missing."""
+    def beside(self, limit: int) -> tuple[str, ...]:
+        """Return at most ``limit`` snapshot paths, first of a typical process and of the one that deviates most.
+
+        Return no paths if one of these two has no snapshot.
+        """
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.outlier not in paths:
-            return None
-        return paths[difference.typical], paths[difference.outlier]
-
-    def beside(self, limit: int) -> tuple[str, ...]:
-        """Return at most ``limit`` snapshot paths, starting with those of `pair`; none if `pair` returns None."""
-        pair = self.pair()
-        if pair is None:
             return ()
-        in_order = [self.snapshots[result.name] for result in self.members if result.name in self.snapshots]
-        return tuple(dict.fromkeys((*pair, *in_order)))[:limit]
+        names = (difference.typical, difference.outlier, *(result.name for result in self.members))
+        return tuple(paths[name] for name in dict.fromkeys(names) if name in paths)[:limit]
 
     def clock(self, files: Collection[str]) -> str:
         """Return a note on the meaning of time 0 in a view that displays these snapshots side by side."""

@@ -22,7 +22,7 @@ _ENDINGS = {"plot": ("image", ".png"), "html": ("page", ".html", ".htm")}
 
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
     ranks = read_ranks(notebook.expand(arguments.directory), workers=_WORKERS)
-    notebook.cells.claim()
+    notebook.claim_cell()
     notebook.show_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top))
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in ranks.faults))
     if arguments.plot:

@@ -37,8 +37,6 @@ class RankInfo(PlainData):
     """Identity of the process that wrote a report. Unknown values are None.
 
     Attributes:
-        world: World size.
-        version: Version of ipygpumem.
         clock: Offset of the shared file system's clock from the host's clock, in seconds.
         began: Start of the measurement by the host's clock, in seconds since the Unix epoch; 0 if unknown.
         launch: IDs as pairs (kind, value) that distinguish this launch of the ranks from other launches.

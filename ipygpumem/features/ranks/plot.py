@@ -20,8 +20,7 @@ _TYPICAL, _OUTLIER = ("typical", "#1d4ed8"), ("deviates most", "#c2410c")
 def ranks_plot(results: Sequence[RankResult]) -> PngImage:
     """Plot the requested memory of each rank over time, and highlight a typical rank and the one that deviates most.
 
-    Raises:
-        OptionError: No rank has a snapshot with timestamps, or matplotlib is not installed.
+    Raises `OptionError` if no rank has a snapshot with timestamps, or if matplotlib is not installed.
     """
     curves = {result.name: peak for result in results if (peak := result.highest) is not None and peak.curve}
     if not curves:

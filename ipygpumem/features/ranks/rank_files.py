@@ -65,12 +65,10 @@ class RankFiles:
     def _clock_difference(self) -> float | None:
         """Return the offset in seconds of the file system's clock, which all hosts share, from this host's clock."""
         before = time.time()
-        try:
-            with temporary_file(self._directory / "clock") as file:
-                difference = os.fstat(file.fileno()).st_mtime - (before + time.time()) / 2
-        except OSError:
-            return None
-        return round(difference, 3) if abs(difference) >= _CLOCK_TOLERANCE else 0.0
+        with contextlib.suppress(OSError), temporary_file(self._directory / "clock") as file:
+            difference = os.fstat(file.fileno()).st_mtime - (before + time.time()) / 2
+            return round(difference, 3) if abs(difference) >= _CLOCK_TOLERANCE else 0.0
+        return None
 
     def update_rank(self) -> bool:
         """Update the rank, because torch.distributed may have been initialized since the measurement started.
@@ -112,4 +110,5 @@ def make_directory(name: str) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(f"cannot create the directory {name!r}: {reason}") from error
-    return check_path(path / "rank_00000.json", "report").parent
+    check_path(path / "rank_00000.json", "report")
+    return path.resolve()

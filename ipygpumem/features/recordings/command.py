@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import os
 from typing import Any
 
@@ -16,10 +17,9 @@ def _key_value(text: str) -> list[tuple[str, Any]]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise OptionError(f"the value must have the form KEY=VALUE, got {text!r}")
-    try:
+    with contextlib.suppress(ValueError, SyntaxError):  # not a Python literal
         return [(key, ast.literal_eval(value))]
-    except (ValueError, SyntaxError):
-        return [(key, value)]
+    return [(key, value)]
 
 
 RECORDING = (
@@ -69,11 +69,10 @@ def _stop(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: A
 
 
 def _view(notebook: Notebook, arguments: argparse.Namespace) -> None:
-    from ipygpumem.viewer.page import MAX_SNAPSHOTS
+    from ipygpumem.viewer.page import check_snapshot_count
 
-    if not 1 <= len(arguments.files) <= MAX_SNAPSHOTS:
-        raise OptionError(f"specify between 1 and {MAX_SNAPSHOTS} snapshots")
-    notebook.cells.claim()
+    check_snapshot_count(len(arguments.files))
+    notebook.claim_cell()
     # unlike Path.expanduser, this does not raise for an unknown user; the file is then reported as missing
     notebook.show_snapshots([os.path.expanduser(notebook.expand(file)) for file in arguments.files])  # noqa: PTH111
 

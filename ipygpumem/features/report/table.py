@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.breakdown import PRELOAD_OFF, Baseline, breakdown
+from ipygpumem.core.grade import Grade
+from ipygpumem.core.reading import Reading
+from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import Table, TableRow, is_visible, tables_bundle
 from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, size, usage_text
+from ipygpumem.features.holders.model import Holders
 from ipygpumem.features.holders.table import holders_tables
+from ipygpumem.features.lines.model import PeakLines
 from ipygpumem.features.lines.table import line_table
 from ipygpumem.features.modules.table import module_tables
 from ipygpumem.features.outside.table import outside_table, with_outside
 from ipygpumem.features.processes.table import with_change_rows
 from ipygpumem.features.report.short_report import report_notes, short_bundle
-
-if TYPE_CHECKING:
-    from ipygpumem.core.grade import Grade
-    from ipygpumem.core.reading import Reading
-    from ipygpumem.core.report import DeviceReport, HostReport, Report
-    from ipygpumem.features.holders.model import Holders
-    from ipygpumem.features.lines.model import PeakLines
 
 _NEW_HOLDERS = 5
 

@@ -22,35 +22,36 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.snapshot.model.cells import Annotation, Cell
+from ipygpumem.snapshot.model.annotations import Annotation
+from ipygpumem.snapshot.model.cells import Cell
 from ipygpumem.snapshot.model.columns import ACTIONS, STATES
 from ipygpumem.snapshot.model.stacks import user_code
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 from ipygpumem.snapshot.queries.overview import notes
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.snapshot import Snapshot
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _MAGIC = b"ipgmsnap"
 _VERSION = 3
 _LENGTH = 4
 _LEVEL = 9
 _FAST_LEVEL = 5
+_LONG_HEADER = 1 << 20  # bytes above which random text takes seconds with the highest level
 _LONG = 1 << 16  # bytes above which a lower level saves time for a tenth more output
 _SAMPLE_LEVEL = 1
 _SAMPLE = 1 << 13  # numbers at the start, middle and end of a long column from which the size of a coding is estimated
 _MAX_DISTINCT = 1 << 16
 _EXACT = 1 << 53
+_ANNOTATION = [field.name for field in fields(Annotation)]
 
 
-def encode(snapshot: Snapshot) -> bytes:
+def encode(snapshot: SnapshotData) -> bytes:
     """Encode all columns and tables of a snapshot.
 
     Columns are named after attributes: ``trace/0/size``, ``allocations/0/start`` (with the device index),
@@ -72,8 +73,8 @@ def encode(snapshot: Snapshot) -> bytes:
         "texts": snapshot.texts,
         "pools": snapshot.pools,
         "settings": snapshot.settings,
-        "annotations": _table(Annotation, snapshot.annotations(), "name", strings),
-        "cells": _table(Cell, snapshot.own.cells, "filename", strings),
+        "annotations": _annotations(snapshot, strings),
+        "cells": _cells(snapshot, strings),
         "strings": list(strings),
         "numbers": snapshot.own.numbers,
         "sources": snapshot.sources,
@@ -91,11 +92,12 @@ def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[
         descriptions.append({"name": name, **description})
         packed.append(data)
     header = {**header, "columns": descriptions}
-    text = zlib.compress(json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass"), 9)
+    plain = json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    text = zlib.compress(plain, _LEVEL if len(plain) < _LONG_HEADER else _FAST_LEVEL)
     return b"".join([_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *packed])
 
 
-def _columns(snapshot: Snapshot) -> list[tuple[str, NDArray[Any]]]:
+def _columns(snapshot: SnapshotData) -> list[tuple[str, NDArray[Any]]]:
     tables: list[tuple[str, dict[str, NDArray[Any]]]] = []
     for timeline in snapshot.timelines:
         tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
@@ -121,14 +123,18 @@ def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return ordered
 
 
-def _table(kind: type[Any], items: Sequence[Any], name: str, strings: IndexByValue) -> dict[str, list[Any]]:
-    """Return dataclass objects as columns by field. The field ``name`` is replaced by its index in ``strings``."""
-    columns = {field.name: [getattr(item, field.name) for item in items] for field in fields(kind)}
-    columns[name] = [strings[text] for text in columns[name]]
-    return columns
+def _annotations(snapshot: SnapshotData, strings: IndexByValue) -> dict[str, list[Any]]:
+    numbers = [strings[name] for name in snapshot.regions.names]
+    names, *columns = snapshot.regions.values()
+    return dict(zip(_ANNOTATION, ([numbers[name] for name in names], *columns), strict=True))
 
 
-def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:
+def _cells(snapshot: SnapshotData, strings: IndexByValue) -> dict[str, list[Any]]:
+    columns = {field.name: [getattr(cell, field.name) for cell in snapshot.own.cells] for field in fields(Cell)}
+    return {**columns, "filename": [strings[file] for file in columns["filename"]]}
+
+
+def _device(snapshot: SnapshotData, device: int) -> dict[str, Any]:
     timeline = snapshot.timelines[device]
     return {
         "device": device,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -14,10 +14,8 @@ from ipygpumem.core.files import check_path, import_library, replacing
 from ipygpumem.core.text import csv_text
 from ipygpumem.snapshot.model.columns import ACTIONS
 from ipygpumem.snapshot.model.segment_history import AllocatorState
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Timeline
-    from ipygpumem.snapshot.snapshot import Snapshot
+from ipygpumem.snapshot.model.timeline import Timeline
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 COLUMNS = (
     "device",
@@ -39,7 +37,7 @@ COLUMNS = (
 _CHUNK = 1 << 14
 
 
-def _columns(snapshot: Snapshot, timeline: Timeline, clean: Callable[[str], str]) -> dict[str, Any]:
+def _columns(snapshot: SnapshotData, timeline: Timeline, clean: Callable[[str], str]) -> dict[str, Any]:
     """Return the events of a device as one numpy array for each of `COLUMNS`. ``clean`` is applied to all strings."""
     trace = timeline.trace
     frames = snapshot.stacks.frames
@@ -62,18 +60,18 @@ def _columns(snapshot: Snapshot, timeline: Timeline, clean: Callable[[str], str]
     }
 
 
-def _tables(snapshot: Snapshot, device: int | None, clean: Callable[[str], str]) -> Iterator[dict[str, Any]]:
+def _tables(snapshot: SnapshotData, device: int | None, clean: Callable[[str], str]) -> Iterator[dict[str, Any]]:
     for timeline in snapshot.timelines if device is None else [snapshot.timeline(device)]:
         yield _columns(snapshot, timeline, clean)
 
 
-def _all_columns(snapshot: Snapshot, device: int | None, clean: Callable[[str], str] = str) -> dict[str, Any]:
+def _all_columns(snapshot: SnapshotData, device: int | None, clean: Callable[[str], str] = str) -> dict[str, Any]:
     tables = list(_tables(snapshot, device, clean))
     return {name: np.concatenate([table[name] for table in tables]) if tables else np.zeros(0) for name in COLUMNS}
 
 
 def event_rows(
-    snapshot: Snapshot, device: int | None = None, clean: Callable[[str], str] = str
+    snapshot: SnapshotData, device: int | None = None, clean: Callable[[str], str] = str
 ) -> Iterator[tuple[Any, ...]]:
     """Yield each event of a device or of all devices as a tuple of plain values in the order of `COLUMNS`."""
     for columns in _tables(snapshot, device, clean):
@@ -82,7 +80,7 @@ def event_rows(
 
 
 def write_csv(
-    snapshot: Snapshot, file: IO[str], device: int | None = None, *, label: str | None = None, names: bool = True
+    snapshot: SnapshotData, file: IO[str], device: int | None = None, *, label: str | None = None, names: bool = True
 ) -> None:
     """Write the events of a device or of all devices as CSV. Control characters and formulas are escaped.
 
@@ -96,14 +94,11 @@ def write_csv(
     writer.writerows((*first, *row) for row in event_rows(snapshot, device, csv_text))
 
 
-def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:
+def write_parquet(snapshot: SnapshotData, path: str | os.PathLike[str], device: int | None = None) -> None:
     """Write the events of a device or of all devices as Parquet; raise `OptionError` if pyarrow is not installed."""
     arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
     table = arrow.table(_all_columns(snapshot, device, _valid_utf8))
-    if isinstance(file, (str, os.PathLike)):
-        with replacing(check_path(file, "table", "events.parquet")) as output:
-            parquet.write_table(table, output)
-    else:
+    with replacing(check_path(path, "table", "events.parquet")) as file:
         parquet.write_table(table, file)
 
 
@@ -111,7 +106,7 @@ def _valid_utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode()  # lone surrogates cannot be encoded
 
 
-def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:
+def events_frame(snapshot: SnapshotData, device: int | None = None) -> Any:
     """Return the events of a device or of all devices as a pandas DataFrame."""
     return import_library("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
 

@@ -53,7 +53,11 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
         result.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, curves=curves)
         result.cells = CellLookup(cells, result.stacks, numbers)
         result.name = "snapshot"
-        result.settings = {name: value for name, value in snapshot.settings.items() if isinstance(value, (int, float))}
+        result.settings = {
+            name: value
+            for name, value in snapshot.settings.items()
+            if isinstance(value, (int, float)) and name.isidentifier()
+        }
     if not source:
         result.sources = {}
     result.clear_caches()

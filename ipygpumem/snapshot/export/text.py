@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot import Snapshot
 
 _LABEL = 100
-_PERCENT = 100
 _CLIPPED = 20
 _INDENT = "  "
 
@@ -29,7 +28,7 @@ def clip(text: str, width: int = _LABEL) -> str:
 
 def share(part: int, whole: int) -> str:
     """Format ``part / whole`` as a percentage, five characters wide."""
-    return f"{_PERCENT * part / whole:3.0f}%" if whole else "    "
+    return f"{part / whole:4.0%}" if whole else "    "
 
 
 def peak_line(snapshot: Snapshot, peak: RequestedBytesPeak) -> str:

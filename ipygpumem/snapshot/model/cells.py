@@ -1,4 +1,4 @@
-"""Notebook cells and annotated regions, and their assignment to events."""
+"""Notebook cells and their assignment to events."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.core.serialization import PlainData
 from ipygpumem.snapshot.model.stacks import StackTable
 from ipygpumem.snapshot.model.unique_values import distinct
 
 OUTSIDE = "(no cell)"
 _MAX_LABELS = 3
-_FOREVER = (1 << 63) - 1
+FOREVER = (1 << 63) - 1
 _IPYTHON = re.compile(r"<ipython-input-(\d+)-[0-9a-f]+>")
 _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
 
@@ -166,7 +165,7 @@ class Intervals:
     """
 
     def __init__(self, starts: Sequence[int], ends: Sequence[int], priorities: Sequence[Any] | None = None) -> None:
-        after = (end + 1 for end in ends if end < _FOREVER)
+        after = (end + 1 for end in ends if end < FOREVER)
         self._times = distinct(np.asarray([*starts, *after], np.int64))
         order = range(len(starts)) if priorities is None else sorted(range(len(starts)), key=priorities.__getitem__)
         place = {interval: number for number, interval in enumerate(order)}
@@ -185,34 +184,3 @@ class Intervals:
     def at(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index of the interval with the highest priority at each time; -1 outside all intervals."""
         return self._top[np.searchsorted(self._times, times, side="right") - 1]
-
-
-@dataclass(frozen=True, slots=True)
-class Annotation(PlainData):
-    """An annotated region. Its bounds are in microseconds since the Unix epoch, or None if they were not recorded.
-
-    Attributes:
-        name: Name such as ``Optimizer.step#AdamW.step``.
-        device: Index of the device that was current when the region was recorded; -1 if there was none.
-        depth: Number of enclosing regions.
-        ambiguous: Whether the region overlaps another region without being nested in it. Its bounds may then be wrong,
-            because START or END entries may be missing and files do not identify the thread of an entry.
-    """
-
-    name: str
-    device: int
-    start_us: int | None
-    end_us: int | None
-    depth: int
-    ambiguous: bool
-
-
-def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the innermost region at each time, the latest if there are several; -1 if there is none."""
-    if not annotations or not len(times):
-        return np.full(len(times), -1, np.int64)
-    starts = [-1 if region.start_us is None else region.start_us for region in annotations]
-    ends = [_FOREVER if region.end_us is None else region.end_us for region in annotations]
-    priorities = [(region.depth, start) for region, start in zip(annotations, starts, strict=True)]
-    # unknown times are also -1, but a region that started before the recording does not contain them
-    return np.where(times < 0, -1, Intervals(starts, ends, priorities).at(times))

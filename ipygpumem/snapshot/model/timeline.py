@@ -265,8 +265,7 @@ def _first_in_group(selected: NDArray[np.bool_], group: Ints, groups: int) -> In
 def _match_blocks(in_events: Allocations, active: Ints, blocks: Blocks, count: int) -> tuple[Allocations, int]:
     """Assign blocks to the allocations that are alive at the end, and add allocations for blocks without events.
 
-    Returns:
-        A tuple of all allocations and the number of blocks in use at addresses that are free according to the events.
+    Return all allocations and the number of blocks in use at addresses that are free according to the events.
     """
     living = np.flatnonzero(in_events.end == count)
     address = blocks.address[active]

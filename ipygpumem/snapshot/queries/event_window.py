@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,10 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.model.columns import Action, Trace
+from ipygpumem.snapshot.model.timeline import Ints, Timeline
 from ipygpumem.snapshot.queries.groups import label_rows
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Ints, Timeline
-    from ipygpumem.snapshot.snapshot import Snapshot
-
-
-_MICROSECONDS = 1e6
 _MAX_SUGGESTIONS = 5
 
 SHORT_LIVED = np.dtype(
@@ -120,7 +116,7 @@ def _lifetimes(timeline: Timeline, rows: Ints, last: int) -> Ints:
     return time[np.minimum(allocations.end[rows], last)] - time[allocations.start[rows]]
 
 
-def churn(snapshot: Snapshot, timeline: Timeline, first: int, last: int, key: str) -> tuple[Churn, ...]:
+def churn(snapshot: SnapshotData, timeline: Timeline, first: int, last: int, key: str) -> tuple[Churn, ...]:
     """Group the allocations after event ``first`` up to event ``last`` by a key. Return totals, largest group first."""
     rows = _allocated(timeline, first, last)
     labels, group = label_rows(snapshot, timeline, rows, key)
@@ -139,7 +135,7 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
     if timeline.trace.timed:
         lifetimes = _lifetimes(timeline, rows, last)
         ended = lifetimes[allocations.end[rows] <= last]
-        byte_seconds = float((sizes * (lifetimes / _MICROSECONDS)).sum())
+        byte_seconds = float((sizes * (lifetimes / 1e6)).sum())
         median = int(np.median(ended)) if len(ended) else None
     return Churn(label, len(rows), int(sizes.sum()), byte_seconds, median)
 
@@ -182,7 +178,7 @@ def device_calls(timeline: Timeline, first: int, last: int) -> CudaCallCounts:
     return CudaCallCounts(**totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
 
 
-def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[RepeatedRegion, ...]:
+def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[RepeatedRegion, ...]:
     """Return the memory usage before, after and during each repetition of an annotated region."""
     time, curve = timeline.trace.time, timeline.requested.bytes
     annotations = snapshot.annotations(timeline.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, AllocatorState, find_range
-
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Ints
-    from ipygpumem.snapshot.snapshot import Snapshot
-
+from ipygpumem.snapshot.model.timeline import Ints
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 # The allocator's constants (c10/core/AllocatorConfig.h), unchanged since torch 1.0
 _QUANTUM = 512
@@ -88,7 +85,7 @@ def segment_size(rounded: int) -> int:
 
 
 def fragmentation(
-    snapshot: Snapshot, state: AllocatorState, need: int | None = None, stream: int | None = None
+    snapshot: SnapshotData, state: AllocatorState, need: int | None = None, stream: int | None = None
 ) -> Fragmentation:
     """Measure the free memory inside the segments of an allocator state, and check whether ``need`` bytes fit.
 
@@ -127,7 +124,7 @@ def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) ->
     return AllocationFit(need, rounded, small, block, segment_size(rounded))
 
 
-def _recorded_free_blocks(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
+def _recorded_free_blocks(snapshot: SnapshotData, state: AllocatorState) -> tuple[Ints, Ints]:
     """Return the size and the segment row of each free block at the end, as recorded in the file."""
     blocks = snapshot.blocks
     free = np.flatnonzero((blocks.device == state.device) & ~blocks.active)
@@ -172,7 +169,7 @@ class OomAnalysis(PlainData):
     reason: tuple[str, ...]
 
 
-def explain_oom(snapshot: Snapshot, state: AllocatorState) -> OomAnalysis:
+def explain_oom(snapshot: SnapshotData, state: AllocatorState) -> OomAnalysis:
     """Explain why an allocation failed, given the state after its out-of-memory event."""
     trace = snapshot.timeline(state.device).trace
     event = state.event

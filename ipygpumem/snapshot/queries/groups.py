@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.cells import innermost
+from ipygpumem.snapshot.model.annotations import innermost
+from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints, Timeline
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.stacks import Frame
-    from ipygpumem.snapshot.snapshot import Snapshot
-
-    Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
-    """Integer group ID of each row, and a function that returns the attributes of the `Group` with a given ID."""
+Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
+"""Integer group ID of each row, and a function that returns the attributes of the `Group` with a given ID."""
 
 UNKNOWN = "(unknown)"
 _KIB_BITS = 10
@@ -71,27 +69,27 @@ def add_up(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, 
     return [(int(unique[row]), int(totals[row]), int(counts[row])) for row in order]
 
 
-def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[Group, ...]:
+def group_rows(snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str) -> tuple[Group, ...]:
     """Group rows of allocations by a key of `KEYS`, largest group first."""
     ids, describe = _grouping(snapshot, timeline, rows, key)
     sums = add_up(ids, timeline.allocations.size[rows])
     return tuple(Group(bytes=total, count=count, **describe(group)) for group, total, count in sums)
 
 
-def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
+def label_rows(snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
     """Return the group labels for a key of `KEYS` and, for each row, the index of its label, as a tuple."""
     ids, describe = _grouping(snapshot, timeline, rows, key)
     unique = distinct(ids)  # faster than np.unique with return_inverse
     return [describe(int(group))["label"] for group in unique], np.searchsorted(unique, ids)
 
 
-def _grouping(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> Grouping:
+def _grouping(snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str) -> Grouping:
     if not isinstance(key, str) or key not in KEYS:
         raise OptionError(f"cannot group by {key!r}: choose from {', '.join(map(repr, KEYS))}")
     return KEYS[key](snapshot, timeline, rows)
 
 
-def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
+def _user_frames(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Ints:
     """For each row, return the index of the innermost user frame, or a key of `_WITHOUT_FRAME` if there is none."""
     stacks, allocations = snapshot.stacks, timeline.allocations
     table = np.append(np.where(stacks.leaf < 0, _EMPTY, stacks.user_frame), _NO_STACK).astype(np.int64)
@@ -100,7 +98,7 @@ def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
     return np.where(old, _OLD, frames)
 
 
-def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, ids: Ints) -> Callable[[int, str], str]:
+def _short_names(snapshot: SnapshotData, timeline: Timeline, rows: Ints, ids: Ints) -> Callable[[int, str], str]:
     """Return a function that shortens the file name of a group, given the group's ID and the file name."""
     times = _times(timeline, rows)
     order = np.argsort(ids, kind="stable")
@@ -117,7 +115,7 @@ def _or_without_frame(ids: Ints, describe: Callable[[int], dict[str, Any]]) -> G
     return ids, lambda group: describe(group) if group >= 0 else {"label": _WITHOUT_FRAME[group]}
 
 
-def _by_line(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_line(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     ids = _user_frames(snapshot, timeline, rows)
     short = _short_names(snapshot, timeline, rows, ids)
 
@@ -130,7 +128,7 @@ def _by_line(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     return _or_without_frame(ids, describe)
 
 
-def _by_function(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_function(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     ids, functions = _by_frame(snapshot, timeline, rows, lambda frame: (frame.file, frame.name))
     short = _short_names(snapshot, timeline, rows, ids)
 
@@ -141,13 +139,13 @@ def _by_function(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping
     return _or_without_frame(ids, describe)
 
 
-def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_file(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     ids, files = _by_frame(snapshot, timeline, rows, lambda frame: frame.file)
     return _or_without_frame(ids, lambda group: {"label": files[group], "file": files[group]})
 
 
 def _by_frame(
-    snapshot: Snapshot, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
+    snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
 ) -> tuple[Ints, list[Any]]:
     numbers = IndexByValue()
     table = np.asarray([*(numbers[key(frame)] for frame in snapshot.stacks.frames), 0], np.int64)
@@ -155,7 +153,7 @@ def _by_frame(
     return np.where(frames < 0, frames, table[np.maximum(frames, 0)]), list(numbers)
 
 
-def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_stack(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     frames = _user_frames(snapshot, timeline, rows)
     ids = np.where(frames < _NO_USER_FRAME, frames, timeline.allocations.stack[rows])
     short = _short_names(snapshot, timeline, rows, ids)
@@ -183,11 +181,11 @@ def _times(timeline: Timeline, rows: Ints) -> Ints:
     return np.append(timeline.trace.time, -1)[timeline.allocations.start[rows]]
 
 
-def _by_cell(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_cell(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     return _by_label(snapshot.cells.labels(_times(timeline, rows), timeline.allocations.stack[rows]))
 
 
-def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_pool(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     pools = np.append(timeline.trace.pool, -1)[timeline.allocations.start[rows]].astype(np.int64)
     unknown = np.flatnonzero(pools < 0)
     pools[unknown] = snapshot.history(timeline.device).pools(rows[unknown])
@@ -195,7 +193,7 @@ def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     return _named(pools, names, UNKNOWN)
 
 
-def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_stream(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     allocations = timeline.allocations
     segment = np.append(snapshot.blocks.segment, -1)[allocations.block[rows]]
     streams = np.where(
@@ -208,26 +206,26 @@ def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     return streams, lambda stream: {"label": names.get(stream) or f"stream {stream:#x}"}
 
 
-def _by_annotation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_annotation(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     annotations = snapshot.annotations(timeline.device)
     regions = innermost(annotations, _times(timeline, rows)).tolist()
     return _by_label(annotations[region].name if region >= 0 else "(outside all regions)" for region in regions)
 
 
-def _by_text(column: str) -> Callable[[Snapshot, Timeline, Ints], Grouping]:
-    def group(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_text(column: str) -> Callable[[SnapshotData, Timeline, Ints], Grouping]:
+    def group(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
         texts = np.append(getattr(timeline.trace, column), -1)[timeline.allocations.start[rows]]
         return _named(texts, [text or "(none)" for text in snapshot.texts], "(none)")
 
     return group
 
 
-def _by_size(_: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_size(_: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     bits = np.ceil(np.log2(np.maximum(timeline.allocations.size[rows], 1))).astype(np.int64)
     return bits, lambda bit: {"label": f"up to {1 << bit % _KIB_BITS} {_SIZE_UNITS[bit // _KIB_BITS]}"}
 
 
-def _by_allocation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+def _by_allocation(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     def describe(row: int) -> dict[str, Any]:
         ids, describe_line = _by_line(snapshot, timeline, np.asarray([row]))
         return {**describe_line(int(ids[0])), "label": timeline.allocations.name(row)}
@@ -235,7 +233,7 @@ def _by_allocation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Groupi
     return rows, describe
 
 
-KEYS: dict[str, Callable[[Snapshot, Timeline, Ints], Grouping]] = {
+KEYS: dict[str, Callable[[SnapshotData, Timeline, Ints], Grouping]] = {
     "line": _by_line,
     "function": _by_function,
     "file": _by_file,

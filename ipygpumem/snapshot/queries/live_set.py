@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.serialization import PlainData
+from ipygpumem.snapshot.model.timeline import Ints, Timeline
 from ipygpumem.snapshot.queries.groups import Group, group_rows
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.model.timeline import Timeline
-    from ipygpumem.snapshot.snapshot import Snapshot
-
-ROUNDING = "(the allocator's rounding)"
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveSet:
     """Allocations that are alive right after an event. ``rows`` contains their indices in ``timeline.allocations``."""
 
-    snapshot: Snapshot
+    snapshot: SnapshotData
     timeline: Timeline
     event: int
-    rows: NDArray[np.int64]
+    rows: Ints
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -35,21 +28,13 @@ class LiveSet:
         """Total requested size in bytes."""
         return int(self.timeline.allocations.size[self.rows].sum())
 
-    def by(self, key: str, allocated: int | None = None) -> tuple[Group, ...]:
+    def by(self, key: str) -> tuple[Group, ...]:
         """Group the allocations by a key of `ipygpumem.snapshot.KEYS`, largest group first.
-
-        Args:
-            key: Property by which allocations are grouped.
-            allocated: Allocated bytes according to the allocator's counter. If given, its difference from the
-                requested bytes becomes the last group, so that the groups add up to ``allocated``.
 
         Raises:
             OptionError: The key does not exist.
         """
-        groups = group_rows(self.snapshot, self.timeline, self.rows, key)
-        if allocated is None:
-            return groups
-        return (*groups, Group(label=ROUNDING, bytes=allocated - self.bytes, count=0))
+        return group_rows(self.snapshot, self.timeline, self.rows, key)
 
     def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
         """Return plain values, including the ``top`` largest groups by a key (all groups if ``top`` is None)."""

@@ -9,9 +9,10 @@ import numpy as np
 from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.export.text import clip, group_lines, peak_line
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.timeline import Timeline
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
 _TOP = 3
@@ -72,7 +73,7 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
     return lines
 
 
-def notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
+def notes(snapshot: SnapshotData, timeline: Timeline) -> list[str]:
     """Return sentences that describe missing or inconsistent data of a device."""
     gaps, trace, blocks = timeline.gaps, timeline.trace, snapshot.blocks
     dropped = snapshot.own.dropped_of(trace.device)

@@ -6,17 +6,15 @@ The argument ``where`` is the name of the value in error messages.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotFormatError, SnapshotLimitError
+from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
 MAX_BLOCK = 1 << 48
 """Maximum plausible size of a block or segment in bytes."""
@@ -96,9 +94,10 @@ def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
 
 def check_repetition(ids: array[int], where: str) -> None:
     """Raise `SnapshotLimitError` if a long list repeats a few objects. Small files of this kind can exhaust memory."""
-    distinct = len(set(ids))
-    if len(ids) > MAX_REPETITIONS + distinct:
-        raise SnapshotLimitError(f"{where}: {len(ids):,} entries repeat the same {distinct:,} objects")
+    # a set would need more memory than the entries in the file
+    count = len(distinct(np.frombuffer(ids, np.uint64))) if len(ids) > MAX_REPETITIONS else 0
+    if len(ids) > MAX_REPETITIONS + count:
+        raise SnapshotLimitError(f"{where}: {len(ids):,} entries repeat the same {count:,} objects")
 
 
 class TextBudget:

@@ -10,22 +10,19 @@ therefore always correct, and a malicious file can only slow down reading.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader import opcodes as op
 from ipygpumem.snapshot.reader.field_reader import MARGIN, FieldReader
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 _CHUNK = 1 << 22  # bytes whose entries are read together, chosen such that the columns fit into the CPU cache
 _EVENT_KEYS = (["device_traces"], ["host_traces"])

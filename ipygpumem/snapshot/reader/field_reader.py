@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader import opcodes as op
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.model.unique_values import IndexByValue
-
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
-    Words = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Words = NDArray[np.uint64]
 
 MARGIN = 32
 """Number of bytes at the end of the data that entries must not reach, so that reading ahead needs no bounds check."""

@@ -9,18 +9,16 @@ import json
 import lzma
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.core.files import open_regular_file
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import GIB, MIB, size
-from ipygpumem.snapshot.reader.pickle_reader import PickleReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ipygpumem.snapshot.reader.pickle_reader import DICT_WEIGHT, PickleReader
 
 _GZ = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\x00"
@@ -58,7 +56,7 @@ class ReadLimits:
 
     @staticmethod
     def objects(length: int) -> int:
-        """Return the maximum number of lists, dicts, tuples, strings and numbers in a file of ``length`` bytes."""
+        """Return the maximum number of lists, tuples, strings, numbers and dicts, which count 1.5 times, in a file."""
         return _EXTRA_OBJECTS + length // _BYTES_PER_OBJECT
 
 
@@ -163,7 +161,7 @@ def _parse(raw: bytes, limits: ReadLimits, *, columnar: bool) -> tuple[Any, Pick
 
 
 def _parse_json(raw: bytes, limits: ReadLimits) -> Any:
-    if raw.count(b"[") + raw.count(b"{") > limits.objects(len(raw)):
+    if raw.count(b"[") + DICT_WEIGHT * raw.count(b"{") > limits.objects(len(raw)):
         raise SnapshotLimitError("the file contains too many lists and dicts for its size")
     try:
         return json.loads(raw)

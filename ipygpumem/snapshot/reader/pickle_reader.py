@@ -18,11 +18,10 @@ import numpy as np
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, UnsafeSnapshotError
 from ipygpumem.snapshot.reader import opcodes as op
 from ipygpumem.snapshot.reader.checks import OversizedInteger
-from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError, find_entries, is_in_events
+from ipygpumem.snapshot.reader.entry_batches import EntryBatch, EntryRun, NotColumnarError, find_entries, is_in_events
 from ipygpumem.snapshot.reader.field_reader import MARGIN
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.reader.entry_batches import EntryBatch
     from ipygpumem.snapshot.reader.load import ReadLimits
 
 _CONSTANTS = {op.NONE: None, op.NEWTRUE: True, op.NEWFALSE: False, op.EMPTY_TUPLE: ()}
@@ -43,6 +42,7 @@ _MAX_INT_BYTES = 16
 _MIN_LONG = 4  # bytes above which the memory for an integer is small compared to the file
 _MIN_BATCH = 1 << 14  # minimum remaining bytes for which searching for entries is faster
 _MAX_TEMPLATES = 8
+DICT_WEIGHT = 1.5  # a dict needs more memory than other objects
 _LONG = 1 << 8  # of texts and dicts, above which comparing them takes time
 _HUGE = OversizedInteger("(an integer of more than 128 bits)")
 _MAX_CHAIN = 20  # maximum number of entries that are decoded recursively
@@ -111,7 +111,7 @@ class PickleReader:
         stack: list[Any] = []
         outer: list[list[Any]] = []
         at, end = 0, len(data)
-        objects_left = self._limits.objects(end)
+        objects_left: float = self._limits.objects(end)
         while True:
             if at >= end:
                 self._fail(SnapshotFormatError, _TRUNCATED, end)
@@ -145,7 +145,7 @@ class PickleReader:
             elif code == op.EMPTY_DICT:  # may start a run of entries in a list of events
                 run = self._start_run(at - 1, memo_index) if at - 1 in batches and is_in_events(outer) else None
                 stack.append({} if run is None else run)
-                objects_left -= 1
+                objects_left -= DICT_WEIGHT
                 if run is not None:
                     self._lists_with_runs.add(id(outer[-1][-1]))
                     at, memo_index = int(run.entries.end[run.stop - 1]), len(memo)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotFormatError
 from ipygpumem.snapshot.model.columns import STATES, Blocks, BlockState, Segments
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, integer, mapping, sequence, text, type_name
+from ipygpumem.snapshot.reader.table_builder import TableBuilder
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.reader.table_builder import TableBuilder
-
-    Row = tuple[int, ...]
+Row = tuple[int, ...]
 
 # PyTorch's code and its documentation use different names for the third state
 _STATE_NUMBER = {**{name: number for number, name in enumerate(STATES)}, "active_awaiting_free": BlockState.PENDING}

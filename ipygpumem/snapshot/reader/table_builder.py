@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, user_code
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader.checks import TextBudget, check_repetition, integer, is_plain, mapping, sequence, text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
 _FIRST_CHECK = 1 << 16
 _MAX_LINE = (1 << 31) - 1
@@ -139,13 +136,15 @@ class StackBuilder:
         return number
 
     def table(self) -> StackTable:
-        """Return the tree of all stacks."""
+        """Return the tree of all stacks. No stacks can be added afterwards, because their ids are no longer known."""
+        for objects in (self._frame_of, self._stack_of, self._stack_of_list, self._objects):
+            objects.clear()
         frames = tuple(Frame(*key) for key in self._frames)
         is_user = user_code(frames)
         outermost_first = [np.frombuffer(stack, np.int32)[::-1].astype(">i4").tobytes() for stack in self._stacks]
         leaf = np.full(len(outermost_first), -1, np.int32)
         user_frame = np.full(len(outermost_first), -1, np.int32)
-        node_frame, node_parent = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+        node_frame, node_parent = array("i"), array("i")
         path = previous = np.zeros(0, np.int32)
         count = 0
         # in lexicographic order, no earlier stack shares a longer prefix than the previous stack
@@ -153,13 +152,13 @@ class StackBuilder:
             stack = np.frombuffer(outermost_first[number], ">i4").astype(np.int32)
             shared = _common_prefix(stack, previous)
             path = np.append(path[:shared], np.arange(count, count := count + len(stack) - shared, dtype=np.int32))
-            node_frame.append(stack[shared:])
-            node_parent.append(np.append(np.int32(-1), path)[shared:-1])
+            node_frame.frombytes(stack[shared:].tobytes())
+            node_parent.frombytes(np.append(np.int32(-1), path)[shared:-1].tobytes())
             user = np.flatnonzero(is_user[stack])
             leaf[number] = path[-1] if len(path) else -1
             user_frame[number] = stack[user[-1]] if len(user) else -1
             previous = stack
-        return StackTable(frames, np.concatenate(node_frame), np.concatenate(node_parent), leaf, user_frame)
+        return StackTable(frames, np.array(node_frame), np.array(node_parent), leaf, user_frame)
 
 
 def _metadata_text(metadata: dict[str, Any]) -> str:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from array import array
+from collections.abc import Iterator
+from dataclasses import fields
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.core.reading import DeviceReading
-from ipygpumem.snapshot.model.cells import Annotation, Cell, RecorderMetadata
+from ipygpumem.snapshot.model.annotations import AnnotationTable, paired
+from ipygpumem.snapshot.model.cells import Cell, RecorderMetadata
 from ipygpumem.snapshot.model.columns import HOST, Trace
+from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader.checks import (
     MAX_REPETITIONS,
     MAX_TOTAL,
+    TextBudget,
     integer,
     is_plain,
     items,
@@ -23,13 +30,8 @@ from ipygpumem.snapshot.reader.checks import (
     text,
     type_name,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipygpumem.snapshot.reader.checks import TextBudget
-    from ipygpumem.snapshot.reader.load import ReadLimits
-    from ipygpumem.snapshot.reader.trace_reader import TraceReader
+from ipygpumem.snapshot.reader.load import ReadLimits
+from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
 _STAGES = ("START", "END")
 _NO_DEVICE = -1
@@ -106,49 +108,22 @@ def read_sources(value: Any, budget: TextBudget) -> dict[str, str]:
     return {name: budget.count(text(source, where), where) for name, source in sources.items()}
 
 
-def read_annotations(value: Any) -> tuple[Annotation, ...]:
+def read_annotations(value: Any) -> AnnotationTable:
     """Pair START and END entries. An END entry ends the latest open region with the same name and device."""
-    entries = []
+    names = IndexByValue()
+    name, device, time, starts = array("i"), array("q"), array("q"), bytearray()
     for place, item in enumerate(items(value, "external_annotations")):
         where = f"external_annotations[{place}]"
         entry = mapping(item, where)
         stage = text(entry.get("stage"), f"{where}: stage")
         if stage not in _STAGES:
             continue  # written by a later PyTorch
-        time = integer(entry.get("time_us", 0), f"{where}: time_us", 0)
-        device = entry.get("device", 0)
-        device = _NO_DEVICE if device is None else integer(device, f"{where}: device")
-        entries.append((time, place, stage == "START", text(entry.get("name"), f"{where}: name"), device))
-    entries.sort()
-    annotations: list[Annotation] = []
-    opened: dict[int, Annotation] = {}
-    order: list[int] = []  # regions by start; closed ones are removed once they are the last
-    same_name: dict[tuple[str, int], list[int]] = {}
-    for time, place, starts, name, device in entries:
-        open_places = same_name.setdefault((name, device), [])
-        if starts:
-            open_places.append(place)
-            opened[place] = Annotation(name, device, time, None, len(opened), ambiguous=False)
-            order.append(place)
-        elif not open_places:
-            annotations.append(Annotation(name, device, None, time, 0, ambiguous=bool(opened)))
-        else:
-            while order[-1] not in opened:
-                order.pop()
-            latest = order[-1]
-            closed = open_places.pop()
-            region = opened.pop(closed)
-            # the same regions are open around it as at its start, and no region is open inside it
-            nested = closed == latest and len(opened) == region.depth
-            annotations.append(replace(region, end_us=time, ambiguous=not nested))
-    unfinished = []
-    while opened:
-        _, region = opened.popitem()
-        unfinished.append(replace(region, ambiguous=len(opened) != region.depth))
-    annotations += reversed(unfinished)
-    annotations.sort(key=lambda region: region.depth)  # a tuple as the key would need more memory
-    annotations.sort(key=lambda region: -1 if region.start_us is None else region.start_us)
-    return tuple(annotations)
+        time.append(integer(entry.get("time_us", 0), f"{where}: time_us", 0))
+        index = entry.get("device", 0)
+        device.append(_NO_DEVICE if index is None else integer(index, f"{where}: device"))
+        name.append(names[text(entry.get("name"), f"{where}: name")])
+        starts.append(stage == "START")
+    return paired(tuple(names), np.asarray(name), np.asarray(device), np.asarray(time), np.array(starts, np.bool_))
 
 
 def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError
 from ipygpumem.snapshot.model.columns import ACTIONS, Action, Trace
 from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
-from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError
+from ipygpumem.snapshot.reader.entry_batches import EntryBatch, EntryRun, NotColumnarError
 from ipygpumem.snapshot.reader.field_reader import NONE
+from ipygpumem.snapshot.reader.pickle_reader import PickleReader
+from ipygpumem.snapshot.reader.table_builder import TableBuilder
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.reader.entry_batches import EntryBatch
-    from ipygpumem.snapshot.reader.pickle_reader import PickleReader
-    from ipygpumem.snapshot.reader.table_builder import TableBuilder
-
-    Ints = NDArray[np.int64]
-    Numbered = NDArray[np.int32]
+Ints = NDArray[np.int64]
+Numbered = NDArray[np.int32]
 
 _ACTION_NUMBER = {name: number for number, name in enumerate(ACTIONS)}
-_WITHOUT_ADDRESS = (Action.OOM, Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
-_WITHOUT_SIZE = (Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
+_HAS_SIZE = ~np.isin(np.arange(len(ACTIONS)), [Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER])  # by action
+_HAS_ADDRESS = _HAS_SIZE & (np.arange(len(ACTIONS)) != Action.OOM)
 _NUMBER_KEYS = ("addr", "size", "stream", "time_us")
 _TABLE_KEYS = ("action", "frames", "compile_context", "user_metadata", "pool_id")  # in the order of `Trace`
 _MISSING = -1
@@ -69,7 +65,8 @@ class _Columns:
         self._tables = tables
         self._numbers = {name: np.full(count, _MISSING, np.int64) for name in _NUMBER_KEYS}
         self._table_rows = {name: np.full(count, _MISSING, np.int32) for name in _TABLE_KEYS}
-        self._device_free: dict[int, int] = {}
+        # of oom events, as columns because a dict would need more memory than the entries in the file
+        self._free_rows, self._device_free = array("q"), array("q")
 
     def fill_entries(self, entries: list[Any], rows: NDArray[np.int64]) -> None:
         if set(map(type, entries)) != {dict}:
@@ -84,9 +81,10 @@ class _Columns:
             numbers[rows] = column(values, lambda place, name=name: f"{event(place)}: {name}")  # type: ignore[misc]
         for name, table_rows in self._table_rows.items():
             table_rows[rows] = self._tables.indices(name, [entry.get(name) for entry in entries], event)
-        for row, entry in zip(rows.tolist(), entries, strict=True):
+        for row, entry in zip(rows.data, entries, strict=True):
             if "device_free" in entry:
-                self._device_free[row] = integer(entry["device_free"], f"{self._where}[{row}]: device_free")
+                self._device_free.append(integer(entry["device_free"], f"{self._where}[{row}]: device_free"))
+                self._free_rows.append(row)
 
     def fill_run(self, run: EntryRun, row: int, runs: _RunColumns) -> None:
         columns: dict[str, NDArray[Any]] = {**self._numbers, **self._table_rows}
@@ -96,7 +94,8 @@ class _Columns:
                 numbers[row : row + len(run)] = values
         free = runs.column(run, "device_free")
         if free is not None:
-            self._device_free.update(zip(range(row, row + len(run)), free.tolist(), strict=True))
+            self._device_free.extend(free.tolist())
+            self._free_rows.extend(range(row, row + len(run)))
 
     def trace(self, device: int) -> Trace:
         """Check the values and return the events sorted by time."""
@@ -104,11 +103,12 @@ class _Columns:
         address, size, stream, time = (self._numbers[name] for name in _NUMBER_KEYS)
         for name in ("addr", "size", "time_us"):
             self._refuse(self._numbers[name] < _MISSING, f"{name} is out of range")
-        negative = [row for row, free in self._device_free.items() if free < 0]
-        if negative:
-            raise SnapshotFormatError(f"{self._where}[{min(negative)}]: device_free is out of range")
-        self._refuse((address < 0) & ~np.isin(action, _WITHOUT_ADDRESS), "addr is missing or negative")
-        self._refuse((size < 0) & ~np.isin(action, _WITHOUT_SIZE), "size is missing or negative")
+        free_rows, device_free = np.array(self._free_rows, np.int64), np.array(self._device_free, np.int64)
+        negative = free_rows[device_free < 0]
+        if len(negative):
+            raise SnapshotFormatError(f"{self._where}[{negative.min()}]: device_free is out of range")
+        self._refuse((address < 0) & _HAS_ADDRESS[action], "addr is missing or negative")
+        self._refuse((size < 0) & _HAS_SIZE[action], "size is missing or negative")
         allocated = np.where(action == Action.OOM, 0, size)  # failed requests may have any size
         self._refuse(allocated > MAX_BLOCK, f"size is more than {MAX_BLOCK:,} bytes")
         if allocated.sum(dtype=np.float64) > MAX_TOTAL:
@@ -120,15 +120,16 @@ class _Columns:
         if untimed:
             time[:] = _MISSING
         out_of_order = int(np.count_nonzero(time < np.maximum.accumulate(time))) if len(time) else 0
-        device_free = self._device_free
+        is_oom = action[free_rows] == Action.OOM
+        free_rows, device_free = free_rows[is_oom], device_free[is_oom]
         order: NDArray[np.int64] | slice = slice(None)
         if out_of_order:
             order = np.argsort(time, kind="stable")
-            place = np.argsort(order, kind="stable")
-            device_free = {int(place[row]): free for row, free in device_free.items()}
+            free_rows = np.argsort(order, kind="stable")[free_rows]
         table_rows = (self._table_rows[key] for key in _TABLE_KEYS[1:])
         columns: list[NDArray[Any]] = [action, address, size, stream, time, *table_rows]
-        values: list[Any] = [*(column[order] for column in columns), device_free, out_of_order, untimed]
+        oom_free = dict(zip(free_rows.tolist(), device_free.tolist(), strict=True))
+        values: list[Any] = [*(column[order] for column in columns), oom_free, out_of_order, untimed]
         return Trace(device, *values)
 
     def _actions(self) -> NDArray[np.uint8]:

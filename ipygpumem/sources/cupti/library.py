@@ -26,15 +26,7 @@ _MEMORY2 = 49
 _FLUSH_FORCED = 1
 _SUCCESS = 0
 _END = 12
-_REQUIRED_FUNCTIONS = (
-    "cuptiActivityRegisterCallbacks",
-    "cuptiActivityEnable",
-    "cuptiActivityDisable",
-    "cuptiActivityFlushAll",
-    "cuptiActivityGetNextRecord",
-    "cuptiGetTimestamp",
-    "cuptiActivityEnableAllocationSource",
-)
+_NEWEST_FUNCTION = "cuptiActivityEnableAllocationSource"  # in CUDA 12.8 and later
 
 RECORD = np.dtype(
     {
@@ -67,9 +59,10 @@ class Cupti:
 
     def __init__(self, library: Any | None = None) -> None:
         self._library = _loaded() if library is None else library
-        for name in _REQUIRED_FUNCTIONS:
-            if not hasattr(self._library, name):
-                raise CuptiError(f"this version of CUPTI is too old: it has no {name} (CUDA 12.8 or later is required)")
+        if not hasattr(self._library, _NEWEST_FUNCTION):
+            raise CuptiError(
+                f"this version of CUPTI is too old: it has no {_NEWEST_FUNCTION} (CUDA 12.8 or later is required)"
+            )
 
     def _call(self, name: str, *arguments: Any) -> int:
         code = int(getattr(self._library, name)(*arguments))
@@ -88,7 +81,7 @@ class Cupti:
         self._call("cuptiActivityRegisterCallbacks", *functions)
         self._call("cuptiActivityEnable", ctypes.c_int(_MEMORY2))
         try:
-            self._call("cuptiActivityEnableAllocationSource", ctypes.c_uint8(1))
+            self._call(_NEWEST_FUNCTION, ctypes.c_uint8(1))
         except CuptiError:
             self.stop()
             raise

@@ -11,7 +11,7 @@ import torch._dynamo  # binds names of torch._C, which must happen before a fake
 from fakes.allocation_mode import AllocationMode
 from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.holders.collect import find_holders, holders
-from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.reference_graph import Root
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.storages import TorchInspector
 

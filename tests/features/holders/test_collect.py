@@ -15,7 +15,7 @@ from fakes.builds import needs_saved_tensors
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.holders import collect
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.reference_graph import Root
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ import pytest
 
 import ipygpumem
 from ipygpumem.features.holders.object_names import ObjectNames
-from ipygpumem.features.holders.referrers import ReferrerGraph
+from ipygpumem.features.holders.reference_graph import ReferrerGraph
 from ipygpumem.features.holders.tracked_objects import TrackedObjects
 
 CHECKOUT = Path(ipygpumem.__file__).parents[1]
@@ -34,7 +34,7 @@ def record_requests(monkeypatch, module):
 
 FROZEN = """
 import _asyncio, gc, torch
-from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.reference_graph import Root
 from ipygpumem.features.holders.search import search_holders
 
 def recording(*objects):

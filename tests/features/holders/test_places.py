@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from ipygpumem.features.holders.roots import Root, module_roots
+from ipygpumem.features.holders.reference_graph import Root, module_roots
 from ipygpumem.features.holders.search import NO_NAME
 
 

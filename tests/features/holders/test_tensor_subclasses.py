@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 
-from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.reference_graph import Root
 from ipygpumem.features.holders.search import search_holders
 
 SIZE = 0

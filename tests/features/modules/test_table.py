@@ -193,3 +193,11 @@ def test_large_model_fits_a_screen():
     table = module_table(rows)
     assert len(table.rows) == 60
     assert table.rows[-1].label == "499: Linear"
+
+
+def test_model_on_another_device():
+    tree = replace(TREE, rows=(row("", "Net", 0, 0, 0), row("up", "Linear", 1, 0, 0)))
+    (*_, table) = module_tables([tree])
+    reason = "no module used memory on cuda:0: the model may be on another device, such as the CPU"
+    assert (table.rows, table.notes) == ((), (reason, "a note"))
+    assert text_tables([table]) == f"cuda:0 by module\n{reason}\na note"

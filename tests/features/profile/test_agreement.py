@@ -63,7 +63,7 @@ def test_every_category_at_every_instant(name, tmp_path):
 
 
 def test_documentation_example(tmp_path):
-    timeline = check(run_session(example()), tmp_path / "theirs.json")[0]
+    timeline = check(run_session(example(steps=1)), tmp_path / "theirs.json")[0]
     row, peak = timeline.peak
     levels = dict(zip(CATEGORIES, timeline.usage[row].tolist(), strict=True))
     parameters = 25_557_032 * 4

@@ -255,7 +255,6 @@ def test_directory_with_snapshots_only(tmp_path):
     assert [member.name for member in ranks.members] == ["a", "b", "odd"]
     difference = ranks.difference
     assert (difference.outlier, difference.typical, difference.alike) == ("odd", "a", 2)
-    assert ranks.pair() == (str(tmp_path / "a.pickle.xz"), str(tmp_path / "odd.pickle.xz"))
     files = [str(tmp_path / f"{name}.pickle.xz") for name in ("a", "odd", "b")]
     assert ranks.beside(8) == tuple(files)
     assert ranks.beside(2) == tuple(files[:2])

@@ -138,6 +138,7 @@ def test_page_contains_only_documented_texts(tmp_path):
             "PYTORCH_CUDA_ALLOC_CONF": "canary_setting",
             "roundup_power2_divisions": {"canary_setting_key": 1},
             "max_split_size": 7,
+            "/canary_setting_directory": 7,
         },
         "source_code": {cell: "canary_source", "/canary_source_directory/x.py": "canary_source"},
         "ipygpumem": {

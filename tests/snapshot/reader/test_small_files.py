@@ -143,7 +143,7 @@ def test_names_are_stored_once(monkeypatch):
 
 @pytest.mark.parametrize("place", ["blocks", "segments", "events", "devices"])
 def test_long_stacks_with_many_references(place):
-    frames = [frame(n % 9 + 1) for n in range(65_000)]
+    frames = [frame(n % 9 + 1) for n in range(30_000)]
     count = 10_000
     blocks = [{"address": 512 * n, "size": 512, "state": "active_allocated", "frames": frames} for n in range(count)]
     raw = {
@@ -166,7 +166,7 @@ def test_frame_instead_of_a_stack():
 
 
 def test_long_list_of_requests_in_many_blocks():
-    history = [{"real_size": 1, "frames": []} for _ in range(70_000)]
+    history = [{"real_size": 1, "frames": []} for _ in range(35_000)]
     blocks = [{"size": 1, "state": "inactive", "history": history} for _ in range(10_000)]
     data = pickle.dumps({"segments": [{"address": 0, "total_size": 1 << 20, "blocks": blocks}]}, 4)
     start = time.process_time()
@@ -212,9 +212,9 @@ def test_many_compressed_streams():
     assert time.process_time() - start < MAX_SECONDS
 
 
-@pytest.mark.parametrize("number", [b"M\xff\xff", b"J\xff\xff\xff\x7f", b"\x8a\x02\xff\x7f"])
-def test_numbers_count_as_objects(number):
-    count = 300_000
+@pytest.mark.parametrize("number", [b"M\xff\xff", b"J\xff\xff\xff\x7f", b"\x8a\x02\xff\x7f", b"}" + b"N" * 5])
+def test_numbers_and_dicts_count_as_objects(number):
+    count = 180_000
     data = b"\x80\x04}(\x8c\x08segments]\x8c\x01x](" + number * count + b"eu."
     with pytest.raises(SnapshotLimitError, match="too many objects"):
         Snapshot.load(data)
@@ -237,22 +237,39 @@ def test_repetitions_are_limited():
         Snapshot.load(snapshot_of(*[event(n) for n in range(20_000)] * 5))
 
 
-def test_memory_for_annotations_and_blocks():
-    count = 20_000  # a few bytes of a file each
+def test_memory_for_small_items():
+    """The limits are bytes in addition to the list itself, for items that need 8 to 20 bytes of a file."""
+    count = 4000
+    frames = [frame(n) for n in range(200)]
     annotations = [{"name": "a", "stage": "START"} for _ in range(count)]
+    names = [{"name": f"{n:x}", "stage": "START"} for n in range(count)]
     blocks = [{"size": 1, "state": "inactive"} for _ in range(count)]
-    block_segment = {"address": 0, "total_size": count, "blocks": blocks}
+    stacks = [{"action": "x", "frames": [frames[n % 200], frames[n // 200]]} for n in range(count)]
+    frees = [{"action": "x", "device_free": n} for n in range(count)]
+    source = " \u0100\n" * count
     for raw, limit in (
-        ({"segments": [], "external_annotations": annotations}, 350),
-        ({"segments": [block_segment]}, 250),
+        ({"segments": [], "external_annotations": annotations}, 150),
+        ({"segments": [], "external_annotations": names}, 250),
+        ({"segments": [{"address": 0, "total_size": count, "blocks": blocks}]}, 250),
+        (snapshot_of(*stacks), 700),
+        (snapshot_of(*frees), 165),
+        (snapshot_of(event(frames=[frame()]), source_code={"a.py": source}), 150),
     ):
         tracemalloc.start()
         try:
-            Snapshot.load(raw)
+            str(Snapshot.load(raw))
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < limit * count
+        assert peak < limit * count, (list(raw), peak / count)
+
+
+def test_long_random_texts_are_not_compressed_with_the_highest_level(monkeypatch):
+    levels = []
+    compress = zlib.compress
+    monkeypatch.setattr(zlib, "compress", lambda data, level: levels.append((len(data), level)) or compress(data, 1))
+    Snapshot.load(snapshot_of(source_code={"a": "\x01" * 200_000})).encode()
+    assert max(levels) == (max(levels)[0], 5)
 
 
 def test_files_with_the_same_name():

@@ -26,21 +26,24 @@ MALICIOUS = {**malicious_files.CODE, **malicious_files.SIZE, **malicious_files.S
 
 @pytest.mark.parametrize("name", MALICIOUS)
 def test_malicious_files_are_refused_in_limited_time_and_memory(name):
-    tracemalloc.start()
+    data = MALICIOUS[name]
+    small = len(data) < 10_000  # those with 100,000 objects could not exceed the limit, and tracemalloc takes a second
+    if small:
+        tracemalloc.start()
     start = time.process_time()
     try:
         with pytest.raises(SnapshotError) as exc_info:
-            Snapshot.load(MALICIOUS[name])
+            Snapshot.load(data)
         seconds = time.process_time() - start
-        _, peak = tracemalloc.get_traced_memory()
+        peak = tracemalloc.get_traced_memory()[1] if small else 0
     finally:
         tracemalloc.stop()
     message = str(exc_info.value)
     assert message.startswith(("the snapshot: ", "snapshot: "))
     assert "\n" not in message
     assert len(message) < 250
-    assert seconds < 20  # malicious files would take years; tracemalloc slows down a valid file with a million objects
-    assert peak < 64 * len(MALICIOUS[name]) + (32 << 20)
+    assert seconds < 2  # malicious files would take years
+    assert peak < 32 << 20
 
 
 @pytest.mark.parametrize("name", [name for name in malicious_files.CODE if name != "eval in protocol 0"])
@@ -83,7 +86,7 @@ def test_registered_extension_codes_are_refused():
 
 @pytest.mark.parametrize("packed", [gzip.compress, partial(lzma.compress, preset=0)], ids=["gzip", "xz"])
 def test_decompression_bombs_are_refused(packed):
-    bomb = packed(bytes(100 << 20))
+    bomb = packed(bytes(20 << 20))
     with pytest.raises(SnapshotLimitError, match="exceeds"):
         Snapshot.load(bomb)
 
@@ -207,6 +210,7 @@ FULL = {
     },
     "source_code": {"a.py": "x = 1\n"},
 }
+PICKLED = pickle.dumps(FULL, 4)
 INVALID_VALUES = [
     None,
     True,
@@ -240,8 +244,14 @@ def load_and_query(source):
     return load(source, query_everything)
 
 
+queried = set()
+
+
 def query_everything(snapshot):
-    """Run all queries."""
+    """Run all queries, unless they were run for the same content: many changes of a file have no effect."""
+    content = pickle.dumps(snapshot)
+    if content in queried:
+        return
     str(snapshot)
     for timeline in snapshot.timelines:
         device = timeline.device
@@ -261,12 +271,13 @@ def query_everything(snapshot):
             snapshot.growth(name, device)
     snapshot.ooms()
     snapshot.encode()
+    queried.add(content)
 
 
 @pytest.mark.parametrize("at", [at for at in places(FULL) if at], ids=lambda at: ".".join(map(str, at)))
 def test_wrong_types_in_every_place(at):
     for invalid in INVALID_VALUES:
-        raw = copy.deepcopy(FULL)
+        raw = pickle.loads(PICKLED)  # faster than copy.deepcopy
         put(raw, at, invalid)
         messages = [load_and_query(raw), load(pickle.dumps(raw, 4))]
         if invalid is None or isinstance(invalid, dict):  # JSON becomes the same objects
@@ -301,17 +312,17 @@ def test_unknown_keys_are_ignored():
 
 
 SMALL_BOMBS = {
-    "lists": b"\x80\x04]" + b"]" * (16 << 20) + b"N" * (48 << 20),
-    "JSON": b'{"segments":[],"x":[' + b"[]," * (20 << 20) + b"1]}",
-    "numbers": b"\x80\x04(" + b"M\xff\xff" * (20 << 20),
+    "lists": b"\x80\x04]" + b"]" * (4 << 20) + b"N" * (12 << 20),
+    "JSON": b'{"segments":[],"x":[' + b"[]," * (5 << 20) + b"1]}",
+    "numbers": b"\x80\x04(" + b"M\xff\xff" * (5 << 20),
 }
 
 
 @pytest.mark.parametrize("name", SMALL_BOMBS)
 def test_memory_for_small_compressed_files(name):
     packed = gzip.compress(SMALL_BOMBS[name], 9)
-    assert len(packed) < 70_000
-    refused(packed, 200)
+    assert len(packed) < 20_000
+    refused(packed, 50)
 
 
 def short_text(text):
@@ -319,7 +330,7 @@ def short_text(text):
 
 
 def repeated_objects(kind):
-    """Return a pickle that repeats one frame, event, segment or block 131,072 times, in two bytes each."""
+    """Return a pickle that repeats one frame, event, segment or block 70,000 times, in two bytes each."""
     head = b"\x80\x04}\x94(" + short_text("segments") + b"]\x94"
     numbers = short_text("addr") + b"K\x00" + short_text("size") + b"K\x01" + short_text("time_us") + b"K\x01"
     event = b"}\x94(" + short_text("action") + short_text("alloc") + numbers
@@ -340,13 +351,13 @@ def repeated_objects(kind):
     head += before
     index = 3 if kind == "segments" else head.count(b"\x94")
     head += b"u" if kind == "segments" else peak_bytes
-    return head + (b"h" + bytes([index])) * (1 << 17) + end
+    return head + (b"h" + bytes([index])) * 70_000 + end
 
 
 @pytest.mark.parametrize("kind", ["frames", "events", "segments", "blocks"])
 def test_repeated_objects_are_refused(kind):
-    message = refused(repeated_objects(kind), 24)
-    assert "131,07" in message
+    message = refused(repeated_objects(kind), 13)
+    assert "70,0" in message
     assert ("65,536" if kind == "frames" else "repeat the same") in message
 
 
@@ -438,13 +449,13 @@ def test_many_runs_of_one_cell():
             "time_us": 2 * n,
             "frames": [{"filename": "<cell>", "line": n + 1, "name": "f"}],
         }
-        for n in range(5000)
+        for n in range(2500)
     ]
     snapshot = Snapshot.load({"device_traces": [events], "ipygpumem": {"cells": cells}})
     start = time.process_time()
     for key in KEYS:
         snapshot.live().by(key)
-    assert time.process_time() - start < 5  # listing all runs for each line took 10 s
+    assert time.process_time() - start < 3  # listing all runs for each line took 5 s
     assert snapshot.live().by("line")[77].label == "In[77]:78 f"
 
 

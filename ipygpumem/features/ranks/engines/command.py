@@ -14,7 +14,7 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     clients = arguments.client
     if len(clients) > 1:
         raise OptionError("expected a single client, as in %gpumem engines rc")
-    notebook.cells.claim()
+    notebook.claim_cell()
     engines = active()
     if clients == ["off"] and "off" not in notebook.shell.user_ns:
         message = "engines are no longer monitored" if engines is not None else "no engines were monitored"

@@ -274,7 +274,7 @@ def test_invalid_arguments(shell, line, message):
         ("--trace {rank}.txt", "'{rank}.txt' is not a valid name for the trace: it must end in .json or .json.gz"),
         ("--trace {rank}.json --outside", "both use CUPTI"),
         ("--limit xx", "'xx' is not a size"),
-        ("--limit-host=-1", "a limit cannot be negative"),
+        ("--limit-host=-1", "'-1' is not a size"),
         ("-d xx", "'xx' is not a device: use, for example, cuda:0 or 0"),
         ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot create the directory"),
     ],

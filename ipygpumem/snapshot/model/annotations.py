@@ -1,0 +1,119 @@
+"""Annotated regions and their assignment to events."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipygpumem.core.serialization import PlainData
+from ipygpumem.snapshot.model.cells import FOREVER, Intervals
+
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation(PlainData):
+    """An annotated region. Its bounds are in microseconds since the Unix epoch, or None if they were not recorded.
+
+    Attributes:
+        name: Name such as ``Optimizer.step#AdamW.step``.
+        device: Index of the device that was current when the region was recorded; -1 if there was none.
+        depth: Number of enclosing regions.
+        ambiguous: Whether the region overlaps another region without being nested in it. Its bounds may then be wrong,
+            because START or END entries may be missing and files do not identify the thread of an entry.
+    """
+
+    name: str
+    device: int
+    start_us: int | None
+    end_us: int | None
+    depth: int
+    ambiguous: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnnotationTable:
+    """Annotated regions in order of their start, as columns in the order of the attributes of `Annotation`.
+
+    The first column contains indices in ``names``, and unknown times are -1.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[NDArray[Any], ...]
+
+    def values(self, rows: Any = slice(None)) -> Iterator[list[Any]]:
+        """Yield the columns as lists, with None for unknown times."""
+        for field, column in zip(fields(Annotation), self.columns, strict=True):
+            values = column[rows].tolist()
+            yield [None if value < 0 else value for value in values] if field.name.endswith("_us") else values
+
+    def regions(self, device: int | None = None) -> tuple[Annotation, ...]:
+        """Return the regions of a device or of all devices."""
+        names, *columns = self.values(slice(None) if device is None else self.columns[1] == device)
+        return tuple(map(Annotation, map(self.names.__getitem__, names), *columns))
+
+
+def paired(
+    names: tuple[str, ...],
+    name: NDArray[np.int32],
+    device: NDArray[np.int64],
+    time: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+) -> AnnotationTable:
+    """Return the regions between START and END entries, which need not be sorted. ``starts`` is true for START.
+
+    A file may contain an entry for every twelve bytes. Therefore the open regions are kept in arrays, not in objects.
+    """
+    order = np.argsort(time, kind="stable")
+    name, device, time, starts = name[order], device[order], time[order], starts[order]
+    count = len(order)
+    order = np.lexsort((device, name))
+    kind = np.zeros(count, np.int32)
+    kind[order[1:]] = np.cumsum((np.diff(name[order]) != 0) | (np.diff(device[order]) != 0))
+    del order
+    latest = array("i", [_UNKNOWN]) * (count + 1)  # open region by kind
+    around = array("i", [_UNKNOWN]) * count  # open region of the same kind around a region
+    end, depth = array("i", [_UNKNOWN]) * count, array("i", [0]) * count
+    ambiguous, is_open = bytearray(count), bytearray(count)
+    opened = array("i")  # regions by start; closed ones are removed once they are the last
+    level = 0
+    for row, (is_start, same) in enumerate(zip(starts.data, kind.data, strict=True)):
+        region = latest[same]
+        if is_start:
+            around[row], latest[same], is_open[row], depth[row] = region, row, 1, level
+            opened.append(row)
+            level += 1
+        elif region < 0:
+            end[row], ambiguous[row] = row, level > 0
+        else:
+            while not is_open[opened[-1]]:
+                opened.pop()
+            level -= 1
+            # the same regions are open around it as at its start, and no region is open inside it
+            ambiguous[region] = region != opened[-1] or level != depth[region]
+            end[region], latest[same], is_open[region] = row, around[region], 0
+    del kind, latest, around, opened
+    ends, depths, is_ambiguous = np.asarray(end), np.asarray(depth), np.array(ambiguous, np.bool_)
+    without_end = np.flatnonzero(is_open)
+    is_ambiguous[without_end] = depths[without_end] != np.arange(len(without_end))
+    start_us, end_us = np.where(starts, time, _UNKNOWN), np.append(time, _UNKNOWN)[ends]
+    rows = np.flatnonzero(starts | (ends >= 0))
+    rows = rows[np.lexsort((depths[rows], start_us[rows]))]
+    columns = (name, device, start_us, end_us, depths, is_ambiguous)
+    return AnnotationTable(names, tuple(column[rows] for column in columns))
+
+
+def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the innermost region at each time, the latest if there are several; -1 if there is none."""
+    if not annotations or not len(times):
+        return np.full(len(times), -1, np.int64)
+    starts = [-1 if region.start_us is None else region.start_us for region in annotations]
+    ends = [FOREVER if region.end_us is None else region.end_us for region in annotations]
+    priorities = [(region.depth, start) for region, start in zip(annotations, starts, strict=True)]
+    # unknown times are also -1, but a region that started before the recording does not contain them
+    return np.where(times < 0, -1, Intervals(starts, ends, priorities).at(times))
