@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
-from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.core.report import Report
 from ipygpumem.core.text import printable
 from ipygpumem.features.collectors import make_plan
@@ -44,8 +43,7 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
     @functools.wraps(callback)
     def safe(*arguments: Any, **options: Any) -> _Result | None:
         try:
-            with shown_warnings_kept():
-                return callback(*arguments, **options)
+            return callback(*arguments, **options)
         except Exception as error:
             name, message = type(error).__name__, first_line(error)
             problem = name if message == name else f"{name}: {message}"

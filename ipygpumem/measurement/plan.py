@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ipygpumem.core.errors import GPUMemLimitExceeded, IpyGpuMemError, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
-from ipygpumem.core.introspection import gc_paused, shown_warnings_kept
+from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.core.units import many
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementObserver, MeasurementOptions
@@ -89,7 +89,6 @@ class Plan:
     path: Path | None = None
     devices: tuple[str, ...] | None = None
 
-    @shown_warnings_kept()
     def begin(self, runtime: Runtime, options: MeasurementOptions) -> Measurement:
         """Begin a measurement with the recorder and the collectors of this plan."""
         measurement = Measurement(runtime, options)
@@ -106,7 +105,6 @@ class Plan:
             raise
         return measurement
 
-    @shown_warnings_kept()
     def finish(
         self,
         measurement: Measurement,
