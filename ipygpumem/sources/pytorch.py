@@ -164,7 +164,7 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
 
 
 class WrappedFunctions:
-    """Wrappers around functions of one module.
+    """Wrappers around functions of one module or class, for example ``"torch.cuda"`` or ``"module:Class"``.
 
     A wrapper that has itself been wrapped by another library cannot be removed and continues to work.
     """
@@ -173,9 +173,13 @@ class WrappedFunctions:
         self._module = module
         self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
+    def _owner(self) -> Any:
+        module, _, name = self._module.partition(":")
+        return getattr(sys.modules.get(module), name) if name else sys.modules.get(module)
+
     def wrap(self, name: str, call: Callable[..., Any]) -> None:
         """Wrap a function, if it exists in the module, so that ``call(original, *arguments)`` is called instead."""
-        module = sys.modules.get(self._module)
+        module = self._owner()
         current = getattr(module, name, None)
         if current is None:
             return
@@ -187,7 +191,7 @@ class WrappedFunctions:
 
     def unwrap(self, name: str) -> None:
         """Restore a function, unless another library has wrapped the wrapper."""
-        module = sys.modules.get(self._module)
+        module = self._owner()
         original, wrapper = self._wrapped.get(name, (None, None))
         if wrapper is not None and getattr(module, name, None) is wrapper:
             setattr(module, name, original)
@@ -196,7 +200,7 @@ class WrappedFunctions:
     def original(self, name: str) -> Callable[..., Any]:
         """Return the unwrapped function."""
         wrapped = self._wrapped.get(name)
-        function: Callable[..., Any] = getattr(sys.modules[self._module], name) if wrapped is None else wrapped[0]
+        function: Callable[..., Any] = getattr(self._owner(), name) if wrapped is None else wrapped[0]
         return function
 
 
@@ -241,7 +245,8 @@ class CallObservers:
         """Register an observer, which consists of two callbacks."""
         with self._lock:
             self._observers.append((before, after))
-            skip_in_dynamo(self._call.__func__)  # type: ignore[attr-defined]
+            skip_in_dynamo(CallObservers._call)
+            skip_in_dynamo(type(self)._call)
             self._notify = without_dynamo(self._call_observers)
             for name in (*self._before, *self._after):
                 self._functions.wrap(name, functools.partial(self._call, name))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from ipygpumem.measurement.compiled_graphs import CompiledGraphObservers
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo
-from ipygpumem.sources.pytorch import WrappedFunctions, remove_own_frames
+from ipygpumem.sources.pytorch import CallObservers, WrappedFunctions, remove_own_frames
 
 _MODULE = "torch.nn.modules.module"
 _CHECK = "_has_any_global_hook"
@@ -147,51 +147,27 @@ def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[
     return unwrap
 
 
-class OptimizerStepObservers:
-    """Observers of steps of optimizers, which receive the optimizer before a step, and nothing after it.
+class OptimizerStepObservers(CallObservers):
+    """Observers of steps of optimizers.
 
     torch.compile checks PyTorch's own hooks for steps, and would recompile compiled optimizers. Each step runs inside a
     range of the profiler, which torch.compile ignores.
     """
 
     def __init__(self) -> None:
-        self._observers: list[tuple[Callable[[Any], None], Callable[[], None]]] = []
-        self._originals: tuple[Any, Any] | None = None
+        ranges = "torch.autograd.profiler:record_function"
+        super().__init__(ranges, before=("__enter__",), after=("__exit__",), ignored=(Exception,))
 
-    def add(self, before: Callable[[Any], None], after: Callable[[], None]) -> None:
-        """Register an observer, which consists of two callbacks."""
-        self._observers.append((before, after))
-        span: Any = sys.modules["torch.autograd.profiler"].record_function
-        if self._originals is None:
-            self._originals = span.__enter__, span.__exit__
-            span.__enter__, span.__exit__ = self._wrap(span.__enter__, 0), self._wrap(span.__exit__, 1)
+    def _call(self, name: str, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if arguments[0].name.startswith("Optimizer.step#"):
+            return super()._call(name, original, *arguments, **options)
+        return original(*arguments, **options)
 
-    def remove(self, before: Callable[[Any], None]) -> None:
-        """Remove the observer that was registered with the callback ``before``."""
-        self._observers = [observer for observer in self._observers if observer[0] != before]
-        if not self._observers:
-            self.close()
 
-    def close(self) -> None:
-        """Stop observing."""
-        if self._originals is not None:
-            span: Any = sys.modules["torch.autograd.profiler"].record_function
-            (span.__enter__, span.__exit__), self._originals = self._originals, None
-
-    def _wrap(self, original: Any, which: int) -> Any:
-        notify = without_dynamo(self._notify)
-
-        @functools.wraps(original)
-        def wrapper(span: Any, *error: Any) -> Any:
-            if span.name.startswith("Optimizer.step#"):
-                optimizer = sys._getframe(1).f_locals.get("self")
-                notify(which, optimizer)
-            return original(span, *error)
-
-        skip_in_dynamo(wrapper)
-        return wrapper
-
-    def _notify(self, which: int, optimizer: Any) -> None:
-        for observer in tuple(self._observers):
-            with contextlib.suppress(Exception):
-                observer[which](*([] if which else [optimizer]))
+def running_optimizer() -> Any:
+    """Return the optimizer whose step called this function."""
+    optimizers = vars(sys.modules["torch.optim.optimizer"])
+    for frame, _ in traceback.walk_stack(sys._getframe()):
+        if frame.f_globals is optimizers and frame.f_code.co_name == "wrapper":
+            return frame.f_locals["self"]
+    return None

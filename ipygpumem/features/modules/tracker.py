@@ -17,7 +17,7 @@ from typing import Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import is_instance
-from ipygpumem.features.modules.hooks import GlobalHooks, OptimizerStepObservers, wrap_compiled_call
+from ipygpumem.features.modules.hooks import GlobalHooks, OptimizerStepObservers, running_optimizer, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, StorageAddress
 from ipygpumem.measurement.backward_passes import BackwardPassObservers
@@ -216,9 +216,11 @@ class ModuleTracker:
         if not _tracing():  # gradients are stored by now, so the scan includes them
             self._end_phase("backward", states=False)
 
-    def _before_step(self, optimizer: Any) -> None:
+    def _before_step(self) -> None:
         with self._lock:
-            self._storages.add_optimizer(optimizer)
+            optimizer = running_optimizer()
+            if optimizer is not None:
+                self._storages.add_optimizer(optimizer)
             self._scan(states=False)
             self._begin_phase("optimizer")
 
