@@ -29,7 +29,7 @@ PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
 OLDEST_PYTHON ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))
 FAST := --ignore=tests/gpu --ignore=tests/browser --ignore=tests/kernel -m "not node and not cluster"
 
-.PHONY: demo test fast test-cuda test-oldest lint docs docs-links bench bench-viewer fuzz gpu viewer clean $(OLD_IPYTHONS:%=test-%)
+.PHONY: demo test fast test-cuda test-oldest lint docs docs-links bench bench-viewer fuzz gpu workloads viewer clean $(OLD_IPYTHONS:%=test-%)
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
@@ -81,6 +81,11 @@ fuzz: $(VENV)/.test
 
 gpu: $(VENV)/.test
 	$(BIN)/python -m pytest tests/gpu -m gpu
+
+# The programs of tests/gpu/workloads, each without the extension and under each option, and a table of the results.
+# Libraries that they need and that are not installed are named in the table.
+workloads: $(VENV)/.test
+	$(BIN)/python -m tests.gpu.workloads
 
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)

@@ -14,6 +14,7 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import HistoryCollector
@@ -160,7 +161,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if self._ranks is not None:
             self._ranks.write_start()
         try:
-            with DeferredInterrupts():
+            with DeferredInterrupts(), shown_warnings_kept():
                 self._measurement = self._plan.begin(self._runtime, self._options)
         except BaseException:
             if self._measurement is not None:  # after an interrupt, Python does not call __exit__
@@ -176,7 +177,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if measurement is None:
             return
         limit_error = None
-        with DeferredInterrupts():
+        with DeferredInterrupts(), shown_warnings_kept():
             try:
                 if self._ranks is not None and self._ranks.update_rank():
                     measurement.path = self._ranks.snapshot

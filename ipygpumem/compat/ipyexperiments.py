@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 _FLOATS_PER_MIB = MIB // 4
+_COPIED_MIB = 64
+"""Size of the host memory from which tensors are filled."""
 
 
 class GPUMemory(NamedTuple):
@@ -112,16 +114,22 @@ def _memory_without_cache() -> GPUMemory:
 def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> Any:
     """Allocate a float32 tensor of ``n`` MiB on the current device. Return None if there is not enough memory.
 
+    The tensor is filled with ones from host memory. A kernel would take additional memory when it is first loaded.
+
     Raises:
         torch.OutOfMemoryError: There is not enough memory, and ``fatal`` is True.
     """
     torch = _torch()
     try:
-        return torch.ones(int(n) * _FLOATS_PER_MIB, device="cuda", dtype=torch.float32)
+        tensor = torch.empty(int(n) * _FLOATS_PER_MIB, device="cuda", dtype=torch.float32)
     except torch.cuda.OutOfMemoryError:
         if fatal:
             raise
         return None
+    ones = torch.ones(min(tensor.numel(), _COPIED_MIB * _FLOATS_PER_MIB), device="cpu", dtype=torch.float32)
+    for part in tensor.split(len(ones)) if len(ones) else ():
+        part.copy_(ones[: len(part)])
+    return tensor
 
 
 def gpu_mem_leave_free_mbs(n: int) -> Any:

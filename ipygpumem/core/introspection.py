@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -221,6 +222,29 @@ def gc_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+_FILTER_NOTIFICATIONS = {
+    name: getattr(warnings, name)
+    for name in ("_filters_mutated", "_filters_mutated_lock_held")  # the latter since Python 3.14
+    if hasattr(warnings, name)
+}
+
+
+@contextlib.contextmanager
+def shown_warnings_kept() -> Iterator[None]:
+    """Let Python remember which warnings it has shown, even if the filters of warnings change temporarily.
+
+    Python forgets this with each such change, for example when matplotlib draws. Warnings of the user's code that are
+    shown once would then appear again.
+    """
+    for name in _FILTER_NOTIFICATIONS:
+        setattr(warnings, name, lambda: None)
+    try:
+        yield
+    finally:
+        for name, function in _FILTER_NOTIFICATIONS.items():
+            setattr(warnings, name, function)
 
 
 # Names of variables that IPython assigns

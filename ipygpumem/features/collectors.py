@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ipygpumem.core.errors import OptionError
@@ -80,6 +81,9 @@ def make_plan(
     needed = path is not None or lines is not None or modules is not None
     # a recording shows which line exceeded a limit, but must neither fail nor initialize CUDA for this purpose
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
+    if lines is not None:
+        history = history or RecordingOptions()
+        history = replace(history, extra={**history.extra, "context": "all"})
     recorder = Recorder(runtime, history) if needed or useful else None
     collectors += extra
     return Plan(tuple(collectors), recorder=recorder, path=path, devices=devices)

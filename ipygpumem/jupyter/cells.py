@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from IPython.core.error import UsageError
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
+from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.baseline import HolderBaselines
@@ -86,6 +88,7 @@ class CellMeasurements:
             synchronize=self._magics.synchronize,
         )
 
+    @shown_warnings_kept()
     def begin(self, options: CellOptions) -> None:
         """Start measuring the code below ``%%gpumem``; raise ``UsageError`` if the measurement cannot start."""
         plan = options.plan
@@ -153,7 +156,9 @@ class CellMeasurements:
             return
         muted = self.clearing.waiting and self.clearing.waits(result)
         try:
-            error = self._end(cell, cell.measurement, cell.plan, result, muted=muted)
+            # an ordinary cell does not change the filters of warnings
+            with shown_warnings_kept() if cell.options is not None else contextlib.nullcontext():
+                error = self._end(cell, cell.measurement, cell.plan, result, muted=muted)
             if last and self.ooms.observer.count:
                 self.ooms.show(result)
         except BaseException:
@@ -227,6 +232,7 @@ class CellMeasurements:
         return value, None if finished is None else finished.report
 
     @guarded
+    @shown_warnings_kept()
     def _end_statement(
         self, measurement: Measurement, options: CellOptions, outer: RunningCell | None, success: bool
     ) -> FinishedMeasurement | None:

@@ -18,6 +18,7 @@ from IPython.core.error import UsageError
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Command, Option, parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import Limits
@@ -139,7 +140,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
                 raise UsageError(f"%gpumem {name}: the subcommand must be one of {', '.join(names)}")
             command = command.subcommands[names.index(subcommand)]
             name = f"{name} {subcommand}"
-        with _usage_errors(f"%gpumem {name}"):
+        with _usage_errors(f"%gpumem {name}"), shown_warnings_kept():
             arguments = parse_line(f"%gpumem {name}", command.options_of("magic"), rest)
             return None if command.magic is None else command.magic(self, arguments)
 

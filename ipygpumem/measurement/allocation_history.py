@@ -16,6 +16,7 @@ from typing import Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import gc_paused
+from ipygpumem.measurement.stacks_of_frees import remove_allocation_stacks
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
 
@@ -54,7 +55,7 @@ class RecordingOptions:
                 )
         arguments = {
             "enabled": "all",
-            "context": None if self.stacks == "none" else "all",
+            "context": None if self.stacks == "none" else "alloc",
             "stacks": "all" if self.stacks == "all" else "python",
             "max_entries": self.max_entries,
             "clear_history": True,  # discard the events of earlier recordings
@@ -93,6 +94,20 @@ class ActiveRecording:
             self._functions.wrap(_RECORD, self._program_records)
             return True
 
+    def set_context(self, context: str | None = None) -> None:
+        """Set PyTorch's option ``context`` of this package's recording, or restore it. If it is None, it stays None."""
+        with self._lock:
+            history = self._history
+            if history is not None and history.context is not None:
+                arguments = {name: value for name, value in history.arguments.items() if name != "clear_history"}
+                self._history = None  # this call is not one by the program
+                try:
+                    history.torch.cuda.memory._record_memory_history(
+                        **{**arguments, "context": context or history.context}
+                    )
+                finally:
+                    self._history = history
+
     def stop(self, history: AllocationHistory) -> None:
         """Stop the running recording if it was started for this `AllocationHistory`."""
         with self._lock:
@@ -129,6 +144,9 @@ class AllocationHistory:
 
     Attributes:
         own: Whether this package started the recording.
+        arguments: Arguments for ``torch.cuda.memory._record_memory_history``.
+        context: Events that should have stacks: ``"all"``, ``"alloc"`` (only allocations), or None for no stacks.
+        pauses: Whether stacks of frees are not recorded during backward passes, because of a bug in PyTorch.
         started_us: Time at which `start` was called, in microseconds since the Unix epoch.
         lost: Reason why events are missing; empty if no events are known to be missing.
     """
@@ -143,15 +161,26 @@ class AllocationHistory:
         self.lost = ""
         self.started_us = 0
         self._active = active
-        self._arguments = options.arguments(self.torch)
+        self.arguments = options.arguments(self.torch)
+        self.pauses = self.arguments["context"] == "all" and pytorch.discards_exceptions(self.torch)
+        if self.pauses and self.torch._C._current_autograd_node() is not None:  # in a backward pass
+            self.arguments["context"], self.pauses = "alloc", False
+        self.context: str | None = self.arguments["context"]
         self._allocations: dict[int, int] = {}
 
     def start(self) -> None:
         """Start a recording unless the program is already recording."""
         self.torch.cuda.init()
-        self.own = self._active.start(self, self._arguments)
+        self.own = self._active.start(self, self.arguments)
+        if not self.own and self.context == "all":
+            self._active.set_context("all")
         self.started_us = time.time_ns() // 1000
         self._allocations = self._count_allocations()
+
+    def pause(self, paused: bool) -> None:
+        """Stop or resume recording the stacks of frees, if this is necessary because of the bug."""
+        if self.pauses:
+            self._active.set_context("alloc" if paused else "all")
 
     def take(self) -> dict[str, Any]:
         """Return PyTorch's memory snapshot with the events since `start`."""
@@ -161,6 +190,8 @@ class AllocationHistory:
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
         if not self.own:
             traces = snapshot.get("device_traces", [])
+            for trace in traces:
+                remove_allocation_stacks(trace)
             snapshot["device_traces"] = [
                 [event for event in trace if event["time_us"] >= self.started_us] for trace in traces
             ]
@@ -183,6 +214,8 @@ class AllocationHistory:
         """Stop the recording if this object started it."""
         if self.own:
             self._active.stop(self)
+        elif self.context == "all" and self.started_us:
+            self._active.set_context()
 
     def _count_allocations(self) -> dict[int, int]:
         return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipygpumem.measurement.event_position import EventPosition, event_position
@@ -43,12 +44,19 @@ class BackwardPass:
 
 
 class MeasuredBackwardPasses:
-    """The backward passes that run between `start` and `stop`."""
+    """The backward passes that run between `start` and `stop`.
 
-    cost = 0.0
+    Attributes:
+        passes: The passes that have ended.
+        running: Number of passes that are running.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[bool], None] | None = None) -> None:
+        """``pause`` is called with True before a pass and with False after it, but only once for overlapping passes."""
         self.passes: list[BackwardPass] = []
+        self.running = 0
+        self._pause = pause
+        self._lock = threading.Lock()
         self._running = threading.local()
 
     def start(self) -> None:
@@ -59,10 +67,18 @@ class MeasuredBackwardPasses:
         """Stop observing backward passes."""
         current().state(BackwardPassObservers).remove(self._begin_pass)
 
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self.running += change
+            if self._pause is not None and self.running == max(change, 0):  # the first began, or the last has ended
+                self._pause(self.running > 0)
+
     def _begin_pass(self) -> None:
+        self._count(1)
         stack = tuple((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe()))
         vars(self._running).setdefault("passes", []).append((event_position(), stack))
 
     def _end_pass(self) -> None:
+        self._count(-1)
         begin, stack = self._running.passes.pop()
         self.passes.append(BackwardPass(begin, event_position(), stack))

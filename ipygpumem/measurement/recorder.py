@@ -19,8 +19,10 @@ from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
 from ipygpumem.measurement.allocation_history import AllocationHistory, RecordingOptions
+from ipygpumem.measurement.backward_passes import MeasuredBackwardPasses
 from ipygpumem.measurement.curves import add_reserved_usage, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
+from ipygpumem.measurement.stacks_of_frees import remove_stacks, remove_stacks_between
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +60,7 @@ class Recorder:
         begin_position: Position in the sequence of allocation events at the start.
         end_position: Position in the sequence of allocation events at the last snapshot.
         windows: Samples of device memory usage since the start.
+        backward_passes: The backward passes since the start; None if stacks of frees are not recorded.
     """
 
     def __init__(self, runtime: Runtime, options: RecordingOptions | None = None) -> None:
@@ -69,6 +72,7 @@ class Recorder:
         self.begin_position: EventPosition = {}
         self.end_position: EventPosition = {}
         self.windows: list[SampleWindow] = []
+        self.backward_passes = MeasuredBackwardPasses(self.history.pause) if self.history.context == "all" else None
         self._before: Reading | None = None
 
     def start(self, before: Reading | None = None) -> None:
@@ -76,6 +80,8 @@ class Recorder:
         self._before = before or self._runtime.monitor.read()
         self.history.start()
         self.begin_position = event_position()
+        if self.backward_passes is not None:
+            self.backward_passes.start()
 
     def save(
         self,
@@ -119,6 +125,7 @@ class Recorder:
         self.end_position = event_position()
         snapshot = history.take()
         dropped = history.dropped(snapshot)
+        self._remove_stacks_of_frees(snapshot)
         if self.windows:
             add_reserved_usage(snapshot, self.windows, history.started_us, dropped)
         names = _recorded_file_names(snapshot)
@@ -132,7 +139,7 @@ class Recorder:
             "recording": {
                 "own": history.own,
                 "stacks": options.stacks if history.own else None,
-                "context": "all" if history.own and options.stacks != "none" else None,
+                "context": history.context if history.own else None,
                 "max_entries": options.max_entries if history.own else None,
                 "dropped": dropped,
             },
@@ -148,8 +155,24 @@ class Recorder:
         snapshot["source_code"] = {name: sources[name] for name in sorted(names & sources.keys())}
         return snapshot, dropped
 
+    def _remove_stacks_of_frees(self, snapshot: dict[str, Any]) -> None:
+        history, passes = self.history, self.backward_passes
+        if not history.own or (history.context == "all" and not history.pauses):
+            return
+        for device, trace in enumerate(snapshot.get("device_traces", ())):
+            counted = sum(event["action"] in {"alloc", "free_requested"} for event in trace)
+            first = self.end_position.get(device, 0) - counted
+            complete = first >= self.begin_position.get(device, 0) and not history.options.extra.get("skip_actions")
+            if history.pauses and passes is not None and not passes.running and complete:
+                spans = ((span.begin.get(device, 0), span.end.get(device, 0)) for span in passes.passes)
+                remove_stacks_between(trace, ((begin - first, end - first) for begin, end in spans))
+            else:
+                remove_stacks(trace)
+
     def stop(self) -> None:
         """Stop recording, unless the program started the recording."""
+        if self.backward_passes is not None:
+            self.backward_passes.stop()
         self.history.stop()
 
 

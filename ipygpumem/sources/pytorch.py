@@ -12,16 +12,19 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.sources.cuda import RelaxedCaptureMode
+from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo
 
 MINIMUM_VERSION = (2, 4)
 _OOM_LISTENERS = "_ipygpumem_oom_listeners"
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def module() -> Any | None:
@@ -50,14 +53,22 @@ def problem(*, load: bool) -> str | None:
     torch = module()
     if torch is None:
         return None
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < MINIMUM_VERSION:
+    if _version(torch) < MINIMUM_VERSION:
         return f"torch {torch.__version__} is too old: {MINIMUM_VERSION[0]}.{MINIMUM_VERSION[1]} or later is required"
     if not hasattr(torch._C, "_cuda_memoryStats"):
         return f"torch {torch.__version__} was built without CUDA"
     if load and not torch.cuda.is_available():
         return "torch finds no NVIDIA GPU"
     return None
+
+
+def _version(torch: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+
+def discards_exceptions(torch: Any) -> bool:
+    """Return whether PyTorch discards an exception if it records the stack of a free in a backward pass meanwhile."""
+    return (2, 11) <= _version(torch) < (2, 13)  # pytorch#175196
 
 
 def started() -> Any | None:
@@ -153,7 +164,7 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
 
 
 class WrappedFunctions:
-    """Wrappers around functions of one module.
+    """Wrappers around functions of one module or class, for example ``"torch.cuda"`` or ``"module:Class"``.
 
     A wrapper that has itself been wrapped by another library cannot be removed and continues to work.
     """
@@ -162,9 +173,13 @@ class WrappedFunctions:
         self._module = module
         self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
+    def _owner(self) -> Any:
+        module, _, name = self._module.partition(":")
+        return getattr(sys.modules.get(module), name) if name else sys.modules.get(module)
+
     def wrap(self, name: str, call: Callable[..., Any]) -> None:
         """Wrap a function, if it exists in the module, so that ``call(original, *arguments)`` is called instead."""
-        module = sys.modules.get(self._module)
+        module = self._owner()
         current = getattr(module, name, None)
         if current is None:
             return
@@ -176,7 +191,7 @@ class WrappedFunctions:
 
     def unwrap(self, name: str) -> None:
         """Restore a function, unless another library has wrapped the wrapper."""
-        module = sys.modules.get(self._module)
+        module = self._owner()
         original, wrapper = self._wrapped.get(name, (None, None))
         if wrapper is not None and getattr(module, name, None) is wrapper:
             setattr(module, name, original)
@@ -185,17 +200,29 @@ class WrappedFunctions:
     def original(self, name: str) -> Callable[..., Any]:
         """Return the unwrapped function."""
         wrapped = self._wrapped.get(name)
-        function: Callable[..., Any] = getattr(sys.modules[self._module], name) if wrapped is None else wrapped[0]
+        function: Callable[..., Any] = getattr(self._owner(), name) if wrapped is None else wrapped[0]
         return function
+
+
+def remove_own_frames(error: BaseException) -> None:
+    """Remove the frames of wrappers from a traceback, which is then the same as without them since Python 3.11."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        frames = error.__traceback__ = frames.tb_next
 
 
 def _wrapper(original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(*arguments: Any, **options: Any) -> Any:
-        return call(original, *arguments, **options)
+        try:
+            return call(original, *arguments, **options)
+        except BaseException as error:
+            remove_own_frames(error)
+            raise
 
     # torch.compile must treat the wrapper as one opaque call, like the original function
     wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+    skip_in_dynamo(wrapper)
     return wrapper
 
 
@@ -218,6 +245,9 @@ class CallObservers:
         """Register an observer, which consists of two callbacks."""
         with self._lock:
             self._observers.append((before, after))
+            skip_in_dynamo(CallObservers._call)
+            skip_in_dynamo(type(self)._call)
+            self._notify = without_dynamo(self._call_observers)
             for name in (*self._before, *self._after):
                 self._functions.wrap(name, functools.partial(self._call, name))
 
@@ -237,14 +267,14 @@ class CallObservers:
     def _call(self, name: str, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         observers = self._observers[::-1]
         if name in self._before:
-            self._notify(before for before, _ in observers)
+            self._notify(observers, 0)
         try:
             return original(*arguments, **options)
         finally:
             if name in self._after:
-                self._notify(after for _, after in observers)
+                self._notify(observers, 1)
 
-    def _notify(self, functions: Iterable[Callable[[], None]]) -> None:
-        for function in functions:
+    def _call_observers(self, observers: list[tuple[Callable[[], None], Callable[[], None]]], which: int) -> None:
+        for observer in observers:
             with contextlib.suppress(*self._ignored):
-                function()
+                observer[which]()

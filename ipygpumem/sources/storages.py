@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from ipygpumem.core.introspection import attempt, mro, type_dict
+from ipygpumem.core.introspection import attempt, mro, shown_warnings_kept, type_dict
 
 Role = Literal["tensor", "storage", "module", "optimizer"]
 
@@ -73,9 +73,10 @@ class TorchInspector:
     def without_overrides(self) -> Iterator[None]:
         """Disable warnings and, in this thread, the overrides of tensor subclasses."""
         c_module = self._torch._C
-        with warnings.catch_warnings(), c_module.DisableTorchFunction(), c_module._DisableTorchDispatch():
+        with shown_warnings_kept(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            with c_module.DisableTorchFunction(), c_module._DisableTorchDispatch():
+                yield
 
     def storages(self, tensor: Any) -> list[tuple[Any, StorageLocation]]:
         """Return a (storage, location) pair for each storage of a tensor. A sparse tensor has several storages."""

@@ -89,6 +89,15 @@ def test_requested_memory_stays_free(fake_gpu, free_mib):
     del tensor
 
 
+def test_allocation_loads_no_kernel(fake_gpu):
+    fake_gpu.fill_kernel = 8 * MIB
+    mem.preload_pytorch()
+    wanted = mem.gpu_mem_get_free_mbs() - 10
+    tensor = mem.gpu_mem_leave_free_mbs(wanted)
+    assert abs(mem.gpu_mem_get_free_mbs() - wanted) <= 1
+    assert tensor.is_cuda
+
+
 def test_less_memory_is_already_free(make_gpu):
     make_gpu(nvml_devices=[FakeNvmlDevice(total=2000 * MIB)])
     with pytest.raises(AssertionError, match="only 765 MiB is free, so"):

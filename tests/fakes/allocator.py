@@ -35,6 +35,7 @@ FAMILIES = (
 )
 _EVENTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 _POOLS = ("all", "small_pool", "large_pool")
+_CONTEXTS = (None, "state", "alloc", "all")
 
 
 class Stat:
@@ -64,6 +65,7 @@ class Segment:
     stream: int
     small: bool
     pool: tuple
+    frames: list | None = None
     blocks: list = field(default_factory=list)
 
 
@@ -98,6 +100,7 @@ class Allocator:
         self.events = dict.fromkeys(_EVENTS, 0)
         self.history = None
         self.trace = []
+        self.stack_of_free_gathered = lambda: None
 
     # counters
 
@@ -145,21 +148,23 @@ class Allocator:
 
     def alloc(self, size, stream=0, pool=(0, 0)):
         """Allocate a block, or return None if there is not enough memory even after emptying the cache."""
-        self.finish_ready()
+        frames = self._gather("state")
+        self.finish_ready(frames)
         rounded = max(_ROUND, -(-size // _ROUND) * _ROUND)
         small = rounded <= _SMALL
-        block = self._best_fit(rounded, stream, small, pool) or self._new_segment(rounded, stream, small, pool)
+        block = self._best_fit(rounded, stream, small, pool)
+        block = block or self._new_segment(rounded, stream, small, pool, frames)
         if block is None:
             self.events["num_alloc_retries"] += 1
             self.empty_cache()
-            block = self._new_segment(rounded, stream, small, pool)
+            block = self._new_segment(rounded, stream, small, pool, frames)
         if block is None:
             self.events["num_ooms"] += 1
-            self._record("oom", 0, size, stream, pool)
+            self._record("oom", 0, size, stream, pool, frames)
             return None
         self._split(block, rounded)
-        block.state, block.requested = "active_allocated", size
-        block.frames = self._record("alloc", block.address, size, stream, pool)
+        block.state, block.requested, block.frames = "active_allocated", size, frames
+        self._record("alloc", block.address, size, stream, pool, frames)
         for family, amount in (
             ("allocation", 1),
             ("allocated_bytes", block.size),
@@ -180,7 +185,7 @@ class Allocator:
         ]
         return min(fits, key=lambda block: (block.size, block.address), default=None)
 
-    def _new_segment(self, size, stream, small, pool):
+    def _new_segment(self, size, stream, small, pool, frames):
         if small:
             room = _SMALL_SEGMENT
         elif size < _MIN_LARGE:
@@ -189,14 +194,14 @@ class Allocator:
             room = -(-size // _STEP) * _STEP
         if not self._allocate(room):
             return None
-        segment = Segment(self._address, room, stream, small, pool)
+        segment = Segment(self._address, room, stream, small, pool, frames)
         self._address += room + _STEP
         block = Block(segment.address, room, segment)
         segment.blocks.append(block)
         self.segments.append(segment)
         self._segment_moved(segment, 1)
         self.events["num_device_alloc"] += 1
-        self._record("segment_alloc", segment.address, room, stream, pool)
+        self._record("segment_alloc", segment.address, room, stream, pool, frames)
         return block
 
     def _split(self, block, size):
@@ -217,11 +222,14 @@ class Allocator:
     def free(self, block, *, used_by=None):
         """Free a block. ``used_by`` is a stream that still uses it, as after ``record_stream``."""
         segment = block.segment
+        frames = self._gather("all")
         self._count("allocation", segment.small, -1)
         self._count("allocated_bytes", segment.small, -block.size)
-        self._record("free_requested", block.address, block.requested, segment.stream, segment.pool)
+        self._record(
+            "free_requested", block.address, block.requested, segment.stream, segment.pool, frames or block.frames
+        )
         if used_by is None:
-            self._complete(block)
+            self._complete(block, frames)
         else:
             block.state = "active_awaiting_free"
             self._pending.append([block, used_by, False])
@@ -231,15 +239,17 @@ class Allocator:
         for entry in self._pending:
             entry[2] = entry[2] or entry[1] == stream
 
-    def finish_ready(self):
+    def finish_ready(self, frames=None):
         ready = [entry for entry in self._pending if entry[2]]
         self._pending = [entry for entry in self._pending if not entry[2]]
         for block, _, _ in ready:
-            self._complete(block)
+            self._complete(block, frames)
 
-    def _complete(self, block):
+    def _complete(self, block, frames):
         segment = block.segment
-        self._record("free_completed", block.address, block.requested, segment.stream, segment.pool)
+        self._record(
+            "free_completed", block.address, block.requested, segment.stream, segment.pool, frames or block.frames
+        )
         self._count("active", segment.small, -1)
         self._count("active_bytes", segment.small, -block.size)
         self._count("requested_bytes", segment.small, -block.requested)
@@ -257,31 +267,40 @@ class Allocator:
     def empty_cache(self):
         for entry in self._pending:
             entry[2] = True
-        self.finish_ready()
+        frames = self._gather("all")
+        self.finish_ready(frames)
         unused = [segment for segment in self.segments if all(block.state == "inactive" for block in segment.blocks)]
         for segment in unused:
             self.segments.remove(segment)
             self._segment_moved(segment, -1)
             self.events["num_device_free"] += 1
             self._release(segment.size)
-            self._record("segment_free", segment.address, segment.size, segment.stream, segment.pool)
+            self._record(
+                "segment_free", segment.address, segment.size, segment.stream, segment.pool, frames or segment.frames
+            )
 
     # history
 
-    def _record(self, action, address, size, stream, pool):
+    def _gather(self, level):
+        """Return the current stack if the recording has this level of contexts, as ``maybeGatherContext`` does."""
+        if self.history is None or _CONTEXTS.index(self.history["context"]) < _CONTEXTS.index(level):
+            return None
+        if level == "all":
+            self.stack_of_free_gathered()
+        return _frames()
+
+    def _record(self, action, address, size, stream, pool, frames=None):  # noqa: PLR0917
         history = self.history
         if history is None or action in history["skip_actions"]:
-            return None
+            return
         event = {"action": action, "addr": address, "size": size, "stream": stream, "time_us": time.time_ns() // 1000}
         event |= {"compile_context": "N/A", "user_metadata": "", "pool_id": pool}
         if action == "oom":
             event["device_free"] = event.pop("addr")
-        frames = None
-        if history["context"] in {"alloc", "all"} or (history["context"] == "state" and action == "alloc"):
-            frames = event["frames"] = _frames()
+        if history["context"] in {"alloc", "all"} and frames is not None:
+            event["frames"] = frames
         self.trace.append(event)
         del self.trace[: -history["max_entries"]]
-        return frames
 
     def snapshot(self):
         self._record("snapshot", 0, 0, 0, (0, 0))
@@ -297,7 +316,7 @@ class Allocator:
                 "segment_type": "small" if segment.small else "large",
                 "segment_pool_id": segment.pool,
                 "is_expandable": False,
-                "frames": [],
+                "frames": segment.frames or [],
                 "blocks": [
                     {
                         "address": block.address,

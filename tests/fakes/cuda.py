@@ -82,6 +82,8 @@ class FakeGpu:
         self.calls = collections.Counter()
         self.pinned = 0
         self.raw = {}
+        self.fill_kernel = 0
+        """Memory that the first kernel that fills a tensor takes when it is loaded."""
         self.oom_observers = []
         self.storages = {}
         self.initialized = False
@@ -124,6 +126,11 @@ class FakeGpu:
         self._context(device, "another library")
         self.devices[device].nvml_device.own += -(-size // _GRANULE) * _GRANULE
 
+    def load_fill_kernel(self, device):
+        size, self.fill_kernel = self.fill_kernel, 0
+        if size:
+            self.outside(size, device)
+
     def wait_for_samples(self):
         """Wait until the sampler has read every device at least once."""
         last = self.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] + 2 * len(self.devices)  # one may be in progress
@@ -135,6 +142,18 @@ class FakeGpu:
     def break_device(self, device=0, error="CUDA error: an illegal memory access was encountered"):
         """Simulate a failed kernel: all later CUDA calls of this process raise."""
         self.devices[device].broken = error
+
+    def discard_exceptions(self):
+        """Behave as PyTorch 2.11: the stack of a free in a backward pass discards an exception (pytorch#175196).
+
+        Here, every free in a backward pass that raises an exception has this effect.
+        """
+        import torch
+
+        engine = _Engine(torch.autograd.Variable._execution_engine)
+        self._patches.set(torch.autograd.Variable, "_execution_engine", engine)
+        for device in self.devices:
+            device.allocator.stack_of_free_gathered = engine.stack_of_free_gathered
 
     # CUDA's behavior
 
@@ -422,6 +441,32 @@ class _Runtime:
 
     def cudaGetLastError(self):  # noqa: N802
         return 0
+
+
+class _Engine:
+    """The autograd engine of PyTorch 2.11."""
+
+    def __init__(self, engine):
+        self._engine = engine
+        self._discarded = False
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def stack_of_free_gathered(self):
+        import torch
+
+        self._discarded |= torch._C._current_autograd_node() is not None
+
+    def run_backward(self, *arguments, **options):
+        self._discarded = False
+        try:
+            return self._engine.run_backward(*arguments, **options)
+        except Exception:
+            if self._discarded:
+                message = f"{self._engine.run_backward!r} returned NULL without setting an exception"
+                raise SystemError(message) from None
+            raise
 
 
 def _stream(gpu):

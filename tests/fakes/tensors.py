@@ -34,6 +34,9 @@ class FakeTensor(torch.Tensor):
             return self.cpu()
         return self
 
+    def copy_(self, source, non_blocking=False):
+        return self if 0 in self.stride() else super().copy_(source, non_blocking)  # a large, expanded tensor
+
     def cpu(self):
         return self.as_subclass(torch.Tensor)
 
@@ -114,6 +117,8 @@ def replacements(gpu):
             if index is None:
                 return original(*size, **options) if device is None else original(*size, device=device, **options)
             shape, *fill = size if name == "full" or isinstance(size[0], (tuple, list)) else (size,)
+            if name != "empty":
+                gpu.load_fill_kernel(index)
             value = original((1,), *fill, **options)
             return _move(gpu, value.expand(tuple(shape)) if math.prod(shape) else original((0,), **options), index)
 

@@ -53,7 +53,7 @@ def run_in_new_process(code, timeout=240, **environment):
     return values
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_python():
     return run_in_new_process
 

@@ -252,6 +252,22 @@ def test_replacements_for_ipyexperiments(torch):
     assert abs(mem.gpu_mem_get_free_no_cache_mbs() - free_before) <= 2
 
 
+@pytest.mark.parametrize("attempt", range(5))
+def test_requested_memory_stays_free_in_new_process(run_python, attempt):
+    values = run_python(
+        """
+        from ipygpumem.mem import gpu_mem_get_free_mbs, gpu_mem_leave_free_mbs, preload_pytorch
+        preload_pytorch()
+        before = gpu_mem_get_free_mbs()
+        tensor = gpu_mem_leave_free_mbs(before - 10)
+        after = gpu_mem_get_free_mbs()
+        emit(before=before, after=after, ones=tensor.min().item() == tensor.max().item() == 1)
+        """
+    )
+    assert abs(values["after"] - (values["before"] - 10)) <= 1
+    assert values["ones"]
+
+
 def test_replacements_for_zeta(torch, tmp_path, capsys):
     with ipygpumem.print_cuda_memory_usage():
         tensors = torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")

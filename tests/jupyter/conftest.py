@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import io
 import sys
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,3 +126,16 @@ def gpu_notebook(fake_gpu, make_notebook):
     notebook.run("import torch", store_history=False)
     notebook.load()
     return notebook
+
+
+@pytest.fixture
+def warnings_version():
+    """Return a function whose value changes when Python forgets which warnings it has shown."""
+
+    def version():
+        registry = {}
+        with contextlib.suppress(UserWarning):
+            warnings.warn_explicit("", UserWarning, "file.py", 1, registry=registry)
+        return registry["version"]
+
+    return version

@@ -48,11 +48,13 @@ def test_holders_add_up(gpu_notebook):
     )
 
 
-def test_html_escapes_names(gpu_notebook):
+def test_html_escapes_names(gpu_notebook, warnings_version):
+    version = warnings_version()
     result = gpu_notebook.run(f"d = {{'<b>': torch.ones(9 << 20, {GPU}}}\n%gpumem who")
     html = result.displays[0]["text/html"]
     assert "&lt;b&gt;" in html
     assert "<b>" not in html
+    assert warnings_version() == version
 
 
 def test_names_are_printed_without_control_characters(gpu_notebook):

@@ -451,7 +451,7 @@ def test_stacks(gpu_notebook, fake_gpu, tmp_path, stacks):
     (history,) = histories
     assert history["max_entries"] == 77
     assert history["stacks"] == ("all" if stacks == "all" else "python")
-    assert history["context"] == (None if stacks == "none" else "all")
+    assert history["context"] == (None if stacks == "none" else "alloc")
     assert history["skip_actions"] == ("free_requested",)
 
 

@@ -26,7 +26,8 @@ def notebook(make_notebook, tmp_path):
     return notebook
 
 
-def test_both_files_and_plot_below_report(notebook, tmp_path):
+def test_both_files_and_plot_below_report(notebook, tmp_path, warnings_version):
+    version = warnings_version()
     result = notebook.run("%%gpumem --trace {folder}/t.json.gz --timeline {folder}/t.html\n" + BODY + "y.shape")
     assert result.success
     assert tuple(result.value) == (1000, 200)
@@ -39,6 +40,7 @@ def test_both_files_and_plot_below_report(notebook, tmp_path):
     assert "traceEvents" in json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))
     assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
     assert notebook.last.profile.timeline == str(tmp_path / "t.html")
+    assert warnings_version() == version
 
 
 def test_trace_alone_has_no_plot(notebook):

@@ -58,7 +58,7 @@ def test_file_can_be_read_by_torch_and_has_our_keys(fake_gpu, tmp_path):
     assert metadata["host"] == platform.node()
     assert before <= metadata["started_us"] <= metadata["ended_us"] <= after
     assert metadata["recording"] == {
-        "own": True, "stacks": "python", "context": "all", "max_entries": 1_000_000, "dropped": [0],
+        "own": True, "stacks": "python", "context": "alloc", "max_entries": 1_000_000, "dropped": [0],
     }  # fmt: skip
     (cell,) = metadata["cells"]
     assert cell.keys() == {"number", "filename", "start_us", "end_us", "success"}
@@ -93,12 +93,13 @@ def test_source_of_cells_in_the_stacks_is_saved(fake_gpu, tmp_path):
 @pytest.mark.parametrize(
     ("options", "arguments"),
     [
-        ({}, {"context": "all", "stacks": "python", "max_entries": 1_000_000}),
-        ({"stacks": "all", "max_entries": 7}, {"context": "all", "stacks": "all", "max_entries": 7}),
+        ({}, {"context": "alloc", "stacks": "python", "max_entries": 1_000_000}),
+        ({"stacks": "all", "max_entries": 7}, {"context": "alloc", "stacks": "all", "max_entries": 7}),
+        ({"lines": True}, {"context": "all", "stacks": "python", "max_entries": 1_000_000}),
         ({"stacks": "none"}, {"context": None, "stacks": "python", "max_entries": 1_000_000}),
         pytest.param(
-            {"history": {"context": "alloc", "skip_actions": ["free_requested"]}},
-            {"context": "alloc", "stacks": "python", "max_entries": 1_000_000, "skip_actions": ("free_requested",)},
+            {"history": {"context": "all", "skip_actions": ["free_requested"]}},
+            {"context": "all", "stacks": "python", "max_entries": 1_000_000, "skip_actions": ("free_requested",)},
             marks=needs_skip_actions,
         ),
     ],
@@ -106,6 +107,31 @@ def test_source_of_cells_in_the_stacks_is_saved(fake_gpu, tmp_path):
 def test_options_reach_torch(fake_gpu, tmp_path, options, arguments):
     with measure(snapshot=tmp_path / "x.pickle", **options):
         assert fake_gpu.history == {"skip_actions": (), **arguments}
+
+
+def free_with_stacks(path):
+    """Return whether the events that free memory have stacks."""
+    (trace,) = load(path)["device_traces"]
+    frees = [event for event in trace if event["action"] in {"free_requested", "free_completed", "segment_free"}]
+    assert len(frees) == 3
+    (have_stacks,) = {"frames" in event for event in frees}
+    return have_stacks
+
+
+@pytest.mark.parametrize("context", ["alloc", "all"])
+def test_allocation_stacks_are_not_stacks_of_frees(fake_gpu, tmp_path, context):
+    with measure(snapshot=tmp_path / "own.pickle", history={"context": context}):
+        fake_gpu.free(fake_gpu.alloc(30 * MIB))
+        torch.cuda.empty_cache()
+    assert free_with_stacks(tmp_path / "own.pickle") == (context == "all")
+    record(enabled="all", context=context)
+    block = fake_gpu.alloc(30 * MIB)
+    time.sleep(0.002)
+    with measure(snapshot=tmp_path / "program.pickle"):
+        fake_gpu.free(block)
+        torch.cuda.empty_cache()
+    record(enabled=None)
+    assert free_with_stacks(tmp_path / "program.pickle") == (context == "all")
 
 
 def test_unsupported_option(fake_gpu):

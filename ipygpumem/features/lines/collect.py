@@ -2,7 +2,8 @@
 
 An allocation or a free is attributed to every line of its Python stack, so the values of a line include those of
 the functions that it calls. PyTorch's backward threads have no Python stack, so their events are attributed to the line
-that waited for the backward pass.
+that waited for the backward pass. Events in compiled code are attributed to the line of the last of the operations for
+which the memory was allocated.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from ipygpumem.features.compiled_code import CompiledCode
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, enclosing_functions
 from ipygpumem.features.recording_analysis import (
@@ -20,7 +22,8 @@ from ipygpumem.features.recording_analysis import (
     allocator_bytes,
     outermost_files,
 )
-from ipygpumem.measurement.backward_passes import BackwardPass, MeasuredBackwardPasses
+from ipygpumem.measurement.backward_passes import BackwardPass
+from ipygpumem.measurement.compiled_graphs import GraphCall, MeasuredGraphCalls
 from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
@@ -40,7 +43,7 @@ class LinesCollector(RecordingAnalysisCollector):
     def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
         self._functions = tuple(functions)
         self._all_functions = all_functions
-        self.observer = self._backward = MeasuredBackwardPasses()
+        self.observer = self._graphs = MeasuredGraphCalls()
 
     def part(self, recording: DeviceRecording) -> DeviceLines:
         """Return a device's listings; raise `RecordingError` if the allocator's counters do not match the events."""
@@ -49,8 +52,11 @@ class LinesCollector(RecordingAnalysisCollector):
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
         files = {region.file for region in regions} | (set(source.cells) if self._all_functions else set())
         events = _LineEvents(recording.snapshot, timeline, files, _time_magic_offset(regions, source))
-        if self._backward.passes:
-            events.add_backward(self._backward.passes, EventLookup(timeline, recording.recorder))
+        passes = recording.recorder.backward_passes
+        if passes is not None and passes.passes:
+            events.add_backward(passes.passes, EventLookup(timeline, recording.recorder))
+        if self._graphs.calls:
+            events.add_graphs(self._graphs.calls, EventLookup(timeline, recording.recorder))
         if self._all_functions:
             regions += _executed_regions(events.lines(), regions, source)
         listed = {(region.file, number) for region in regions for number in region.lines}
@@ -152,6 +158,35 @@ class _LineEvents:
             for number in np.unique(before).tolist():
                 extended = self._sets[tuple(sorted({*line_sets[number], *waiting}))]
                 self._event_set[during[before == number]] = extended
+
+    def add_graphs(self, calls: Sequence[GraphCall], places: EventLookup) -> None:
+        """Attribute the events of compiled code to the lines of the user's code that it was compiled from."""
+        code = CompiledCode(self._snapshot)
+        stacks = self._timeline.trace.stack[self._events]
+        for call in calls:
+            positions = [places.event(call.begin), places.event(call.end)]
+            during = np.arange(*np.searchsorted(self._events, positions, side="right"))
+            for stack in np.unique(stacks[during]).tolist():
+                operations = code.operations(call.graph, stack)
+                lines = self._compiled_lines(stack, operations[-1].stack) if operations else []
+                if lines:
+                    line_set = self._sets[tuple(sorted({self._line_numbers[line] for line in lines}))]
+                    self._event_set[during[stacks[during] == stack]] = line_set
+
+    def _compiled_lines(self, stack: int, operation: list[tuple[str, int, str]]) -> list[Line]:
+        """Return the lines of an operation in compiled code and of the callers of that code; empty if unknown."""
+        lines = [line for line in (self._locate(file, number) for file, number, _ in operation) if line is not None]
+        if not lines:
+            return []
+        function = operation[0][0], operation[0][2]
+        for frame in self._snapshot.stacks.stack(stack):
+            if (frame.file, frame.name.rpartition(".")[2]) == function:
+                function = "", ""  # the compiled function, whose current line is unknown
+                continue
+            line = self._locate(frame.file, frame.line)
+            if line is not None:
+                lines.append(line)
+        return lines
 
     def lines(self) -> list[Line]:
         """Return the lines of the given files that occur in the stacks of the events."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.features.compiled_code import CompiledCode
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKind
+from ipygpumem.features.modules.storages import ModuleInfo
 from ipygpumem.features.modules.tracker import ModuleCallEvent, ModuleTracker
 from ipygpumem.features.recording_analysis import THREAD_FILE, outermost_files
+from ipygpumem.measurement.compiled_graphs import CompiledGraph, GraphNode
 from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
@@ -25,15 +30,25 @@ _OTHER_CODE = _KIND_CODES["outside the model"]
 class AttributedAllocations:
     """The allocations of one device with their memory kinds and modules.
 
+    A compiled graph with memory whose module is unknown is listed like a submodule of the module that called it.
+
     Attributes:
+        modules: The modules and graphs, each before its submodules.
+        calls: Number of calls to each of ``modules`` outside backward passes.
+        recomputed: Number of calls to each of ``modules`` during backward passes.
         kind: Index into `MEMORY_KINDS` for each allocation.
-        module: Module index of each allocation; -1 for allocations that belong to no module.
+        module: Index into ``modules`` for each allocation; -1 for allocations that belong to no module.
+        resolved: Indices of the modules that called graphs with memory whose module is known.
     """
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, places: EventLookup, tracker: ModuleTracker) -> None:
         self._timeline = timeline
         self._places = places
         self._tracker = tracker
+        self._code = CompiledCode(snapshot)
+        self._index_by_path = {module.path: index for index, module in enumerate(tracker.modules)}
+        self._graphs: dict[tuple[int, CompiledGraph], int] = {}  # module index by caller and graph
+        self.resolved: set[int] = set()
         allocations = timeline.allocations
         self.kind = np.full(len(allocations), _OTHER_CODE, np.int64)
         self.module = np.full(len(allocations), -1, np.int64)
@@ -51,6 +66,7 @@ class AttributedAllocations:
         buckets = forward & outlives_call & np.isin(self.module, wrappers)
         self.kind[buckets], self.module[buckets] = _OTHER_CODE, -1
         self._attribute_by_address(f"cuda:{timeline.device}")
+        self._list_graphs()
 
     def _attribute_events(self, roots: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
         count = len(self._timeline.trace)
@@ -80,8 +96,71 @@ class AttributedAllocations:
                     during = slice(outermost_start[call.thread], first)
                     call_end[during][(module[during] >= 0) & (roots[during] == call.root)] = first - 1
             running = [thread_stack[-1] for thread_stack in stacks.values() if thread_stack]
-            _attribute_span(running, slice(first, last), roots, kind, module)
+            self._attribute_span(running, slice(first, last), roots, kind, module)
         return kind, module, call_end
+
+    def _attribute_span(
+        self, running: list[ModuleCallEvent], span: slice, roots: NDArray[Any], kind: Ints, module: Ints
+    ) -> None:
+        if running and not any("backward" in call.phases for call in running):
+            # a forward pass runs in a single thread; while it is recomputed, PyTorch's backward threads also run
+            kind[span] = _KIND_CODES["other threads"]
+        thread_roots = [call.root for call in running]
+        for call in running:
+            if thread_roots.count(call.root) == 1:  # otherwise the threads cannot be distinguished
+                events = np.flatnonzero(roots[span] == call.root) + span.start
+                kind[events] = _KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD
+                module[events] = call.module
+                if call.graph is None:
+                    continue
+                stacks = self._timeline.trace.stack[events]
+                for stack in np.unique(stacks).tolist():
+                    module[events[stacks == stack]] = owner = self._owner(call, call.graph, stack)
+                    if owner < 0:
+                        kind[events[stacks == stack]] = _OTHER_CODE
+
+    def _owner(self, call: ModuleCallEvent, graph: CompiledGraph, stack: int) -> int:
+        """Return the index of the module or graph that allocates memory with a stack, or -1 if it is not the model."""
+        owners = {self._module_of(node, call) for node in self._code.operations(graph, stack)}
+        caller = call.module if call.module >= 0 else reduce(self._common_parent, [index for _, index in call.prefixes])
+        if not owners or None in owners:
+            return self._graphs.setdefault((caller, graph), len(self._tracker.modules) + len(self._graphs))
+        self.resolved.add(caller)
+        return reduce(self._common_parent, [owner for owner in owners if owner is not None and owner >= 0] or [-1])
+
+    def _module_of(self, node: GraphNode, call: ModuleCallEvent) -> int | None:
+        for prefix, index in sorted(call.prefixes, reverse=True) if node.modules else ():  # the longest prefix first
+            prefix_path = self._tracker.modules[index].path
+            for path in reversed(node.modules):
+                if path == prefix or path.startswith(f"{prefix}."):
+                    found = self._index_by_path.get(f"{prefix_path}{path.removeprefix(prefix)}".removeprefix("."))
+                    if found is not None:
+                        return found
+        return None if node.modules and call.module >= 0 else call.module
+
+    def _list_graphs(self) -> None:
+        modules = list(self._tracker.modules)
+        for parent, graph in self._graphs:
+            name = f"compiled graph {graph.name}"
+            path = modules[parent].path
+            modules.append(ModuleInfo(f"{path}.{name}" if path else name, "operations of unknown modules", parent))
+        children: dict[int, list[int]] = {}
+        for index in reversed(range(len(modules))):
+            children.setdefault(modules[index].parent, []).append(index)
+        order, pending = [], children[-1].copy()
+        while pending:
+            order.append(pending.pop())
+            pending += children.get(order[-1], ())
+        position = np.full(len(modules) + 1, -1, np.int64)  # the last element is for index -1
+        position[order] = np.arange(len(modules))
+        self.modules = [replace(modules[index], parent=int(position[modules[index].parent])) for index in order]
+        self.module = position[self.module]
+        self.resolved = {int(position[index]) for index in self.resolved}
+        self.calls, self.recomputed = np.zeros((2, len(modules)), np.int64).tolist()
+        for call in self._tracker.calls:
+            index = call.module if call.graph is None else self._graphs.get((call.module, call.graph), -1)
+            if call.enter and index >= 0:
+                (self.recomputed if "backward" in call.phases else self.calls)[position[index]] += 1
 
     def _attribute_by_address(self, device: str) -> None:
         allocations = self._timeline.allocations
@@ -132,7 +211,7 @@ class AttributedAllocations:
 
     def by_module(self, rows: Mask) -> list[int]:
         """Return the requested size in bytes of each module's selected allocations, excluding submodules."""
-        sums = np.zeros(len(self._tracker.modules), np.int64)
+        sums = np.zeros(len(self.modules), np.int64)
         owned = rows & (self.module >= 0)
         np.add.at(sums, self.module[owned], self._timeline.allocations.size[owned])
         totals: list[int] = sums.tolist()
@@ -150,15 +229,3 @@ class AttributedAllocations:
         usage = np.cumsum(changes)
         peak = int(np.argmax(usage))
         return int(events[peak]), int(usage[peak])
-
-
-def _attribute_span(running: list[ModuleCallEvent], span: slice, roots: NDArray[Any], kind: Ints, module: Ints) -> None:
-    if running and not any("backward" in call.phases for call in running):
-        # a forward pass runs in a single thread; while it is recomputed, PyTorch's backward threads also run
-        kind[span] = _KIND_CODES["other threads"]
-    thread_roots = [call.root for call in running]
-    for call in running:
-        if thread_roots.count(call.root) == 1:  # otherwise the threads cannot be distinguished
-            events = np.flatnonzero(roots[span] == call.root) + span.start
-            kind[events] = _KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD
-            module[events] = call.module

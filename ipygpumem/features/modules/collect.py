@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -52,7 +51,7 @@ class ModulesCollector(RecordingAnalysisCollector):
             recording.report.name,
             tracker.phases.of_device(timeline.device),
             tuple(parts),
-            tuple(_module_rows(tracker, allocations, at_peak)),
+            tuple(_module_rows(allocations, at_peak)),
             rounding,
             pending,
             allocated,
@@ -62,11 +61,6 @@ class ModulesCollector(RecordingAnalysisCollector):
 
 def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
     notes = [tracker.problem] if tracker.problem else []
-    if tracker.failed_steps:
-        notes.append(
-            "an optimizer step raised an error, so memory and time until the next forward pass, backward pass or "
-            "optimizer step are attributed to the optimizer"
-        )
     if not tracker.calls:
         notes.append("no module of the model was called; calls to its copies and to compiled functions are not tracked")
     if any(module.compiled for module in tracker.modules) and cause_recompilation():
@@ -76,8 +70,8 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _module_rows(tracker: ModuleTracker, allocations: AttributedAllocations, at_peak: Mask) -> Iterator[ModuleRow]:
-    modules = tracker.modules
+def _module_rows(allocations: AttributedAllocations, at_peak: Mask) -> Iterator[ModuleRow]:
+    modules = allocations.modules
     columns: dict[str, list[int]] = {}
     for column, kind in _COLUMNS:
         rows = allocations.of_kind(kind)
@@ -86,31 +80,34 @@ def _module_rows(tracker: ModuleTracker, allocations: AttributedAllocations, at_
     own = allocations.by_module(at_peak)
     peak = _with_submodules(modules, own)
     temporary = allocations.of_kind("forward, temporary", "recomputed")
-    recomputed_calls = Counter(call.module for call in tracker.calls if call.enter and "backward" in call.phases)
-    calls = Counter(call.module for call in tracker.calls if call.enter)
     counts = _with_submodules(modules, [1] * len(modules))
+    unknown: set[int] = set()  # modules in compiled code whose memory usage is unknown
     for index, module in enumerate(modules):
+        if module.parent in unknown or (module.compiled and module.compiled != "inside"):
+            unknown.add(index)
+        if module.compiled == "compiled" and not allocations.resolved.isdisjoint(range(index, index + counts[index])):
+            unknown.discard(index)
         # the indices of submodules follow the index of their parent
         inside = (allocations.module >= index) & (allocations.module < index + counts[index])
         row = ModuleRow(
             path=module.path,
             type=module.type,
             depth=module.path.count(".") + 1 if module.path else 0,
-            calls=calls[index] - recomputed_calls[index],
+            calls=allocations.calls[index],
             **{column: sizes[index] for column, sizes in columns.items()},
             temporary=allocations.highest(temporary & inside)[1],
             peak=peak[index],
             own=own[index],
-            note=_note(module, recomputed_calls[index]),
+            note=_note(module, allocations.recomputed[index], unknown=index in unknown),
         )
-        inside_compiled = module.compiled == "inside"
-        yield replace(row, activations=None, temporary=None, peak=None, own=None) if inside_compiled else row
+        inside_unknown = module.parent in unknown and module.compiled == "inside"
+        yield replace(row, activations=None, temporary=None, peak=None, own=None) if inside_unknown else row
 
 
-def _note(module: ModuleInfo, recomputed: int) -> str:
+def _note(module: ModuleInfo, recomputed: int, *, unknown: bool) -> str:
     notes = [_WRAPPER_NOTES[module.type]] if module.type in _WRAPPER_NOTES else []
     if module.compiled == "compiled":
-        notes.append("compiled: the memory usage of the submodules is unknown")
+        notes.append("compiled: the memory usage of the submodules is unknown" if unknown else "compiled")
     elif module.compiled == "inside":
         notes.append("in compiled code")
     if recomputed:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ipygpumem.sources.pytorch import WrappedFunctions
+from ipygpumem.measurement.compiled_graphs import CompiledGraphObservers
+from ipygpumem.measurement.runtime import current
+from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo
+from ipygpumem.sources.pytorch import CallObservers, WrappedFunctions, remove_own_frames
 
 _MODULE = "torch.nn.modules.module"
 _CHECK = "_has_any_global_hook"
@@ -32,6 +36,7 @@ class GlobalHooks:
     def __init__(self) -> None:
         self._handles: dict[int, Any] = {}  # by id
         self._functions = WrappedFunctions(_MODULE)
+        self._torch_functions = WrappedFunctions("torch")
         self._compile_callbacks: Any = None
         self._hidden: list[tuple[Any, int, Any]] = []
 
@@ -39,18 +44,27 @@ class GlobalHooks:
         """Register a forward pre-hook and a forward hook for all modules, and return their handles."""
         module: Any = sys.modules[_MODULE]
         handles = [
-            module.register_module_forward_pre_hook(before),
-            module.register_module_forward_hook(after, always_call=True),
+            module.register_module_forward_pre_hook(without_dynamo(before)),
+            module.register_module_forward_hook(without_dynamo(after), always_call=True),
         ]
         self._handles |= {handle.id: handle for handle in handles}
-        self._functions.wrap(_CHECK, lambda _: self._has_other_hook())
-        # loaded only after a call to torch.compile; older versions of PyTorch have no callbacks
+        self._functions.wrap(_CHECK, without_dynamo(lambda _: self._has_other_hook()))
+        self._torch_functions.wrap("compile", self._compile)
+        self._observe_compilation()
+        return handles
+
+    def _compile(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        self._observe_compilation()  # the call has imported Dynamo
+        return result
+
+    def _observe_compilation(self) -> None:
+        # older versions of PyTorch have no callbacks
         callbacks: Any = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
         if self._compile_callbacks is None and hasattr(callbacks, "remove_end_callback"):
             callbacks.register_start_callback(self._hide)
             callbacks.register_end_callback(self._restore)
             self._compile_callbacks = callbacks
-        return handles
 
     def remove(self, handles: list[Any]) -> None:
         """Remove the hooks that belong to the given handles."""
@@ -60,9 +74,11 @@ class GlobalHooks:
         if self._handles:
             return
         if self._compile_callbacks is not None:
-            self._compile_callbacks.remove_start_callback(self._hide)
-            self._compile_callbacks.remove_end_callback(self._restore)
+            with contextlib.suppress(ValueError):  # torch._dynamo.reset() has removed them
+                self._compile_callbacks.remove_start_callback(self._hide)
+                self._compile_callbacks.remove_end_callback(self._restore)
             self._compile_callbacks = None
+        self._torch_functions.unwrap("compile")
         self._functions.unwrap(_CHECK)
 
     def close(self) -> None:
@@ -81,6 +97,8 @@ class GlobalHooks:
         for table, hook_id, hook in hidden:
             if hook_id in self._handles:
                 table[hook_id] = hook
+        with contextlib.suppress(Exception):
+            current().state(CompiledGraphObservers).find()
 
     def _has_other_hook(self) -> bool:
         module = sys.modules[_MODULE]
@@ -101,17 +119,23 @@ def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[
     if compiled is None:
         return None
 
+    enter, leave = without_dynamo(enter), without_dynamo(leave)
+
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         with contextlib.suppress(Exception):
             enter()
         try:
             return compiled(*args, **kwargs)
+        except BaseException as error:
+            remove_own_frames(error)
+            raise
         finally:
             with contextlib.suppress(Exception):
                 leave()
 
     wrapper.__wrapped__ = compiled  # type: ignore[attr-defined]
     wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+    skip_in_dynamo(wrapper)
     setattr(module, _COMPILED_CALL, wrapper)
     module_ref, wrapper_ref = weakref.ref(module), weakref.ref(wrapper)
 
@@ -121,3 +145,29 @@ def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[
             setattr(module, _COMPILED_CALL, wrapper.__wrapped__)  # type: ignore[attr-defined]
 
     return unwrap
+
+
+class OptimizerStepObservers(CallObservers):
+    """Observers of steps of optimizers.
+
+    torch.compile checks PyTorch's own hooks for steps, and would recompile compiled optimizers. Each step runs inside a
+    range of the profiler, which torch.compile ignores.
+    """
+
+    def __init__(self) -> None:
+        ranges = "torch.autograd.profiler:record_function"
+        super().__init__(ranges, before=("__enter__",), after=("__exit__",), ignored=(Exception,))
+
+    def _call(self, name: str, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if arguments[0].name.startswith("Optimizer.step#"):
+            return super()._call(name, original, *arguments, **options)
+        return original(*arguments, **options)
+
+
+def running_optimizer() -> Any:
+    """Return the optimizer whose step called this function."""
+    optimizers = vars(sys.modules["torch.optim.optimizer"])
+    for frame, _ in traceback.walk_stack(sys._getframe()):
+        if frame.f_globals is optimizers and frame.f_code.co_name == "wrapper":
+            return frame.f_locals["self"]
+    return None

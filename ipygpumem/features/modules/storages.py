@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -129,6 +129,30 @@ class ModelStorages:
             module = reference()
             if module is not None:
                 yield module, index
+
+    def set_compiled(self, index: int) -> None:
+        """Mark a module that is called through ``torch.compile(module)``, and its submodules."""
+        path = self.modules[index].path
+        for number, module in enumerate(self.modules[index:], index):
+            if number == index or not path or module.path.startswith(path + "."):
+                self.modules[number] = replace(module, compiled="compiled" if number == index else "inside")
+
+    def prefixes(self, paths: Sequence[str], inputs: Sequence[Any]) -> tuple[tuple[str, int], ...]:
+        """Return the paths in a compiled graph that correspond to modules of the model, with the modules' indices.
+
+        ``paths`` are the modules that use the inputs of the graph, which contain parameters of the model.
+        """
+        result: dict[str, int] = {}
+        for path, value in zip(paths, inputs, strict=False):
+            reference, _, index = self._tensor_refs.get(id(value), (None, "", -1))
+            if not path or reference is None or reference() is not value:
+                continue
+            prefix, _, name = path.rpartition(".")
+            while prefix and index > 0 and name == self.modules[index].path.rpartition(".")[2]:
+                index = self.modules[index].parent
+                prefix, _, name = prefix.rpartition(".")
+            result.setdefault(f"{prefix}.{name}" if prefix else name, index)
+        return tuple(result.items())
 
     def add_optimizer(self, optimizer: Any) -> None:
         """Include the state of an optimizer in `addresses`."""

@@ -10,17 +10,18 @@ import contextlib
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import is_instance
-from ipygpumem.features.modules.hooks import GlobalHooks, wrap_compiled_call
+from ipygpumem.features.modules.hooks import GlobalHooks, OptimizerStepObservers, running_optimizer, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, StorageAddress
 from ipygpumem.measurement.backward_passes import BackwardPassObservers
+from ipygpumem.measurement.compiled_graphs import CompiledGraph, CompiledGraphObservers
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
@@ -30,14 +31,16 @@ _MAX_ADDRESSES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class ModuleCallEvent:
-    """The start or end of a call to a module's ``forward``.
+    """The start or end of a call to a module's ``forward`` or to a compiled graph.
 
     Attributes:
-        module: Index of the module.
+        module: Index of the module; for a graph, of the module that calls it, or -1 if no module of the model calls it.
         enter: Whether this is the start of the call.
         root: Source file of the thread's outermost frame, which identifies the thread in a recording.
         at: Position in the recorded events.
         phases: Names of the running phases, outermost first.
+        graph: The compiled graph; None for a call to a module.
+        prefixes: Pairs of a path in the graph and the index of the module of the model that has this path.
     """
 
     module: int
@@ -46,6 +49,8 @@ class ModuleCallEvent:
     root: str
     at: EventPosition
     phases: tuple[str, ...]
+    graph: CompiledGraph | None = None
+    prefixes: tuple[tuple[str, int], ...] = ()
 
 
 class ModuleTracker:
@@ -58,7 +63,6 @@ class ModuleTracker:
         spans: Name, start and end of each backward pass and optimizer step.
         phases: Memory usage and time by phase.
         problem: Reason why storage addresses are missing; empty if none are missing.
-        failed_steps: Number of optimizer steps that raised an error.
 
     Raises:
         OptionError: ``model`` is not a `torch.nn.Module`.
@@ -73,15 +77,12 @@ class ModuleTracker:
         self.spans: list[tuple[str, EventPosition, EventPosition]] = []
         self.phases = PhaseTracker(reset=reset)
         self.problem = ""
-        self.failed_steps = 0
         self._torch = torch
         self._storages = ModelStorages(torch, model)
         self.modules = self._storages.modules
         self._undo = contextlib.ExitStack()
-        self._wrapped: set[int] = set()
         self._thread_state = threading.local()
         self._open_spans: list[tuple[str, EventPosition]] = []
-        self._running_steps: list[tuple[int, int]] = []
         self._address_count = 0
         self._lock = threading.RLock()
         self._running = False
@@ -98,14 +99,16 @@ class ModuleTracker:
         hooks = current().state(GlobalHooks)
         handles = hooks.add(partial(self._on_forward, self._enter), partial(self._on_forward, self._leave))
         self._undo.callback(hooks.remove, handles)
-        optimizers: Any = sys.modules["torch.optim.optimizer"]
-        self._undo.callback(optimizers.register_optimizer_step_pre_hook(self._before_step).remove)
-        self._undo.callback(optimizers.register_optimizer_step_post_hook(self._after_step).remove)
+        steps = current().state(OptimizerStepObservers)
+        steps.add(self._before_step, partial(self._end_phase, "optimizer"))
+        self._undo.callback(steps.remove, self._before_step)
+        graphs = current().state(CompiledGraphObservers)
+        graphs.add(self._enter_graph, self._leave_graph)
+        self._undo.callback(graphs.remove, self._enter_graph)
         for module, index in self._storages.live_modules():
-            unwrap = wrap_compiled_call(module, partial(self._enter, index), partial(self._leave, index))
+            unwrap = wrap_compiled_call(module, partial(self._enter, index, "compiled"), partial(self._leave, index))
             if unwrap is not None:
                 self._undo.callback(unwrap)
-                self._wrapped.add(index)
         self.phases.begin()
         backward = current().state(BackwardPassObservers)
         backward.add(self._begin_backward, self._end_backward)
@@ -116,8 +119,6 @@ class ModuleTracker:
         if not self._running:
             return
         self._running = False
-        with contextlib.suppress(Exception):
-            self._end_failed_steps()
         self._undo.close()
         with contextlib.suppress(Exception), self._lock:
             self.phases.end()
@@ -126,7 +127,7 @@ class ModuleTracker:
 
     # Module calls. Errors in the hooks are suppressed so that they cannot affect the model.
 
-    def _on_forward(self, record: Callable[[int], None], module: Any, *_: Any) -> None:
+    def _on_forward(self, record: Callable[..., None], module: Any, *_: Any) -> None:
         if self._torch.compiler.is_compiling():
             return
         with contextlib.suppress(Exception):
@@ -134,93 +135,108 @@ class ModuleTracker:
             if index is None and self._stack():
                 with self._lock:
                     index = self._storages.index_of_running(module)
-            # after a graph break, hooks also run for compiled modules, which their wrappers already record
-            if index is not None and index not in self._wrapped and self.modules[index].compiled != "inside":
+            if index is None and type(module).__name__ == "OptimizedModule":  # torch.compile(model)
+                index = self._storages.index(module._modules["_orig_mod"])
+                if index is not None and record == self._enter:
+                    self._storages.set_compiled(index)
+                    self._enter(index, "compiled")
+                    return
+            if index is not None:
                 record(index)
 
-    def _stack(self) -> list[int]:
-        """Return the indices of the modules that are running in this thread, outermost first."""
-        stack: list[int] = vars(self._thread_state).setdefault("stack", [])
+    def _stack(self) -> list[tuple[int, str]]:
+        """Return the calls that are running in this thread, outermost first, each as ``(module index, kind)``."""
+        stack: list[tuple[int, str]] = vars(self._thread_state).setdefault("stack", [])
         return stack
 
-    def _enter(self, index: int) -> None:
+    def _enter(self, index: int, kind: str = "") -> None:
+        # PyTorch also calls hooks for the module whose compiled call is already recorded
+        self._push(index, "repeated" if self._stack()[-1:] == [(index, "compiled")] else kind)
+
+    def _push(self, index: int, kind: str, *graph: Any) -> None:
         stack = self._stack()
         if not stack:
-            self._end_failed_steps()
-            _, self._thread_state.root = _running_frames()
+            self._thread_state.root = _outermost_file()
             with self._lock:
                 self.phases.enter("forward")
-        stack.append(index)
-        self._record_call(index, enter=True)
+        stack.append((index, kind))
+        if kind != "repeated":
+            self._record_call(index, True, *graph)
 
-    def _leave(self, index: int) -> None:
+    def _leave(self, index: int, *graph: Any) -> None:
         stack = self._stack()
-        if index not in stack:
+        if index not in [running for running, _ in stack]:
             return
         while True:  # also end calls that an interrupt left open
-            last = stack.pop()
-            self._record_call(last, enter=False)
+            last, kind = stack.pop()
+            if kind != "repeated":
+                self._record_call(last, False, *graph)
             if last == index:
                 break
         if not stack:
             with self._lock:
                 self.phases.leave("forward")
 
-    def _record_call(self, index: int, *, enter: bool) -> None:
+    def _record_call(self, index: int, enter: bool, *graph: Any) -> None:
         thread, root = threading.get_ident(), self._thread_state.root
         with self._lock:
-            self.calls.append(ModuleCallEvent(index, enter, thread, root, event_position(), self.phases.inside))
+            self.calls.append(ModuleCallEvent(index, enter, thread, root, event_position(), self.phases.inside, *graph))
+
+    # Calls to compiled graphs
+
+    def _enter_graph(self, graph: CompiledGraph, inputs: Sequence[Any]) -> None:
+        graphs = vars(self._thread_state).setdefault("graphs", [])
+        stack = self._stack()
+        prefixes = self._storages.prefixes(graph.inputs, inputs)
+        if stack or prefixes:
+            self._push(stack[-1][0] if stack else -1, "graph", graph, prefixes)
+            graphs.append("forward")
+        elif graph.optimizer and "optimizer" not in self.phases.inside:
+            with self._lock:
+                self._begin_phase("optimizer")
+            graphs.append("optimizer")
+        else:
+            graphs.append("")
+
+    def _leave_graph(self, graph: CompiledGraph) -> None:
+        phase = self._thread_state.graphs.pop()
+        if phase == "forward":
+            self._leave(self._stack()[-1][0], graph)
+        elif phase:
+            self._end_phase(phase)
 
     # Backward passes and optimizer steps
 
     def _begin_backward(self) -> None:
-        self._end_failed_steps()
-        with self._lock:
-            self._begin_phase("backward")
+        if not _tracing():
+            with self._lock:
+                self._begin_phase("backward")
 
     def _end_backward(self) -> None:
-        with self._lock:  # gradients are stored by now, so the scan includes them
+        if not _tracing():  # gradients are stored by now, so the scan includes them
             self._end_phase("backward", states=False)
 
-    def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
-        with contextlib.suppress(Exception), self._lock:
-            self._end_failed_steps()
-            self._running_steps.append((threading.get_ident(), id(sys._getframe(1))))
-            self._storages.add_optimizer(optimizer)
+    def _before_step(self) -> None:
+        with self._lock:
+            optimizer = running_optimizer()
+            if optimizer is not None:
+                self._storages.add_optimizer(optimizer)
             self._scan(states=False)
             self._begin_phase("optimizer")
-
-    def _after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
-        with contextlib.suppress(Exception), self._lock:
-            step = threading.get_ident(), id(sys._getframe(1))
-            if step in self._running_steps:
-                self._running_steps.remove(step)
-            self._end_phase("optimizer")
-
-    def _end_failed_steps(self) -> None:
-        """End optimizer steps whose frames no longer exist. PyTorch runs no hook after a step that raises an error."""
-        if not self._running_steps:
-            return
-        thread, (frames, _) = threading.get_ident(), _running_frames()
-        with self._lock:
-            for step in reversed(self._running_steps.copy()):
-                if step[0] == thread and step[1] not in frames:
-                    self._running_steps.remove(step)
-                    self.failed_steps += 1
-                    self._end_phase("optimizer")
 
     def _begin_phase(self, name: str) -> None:
         self._open_spans.append((name, event_position()))
         self.phases.enter(name)
 
     def _end_phase(self, name: str, *, states: bool = True) -> None:
-        self.phases.leave(name)
-        while self._open_spans:
-            opened, begin = self._open_spans.pop()
-            if opened == name:
-                self.spans.append((name, begin, event_position()))
-                break
-        self._scan(states=states)
+        with self._lock:
+            self.phases.leave(name)
+            while self._open_spans:
+                opened, begin = self._open_spans.pop()
+                if opened == name:
+                    self.spans.append((name, begin, event_position()))
+                    break
+            self._scan(states=states)
 
     def _scan(self, *, states: bool = True) -> None:
         if self._address_count > _MAX_ADDRESSES:
@@ -232,9 +248,14 @@ class ModuleTracker:
             self.scans.append((event_position(), addresses))
 
 
-def _running_frames() -> tuple[set[int], str]:
-    ids, file = set(), ""
+def _tracing() -> bool:
+    """Return whether torch.compile is running, which traces backward passes."""
+    guards: Any = sys.modules.get("torch._guards")
+    return guards is not None and guards.TracingContext.try_get() is not None
+
+
+def _outermost_file() -> str:
+    file = ""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
-        ids.add(id(frame))  # the frame itself would keep local variables alive
         file = frame.f_code.co_filename
-    return ids, file
+    return file

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 import threading
 import time
 
 import pytest
+import torch
 
 import ipygpumem
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import MIB
+from ipygpumem.sources import pytorch
 
 
 @pytest.fixture
@@ -96,8 +100,6 @@ def test_other_threads_are_counted_separately(gpu):
 
 
 def test_backward_pass_is_attributed_to_waiting_line(gpu, monkeypatch):
-    import torch
-
     blocks = []
 
     def engine(*arguments, **options):
@@ -127,9 +129,107 @@ def test_backward_pass_is_attributed_to_waiting_line(gpu, monkeypatch):
     assert m.report.lines[0].elsewhere is None
 
 
-def test_user_thread_during_backward_pass_is_counted_separately(gpu, monkeypatch):
-    import torch
+class ReleasingFunction(torch.autograd.Function):
+    """A function whose backward pass frees blocks, some of which it allocates."""
 
+    @staticmethod
+    def forward(ctx, x, gpu, blocks):
+        ctx.gpu, ctx.blocks = gpu, blocks
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.blocks.append(ctx.gpu.alloc(4 * MIB))
+        while ctx.blocks:
+            ctx.gpu.free(ctx.blocks.pop())
+        return gradient, None, None
+
+
+@pytest.mark.parametrize("discards", [False, True])
+def test_freed_memory_with_and_without_the_bug_in_pytorch(gpu, monkeypatch, tmp_path, discards):
+    monkeypatch.setattr(pytorch, "discards_exceptions", lambda torch: discards)
+    with ipygpumem.measure(snapshot=tmp_path / "x.pickle"):  # PyTorch keeps the stacks of these allocations
+        old, blocks = gpu.alloc(5 * MIB), [gpu.alloc(6 * MIB), gpu.alloc(7 * MIB)]
+    contexts = []
+    with ipygpumem.measure(lines=True, snapshot=tmp_path / "x.pickle") as m:
+        gpu.free(old)
+        x = torch.ones(3, requires_grad=True)
+        y = ReleasingFunction.apply(x, gpu, blocks[:1])
+        y.register_hook(lambda gradient: contexts.append(gpu.history["context"]))
+        y.sum().backward()
+        gpu.free(gpu.alloc(2 * MIB))
+        gpu.free(blocks[1])
+        contexts.append(gpu.history["context"])
+    assert contexts == ["alloc" if discards else "all", "all"]
+    freed = {line: use.freed for line, use in lines_of(m.report, "measure()").items() if use}
+    assert freed == {
+        "gpu.free(old)": 5 * MIB,
+        "y.sum().backward()": 10 * MIB,
+        "gpu.free(gpu.alloc(2 * MIB))": 2 * MIB,
+        "gpu.free(blocks[1])": 7 * MIB,
+    }
+    assert m.report.lines[0].elsewhere is None
+    events = pickle.loads((tmp_path / "x.pickle").read_bytes())["device_traces"][0]
+    frames = [event.get("frames") for event in events if event["action"] == "free_requested"]
+    assert [stack is None for stack in frames] == [False, discards, discards, False, False]
+    assert frames[-1][0]["line"] == frames[0][0]["line"] + 6
+
+
+def test_nested_and_failed_backward_passes_and_stacks_of_frees(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(pytorch, "discards_exceptions", lambda torch: True)
+    contexts = []
+
+    def nested(gradient):
+        with torch.enable_grad():
+            torch.ones(3, requires_grad=True).sum().backward()
+        contexts.append(gpu.history["context"])
+        with ipygpumem.measure(lines=True):
+            contexts.append(gpu.history["context"])
+        contexts.append(gpu.history["context"])
+
+    def fail(gradient):
+        raise ZeroDivisionError
+
+    with ipygpumem.measure(lines=True, snapshot=tmp_path / "x.pickle"):
+        for hook in (nested, fail):
+            x = torch.ones(3, requires_grad=True)
+            x.register_hook(hook)
+            with contextlib.suppress(ZeroDivisionError):
+                x.sum().backward()
+            contexts.append(gpu.history["context"])
+        gpu.free(gpu.alloc(MIB))
+        torch.cuda.reset_accumulated_memory_stats()
+    assert contexts == ["alloc", "alloc", "alloc", "all", "all"]
+    events = pickle.loads((tmp_path / "x.pickle").read_bytes())["device_traces"][0]
+    (free,) = [event for event in events if event["action"] == "free_requested"]
+    assert "frames" not in free, "it is unknown which events belong to backward passes"
+
+
+def test_freed_memory_in_another_recording_of_this_package(gpu, tmp_path):
+    with ipygpumem.measure(snapshot=tmp_path / "x.pickle"):
+        block = gpu.alloc(3 * MIB)
+        time.sleep(0.002)
+        with ipygpumem.measure(lines=True) as m:
+            gpu.free(block)
+        assert gpu.history["context"] == "alloc"
+    assert lines_of(m.report, "measure()")["gpu.free(block)"].freed == 3 * MIB
+
+
+def test_freed_memory_in_a_recording_of_the_program_without_stacks_of_frees(gpu):
+    torch.cuda.memory._record_memory_history(context="alloc")
+    block = gpu.alloc(3 * MIB)
+    time.sleep(0.002)
+    with ipygpumem.measure(lines=True) as m:
+        allocated = gpu.alloc(MIB)
+        gpu.free(allocated)
+        gpu.free(block)
+    torch.cuda.memory._record_memory_history(enabled=None)
+    (device,) = m.report.lines
+    assert {use.freed for use in lines_of(m.report, "measure()").values() if use} == {0}
+    assert device.elsewhere.freed == 4 * MIB
+
+
+def test_user_thread_during_backward_pass_is_counted_separately(gpu, monkeypatch):
     def engine(*arguments, **options):
         thread = threading.Thread(target=gpu.alloc, args=(2 * MIB,))
         thread.start()
@@ -144,8 +244,6 @@ def test_user_thread_during_backward_pass_is_counted_separately(gpu, monkeypatch
 
 
 def test_patches_are_removed_after_errors_in_backward_and_block(gpu, monkeypatch):
-    import torch
-
     def engine(*arguments, **options):
         raise ZeroDivisionError
 
@@ -159,8 +257,6 @@ def test_patches_are_removed_after_errors_in_backward_and_block(gpu, monkeypatch
 
 
 def test_recording_started_by_user(gpu):
-    import torch
-
     torch.cuda.memory._record_memory_history(max_entries=1000)
     gpu.free(gpu.alloc(7 * MIB))
     time.sleep(0.002)
@@ -179,8 +275,6 @@ def test_reason_for_missing_lines(gpu):
     assert m.report.notes == (
         "no lines in this report: the ring buffer dropped the events of 4 allocations: raise max_entries",
     )
-    import torch
-
     with ipygpumem.measure(lines=True) as m:
         torch.cuda.memory._record_memory_history(enabled=None)
     assert m.report.notes == (
@@ -189,8 +283,6 @@ def test_reason_for_missing_lines(gpu):
 
 
 def test_reset_counters_are_detected_if_positions_are_needed(gpu, monkeypatch):
-    import torch
-
     monkeypatch.setattr(torch.autograd, "_engine_run_backward", lambda *arguments, **options: None)
     with ipygpumem.measure(lines=True) as m:
         gpu.alloc(MIB)

@@ -14,7 +14,6 @@ import torch
 import torch._dynamo  # binds names of torch._C, which must happen before a fake device replaces them
 from torch import nn
 from torch.nn.modules import module as hooks
-from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
 import ipygpumem
@@ -95,8 +94,9 @@ def check_sums(m):
 def check_nothing_is_patched():
     assert not hooks._global_forward_hooks
     assert not hooks._global_forward_pre_hooks
-    assert not optimizers._global_optimizer_pre_hooks
-    assert not optimizers._global_optimizer_post_hooks
+    assert not hasattr(torch.autograd.profiler.record_function.__enter__, "__wrapped__")
+    assert not hasattr(torch.compile, "__wrapped__")
+    assert not any(hasattr(value, "_ipygpumem_graph") for value in globals().values())
     assert not hasattr(torch.autograd._engine_run_backward, "__wrapped__")
     assert not hasattr(getattr(hooks, "_has_any_global_hook", None), "__wrapped__")
 
@@ -232,13 +232,13 @@ def test_compiled_modules_are_reported_as_a_whole(traffic, monkeypatch):
     tree = check_sums(m)
     compiled = tree.row("1")
     assert (compiled.type, compiled.calls) == ("OptimizedModule", 1)
-    assert compiled.note == "compiled: the memory usage of the submodules is unknown"
+    assert compiled.note.startswith("compiled")
     assert compiled.activations > 0
     inner = tree.row("1._orig_mod.up")
     assert inner.parameters == inner.gradients == 64 * 256 * 4, "addresses are known in compiled code"
-    assert (inner.activations, inner.temporary, inner.peak, inner.own) == (None, None, None, None)
+    assert inner.note == "in compiled code"
     assert tree.row("2").calls == 1
-    assert tree.row("2").note == "compiled: the memory usage of the submodules is unknown"
+    assert tree.row("2").note.startswith("compiled")
     monkeypatch.setattr("ipygpumem.features.modules.collect.cause_recompilation", lambda: True)
     with ipygpumem.measure(modules=model) as m:
         model(x)
@@ -266,7 +266,7 @@ def test_hooks_cause_no_graph_break_and_no_recompilation():
     tracker.stop()
     compiled(x)
     assert len(graphs) == 1
-    assert len(tracker.calls) == 2
+    assert [call.graph is None for call in tracker.calls] == [True, False, False, True]
 
 
 def test_failing_step_leaves_no_hook(traffic):
@@ -557,7 +557,9 @@ def test_code_compiled_during_measurement_is_not_recompiled(compiled_part):
     tracker.stop()
     call(x)
     assert during == len(graphs) == 1
-    assert len(tracker.calls) == (0 if compiled_part == "function" else 4 if compiled_part == "model" else 2 * 2 * 6)
+    calls = [call for call in tracker.calls if call.graph is None]
+    assert len(calls) == (0 if compiled_part == "function" else 4 if compiled_part == "model" else 2 * 2 * 6)
+    assert len(tracker.calls) == len(calls) + 4, "each call to the graph"
     check_nothing_is_patched()
     callbacks = torch._dynamo.callback.callback_handler
     assert not callbacks.start_callbacks
@@ -588,7 +590,7 @@ def test_step_that_raises_ends_its_phase(traffic):
     assert phases["backward"].count == 2
     assert phases["optimizer"].count == 3
     assert phases["forward"].change > 0
-    assert any("an optimizer step raised" in note for note in tree.notes)
+    assert phases["optimizer"].change == 0, "the failed steps have ended"
     del tensor
 
 

@@ -1,0 +1,36 @@
+"""Functions that Dynamo, the part of torch.compile that runs Python code, does not compile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls ``function`` and that torch.compile neither compiles nor traces.
+
+    Hooks also run during compiled code, for example after a graph break, where torch.compile compiles every function.
+    """
+    frames: Any = sys.modules["torch"]._C._dynamo.eval_frame
+
+    def wrapper(*arguments: Any, **options: Any) -> Any:
+        callback = frames.set_eval_frame(None)
+        try:
+            return function(*arguments, **options)
+        finally:
+            frames.set_eval_frame(callback)
+
+    wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+    skip_in_dynamo(wrapper)
+    return wrapper
+
+
+def skip_in_dynamo(function: Any) -> None:
+    """Exclude a function, but not the functions that it calls, from compilation."""
+    frames: Any = sys.modules["torch"]._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        action = frames._FrameAction
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    elif hasattr(frames, "skip_code"):  # PyTorch 2.5 and earlier
+        frames.skip_code(function.__code__)

@@ -1,0 +1,23 @@
+"""CuPy and PyTorch in the same process, sharing memory through DLPack.
+
+The PyTorch tensor from which CuPy reads holds the most of PyTorch's memory.
+"""
+
+REQUIRES = ("cupy",)
+CUDA = True
+MODEL = None
+ANSWER = {"lines": "torch.sigmoid(tensor)", "peak": "torch.sigmoid(tensor)", "who": "tensor"}
+
+# %%
+import cupy
+import torch
+
+torch.manual_seed(0)
+tensor = torch.randn(8192, 4096, device="cuda")
+result = []
+
+# %% measured
+shared = cupy.from_dlpack(torch.sigmoid(tensor))
+rows = cupy.square(shared).sum(axis=1)
+result.append(float(torch.from_dlpack(rows).double().mean()))
+del shared, rows
