@@ -14,6 +14,7 @@ from ipygpumem.core.units import MIB, many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
+from ipygpumem.snapshot.replay.address_ranges import overlap, union
 from ipygpumem.snapshot.replay.recording import Recording
 from ipygpumem.snapshot.replay.run import FailedRequest, Run, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -138,10 +139,10 @@ class Replay:
         rounded = np.minimum(self.settings.round(allocations.size[live]), sizes[live])
         state = self.state(event)
         later = np.flatnonzero((allocations.start > event) & (sizes > 0))
-        occupied = _union(addresses[live], sizes[live])
-        either = _union(np.append(addresses[live], addresses[later]), np.append(sizes[live], sizes[later]))
+        occupied = union(addresses[live], sizes[live])
+        either = union(np.append(addresses[live], addresses[later]), np.append(sizes[live], sizes[later]))
         segments = state.segments
-        used_later = _overlap(either, segments) - _overlap(occupied, segments)
+        used_later = overlap(either, segments) - overlap(occupied, segments)
         free = state.reserved - int(sizes[live].sum())
         return Waste(
             event=event,
@@ -208,33 +209,6 @@ class Replay:
             "recorded": self._recorded,
         }
         return run(self._run.recording, self.settings, **(defaults | options))
-
-
-def _union(addresses: Ints, sizes: Ints) -> Ints:
-    """Return the union of address ranges as rows of start and end, ordered by address."""
-    order = np.argsort(addresses, kind="stable")
-    start, end = addresses[order], (addresses + sizes)[order]
-    if not len(start):
-        return np.zeros((0, 2), np.int64)
-    reach = np.maximum.accumulate(end)
-    first = np.flatnonzero(np.append(True, start[1:] > reach[:-1]))
-    last = np.append(first[1:], len(start)) - 1
-    return np.stack([start[first], reach[last]], axis=1)
-
-
-def _overlap(ranges: Ints, segments: Any) -> int:
-    """Return how many bytes of the segments are inside the ranges. Both are ordered and do not overlap themselves."""
-    if not len(ranges):
-        return 0
-    length = np.append(0, np.cumsum(ranges[:, 1] - ranges[:, 0]))
-
-    def covered(address: Ints) -> Ints:
-        place = np.searchsorted(ranges[:, 0], address, side="right")
-        beyond = np.maximum(np.append(ranges[:, 1], 0)[place - 1] - address, 0)
-        return np.where(place > 0, length[place] - beyond, 0)
-
-    total: int = int((covered(segments["address"] + segments["size"]) - covered(segments["address"])).sum())
-    return total
 
 
 def replay(
