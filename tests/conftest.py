@@ -81,8 +81,8 @@ def small_heap(request):
 
     pytest's frames refer to all tests. (`monkeypatch` would be undone only after a fake GPU has been removed.)
     """
-    session = request.session
-    pytest_objects = (session, session.items, session.config, session.config.pluginmanager, session._fixturemanager)
+    config = request.config
+    pytest_objects = (request.session.items, config, config.pluginmanager, *config.pluginmanager.get_plugins())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "get_freeze_count", lambda: 0)
         module = sys.modules.get("ipygpumem.features.holders.tracked_objects")

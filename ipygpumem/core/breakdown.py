@@ -29,8 +29,8 @@ class Baseline(PlainData):
 
     Attributes:
         reading: Counters of all devices and of the host.
-        device: Name of the preloaded device; None if CUDA was not initialized.
-        label: Product name of the preloaded device.
+        device: Name of the device on which CUDA was initialized; None if it was not.
+        label: Product name of this device.
         context: Size of the CUDA context in bytes; None if the context already existed.
         kernels: Memory outside PyTorch used by the first kernels and their libraries, in bytes; None if unknown.
         workspace: Size of the cuBLAS workspace in PyTorch's allocator, in bytes; None if unknown.
@@ -49,7 +49,7 @@ class Baseline(PlainData):
 
     @property
     def outside(self) -> int | None:
-        """Memory outside PyTorch on the preloaded device, in bytes; None if unknown."""
+        """Memory outside PyTorch in bytes, on the device on which CUDA was initialized; None if unknown."""
         device = self.reading.devices.get(self.device or "")
         return None if device is None else device.outside
 

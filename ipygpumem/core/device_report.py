@@ -221,5 +221,6 @@ class DeviceReport(PlainData):
         return Grade(
             "sampled",
             f"{many(sampled.count, 'sample')} of the device's memory (first at {duration(sampled.since)}, largest gap "
-            f"{duration(sampled.gap)}{missing}), minus an upper bound on PyTorch's reserved memory; used by {owner}",
+            f"{duration(sampled.gap)}{missing}), minus an upper bound on PyTorch's reserved memory; counts memory used "
+            f"by {owner}",
         )

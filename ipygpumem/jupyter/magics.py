@@ -33,8 +33,8 @@ from ipygpumem.features.recordings.command import recording_options
 from ipygpumem.features.recordings.multi_cell_recording import MultiCellRecording
 from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter.cell_events import RunningCell
+from ipygpumem.jupyter.cell_measurements import CellMeasurements
 from ipygpumem.jupyter.cell_report import CellOptions
-from ipygpumem.jupyter.cells import CellMeasurements
 from ipygpumem.jupyter.commands import COMMANDS, command_error, command_help, help_text
 from ipygpumem.jupyter.display import DisplayMixin
 from ipygpumem.jupyter.namespace import compile_statement, expanded_path, function_regions, run_statement

@@ -31,7 +31,7 @@ class StorageLocation(NamedTuple):
     storage: int = 0
 
 
-class TorchInspector:
+class StorageInspector:
     """Recognition of tensors, storages, modules and optimizers by type, and safe access to attributes of tensors."""
 
     def __init__(self, torch: Any) -> None:

@@ -1,7 +1,7 @@
 """Views of a snapshot: in a notebook, as a standalone HTML page and as a static image."""
 
-from ipygpumem.viewer.axes import PngImage
 from ipygpumem.viewer.page import PageData, page
+from ipygpumem.viewer.plot_image import PngImage
 from ipygpumem.viewer.static_plot import static_image
 from ipygpumem.viewer.view import View
 from ipygpumem.viewer.write import open_page, write_image, write_page

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.viewer.axes import (
+from ipygpumem.viewer.plot_image import (
     INK,
     POINT,
     RIGHT,
@@ -33,7 +33,7 @@ from ipygpumem.viewer.stacked_allocations import PixelColumns, line_colors, pixe
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
-    from ipygpumem.viewer.axes import LegendItem, PlotLayout
+    from ipygpumem.viewer.plot_image import LegendItem, PlotLayout
 
 _MANY_LIVE = 50_000
 """Average number of live allocations above which the lowest scale is used, because drawing is slow."""

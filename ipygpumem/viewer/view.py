@@ -1,4 +1,4 @@
-"""The result of ``snapshot.view()``: a static image and, in front ends that support widgets, the live viewer."""
+"""The result of ``snapshot.view()``: a static image and, in front ends that support widgets, the interactive viewer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipygpumem.viewer.static_plot import static_image
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot import Snapshot
-    from ipygpumem.viewer.axes import PngImage
+    from ipygpumem.viewer.plot_image import PngImage
     from ipygpumem.viewer.widget import SnapshotWidget
 
 _IMAGE_END = 64
@@ -73,7 +73,7 @@ class View:
     def widget(self) -> SnapshotWidget:
         """The widget, for layouts with other widgets. Raises `OptionError` if anywidget is not installed."""
         if self._widget is None or self._widget.comm is None:
-            import_library("anywidget", "the live viewer")
+            import_library("anywidget", "the interactive viewer")
             from ipygpumem.viewer.widget import SnapshotWidget
 
             sources = [(snapshot.name, snapshot.encode) for snapshot in self._snapshots]
@@ -110,14 +110,16 @@ class View:
             except OptionError as error:
                 problems.append(str(error))
             except Exception as error:
-                problems.append(f"the live viewer cannot be displayed: {type(error).__name__}: {first_line(error)}")
+                problems.append(
+                    f"the interactive viewer cannot be displayed: {type(error).__name__}: {first_line(error)}"
+                )
         for problem in problems:
             target.publish({"text/plain": f"ipygpumem: {problem}"}, {})
 
     def _widget_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle: Any = self.widget._repr_mimebundle_()  # protocol of IPython
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "text/plain": f"(run this cell to display the live viewer of {self._names})"}, metadata
+        return {**data, "text/plain": f"(run this cell to display the interactive viewer of {self._names})"}, metadata
 
     def _close_previous(self, target: DisplayTarget) -> None:
         """Close the views from the cell's previous execution, because their widgets outlive their displays."""

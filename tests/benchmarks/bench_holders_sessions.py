@@ -66,8 +66,8 @@ if device == "cpu":  # the allocated memory of a CPU is unknown, so its tensors 
         listed = [{"address": key, "size": sizes[key], "state": "active_allocated"} for key in sorted(sizes)]
         return [{"device": 0, "address": 0, "total_size": 1 << 62, "blocks": listed}]
 
-    find = storages.TorchInspector.storage_locations
-    storages.TorchInspector.storage_locations = location
+    find = storages.StorageInspector.storage_locations
+    storages.StorageInspector.storage_locations = location
     sys.blocks = blocks()
     allocator.segments = lambda: sys.blocks
     torch._C._cuda_memoryStats = lambda index: {"allocation": {"all": {}}}

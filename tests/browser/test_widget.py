@@ -12,7 +12,7 @@ from ipygpumem import Snapshot
 from snapshot import files
 
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-HINT = "(run this cell to display the live viewer of gpt_small.pickle.xz)"
+HINT = "(run this cell to display the interactive viewer of gpt_small.pickle.xz)"
 LOAD = f"from ipygpumem import Snapshot\nsnapshot = Snapshot.load({str(files.path('gpt_small'))!r})\n"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 

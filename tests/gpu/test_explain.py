@@ -1,4 +1,4 @@
-"""Waterfall charts and other processes on a real GPU."""
+"""DeviceExplanation charts and other processes on a real GPU."""
 
 import shutil
 

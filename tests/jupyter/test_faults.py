@@ -220,7 +220,7 @@ def test_nvml_fails_and_recovers(gpu_notebook, fake_gpu):
 
 @pytest.mark.parametrize("place", ["begin", "end", "display"])
 def test_internal_error_is_reported_once(gpu_notebook, monkeypatch, place):
-    from ipygpumem.jupyter import cells
+    from ipygpumem.jupyter import cell_measurements
     from ipygpumem.jupyter import display as show
     from ipygpumem.measurement.measurement import Measurement
 
@@ -242,7 +242,7 @@ def test_internal_error_is_reported_once(gpu_notebook, monkeypatch, place):
         assert isinstance(result.error, ZeroDivisionError)
         assert result.stderr == ""
         assert current().peaks._scopes == []
-    assert cells.CellMeasurements
+    assert cell_measurements.CellMeasurements
     assert gpu_notebook.run(allocate(10, "more")).text.startswith("cuda:0  +10.0 MiB held")
 
 

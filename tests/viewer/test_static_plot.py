@@ -14,7 +14,7 @@ from PIL import Image
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.viewer.axes import MAX_BYTES, SCALES, WIDTH, PlotLayout
+from ipygpumem.viewer.plot_image import MAX_BYTES, SCALES, WIDTH, PlotLayout
 from ipygpumem.viewer.stacked_allocations import line_colors, pixel_columns
 from ipygpumem.viewer.static_plot import sampled_curves, static_image  # _curves
 from snapshot import files

@@ -54,7 +54,7 @@ def test_live_front_end(snapshot, live, displayed):
     assert size["image/png"]["width"] == 880
     assert set(image) == {"text/plain", "image/png"}
     assert set(viewer) == {"text/plain", WIDGET}
-    assert viewer["text/plain"] == "(run this cell to display the live viewer of gpt_small.pickle.xz)"
+    assert viewer["text/plain"] == "(run this cell to display the interactive viewer of gpt_small.pickle.xz)"
     assert len(viewer[WIDGET]["model_id"]) == 32
 
 
@@ -104,7 +104,9 @@ def test_without_anywidget(snapshot, live, displayed, monkeypatch):
     (image, _), (note, _) = displayed
     assert "image/png" in image
     assert list(note) == ["text/plain"]
-    assert note["text/plain"].startswith("ipygpumem: anywidget is required for the live viewer: pip install anywidget")
+    assert note["text/plain"].startswith(
+        "ipygpumem: anywidget is required for the interactive viewer: pip install anywidget"
+    )
 
 
 def test_widget_error_is_displayed_as_one_line(snapshot, live, displayed, monkeypatch):
@@ -115,7 +117,9 @@ def test_widget_error_is_displayed_as_one_line(snapshot, live, displayed, monkey
     snapshot.view().publish(live)
     (image, _), (note, _) = displayed
     assert "image/png" in image
-    assert note == {"text/plain": "ipygpumem: the live viewer cannot be displayed: AttributeError: no comm_manager"}
+    assert note == {
+        "text/plain": "ipygpumem: the interactive viewer cannot be displayed: AttributeError: no comm_manager"
+    }
 
 
 def test_without_matplotlib(snapshot, live, displayed, monkeypatch):

@@ -13,7 +13,7 @@ from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE
 from ipygpumem.features.explain.cache import CachedMemory, cached_memory
-from ipygpumem.features.explain.model import Waterfall, host_waterfall
+from ipygpumem.features.explain.model import DeviceExplanation, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
 from ipygpumem.features.outside.allocation_totals import AllocationOwner
@@ -40,11 +40,11 @@ class Explanation(PlainData):
     """Explanation of the memory usage, displayed as tables with bars.
 
     Attributes:
-        devices: Waterfall of each device that this process uses or, without a GPU, of host memory.
+        devices: DeviceExplanation of each device that this process uses or, without a GPU, of host memory.
         note: Reason why no device is listed; may be empty.
     """
 
-    devices: tuple[Waterfall, ...]
+    devices: tuple[DeviceExplanation, ...]
     note: str = ""
 
     def __repr__(self) -> str:

@@ -33,7 +33,7 @@ _HOST_NAMES: dict[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class WaterfallStep:
+class ExplanationStep:
     """A total or a part in a waterfall.
 
     Attributes:
@@ -51,7 +51,7 @@ class WaterfallStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Waterfall(PlainData):
+class DeviceExplanation(PlainData):
     """Memory usage of one device or of host memory.
 
     Attributes:
@@ -62,7 +62,7 @@ class Waterfall(PlainData):
 
     device: str
     label: str
-    steps: tuple[WaterfallStep, ...]
+    steps: tuple[ExplanationStep, ...]
     notes: tuple[str, ...] = ()
 
     written_properties = ("summary",)
@@ -73,7 +73,7 @@ class Waterfall(PlainData):
         return f"{self.device}, {self.label}" if self.label else self.device
 
     @property
-    def totals(self) -> list[WaterfallStep]:
+    def totals(self) -> list[ExplanationStep]:
         """The totals, from the whole device to the tensors."""
         return [step for step in self.steps if step.kind == "total"]
 
@@ -103,27 +103,27 @@ class Waterfall(PlainData):
         return f"{size(nbytes)} {_HOST_NAMES.get(kind, '') if self.device == 'host' else _NAMES[kind]}"
 
 
-def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> Waterfall:
+def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> DeviceExplanation:
     """Return the waterfall of host memory. ``tensors`` is the total size of CPU tensors in bytes."""
     steps = []
     resident = grade("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:
         used = reading.total - reading.available
         accuracy = grade("derived", "total minus available memory")
-        steps.append(WaterfallStep("this machine uses", "total", used, accuracy))
+        steps.append(ExplanationStep("this machine uses", "total", used, accuracy))
         if reading.rss is not None:
             accuracy = grade("derived", "the remainder; shared pages are counted in each process")
-            steps.append(WaterfallStep(_HOST_NAMES["others"], "others", used - reading.rss, accuracy))
+            steps.append(ExplanationStep(_HOST_NAMES["others"], "others", used - reading.rss, accuracy))
     accuracy = exact_if_known(reading.rss, resident.reason, "this system does not report the resident memory")
-    steps.append(WaterfallStep("this process (RSS)", "total", reading.rss, accuracy))
+    steps.append(ExplanationStep("this process (RSS)", "total", reading.rss, accuracy))
     if reading.rss is not None:
         difference = reading.rss - tensors
         label = _HOST_NAMES["outside"]
         reason = "the remainder, such as the interpreter, libraries, NumPy arrays and Python objects"
         if difference < 0:
             label, reason = "not resident", "pages of tensors are not resident until data is written to them"
-        steps.append(WaterfallStep(label, "outside", difference, grade("derived", reason)))
+        steps.append(ExplanationStep(label, "outside", difference, grade("derived", reason)))
     bound = grade("bound", "total size of the storages; pages to which no data was written use no memory")
     todo = "%gpumem who --host lists the holders"
-    steps.append(WaterfallStep("tensors in host memory", "total", tensors, bound if tensors else resident, todo))
-    return Waterfall("host", "", tuple(steps), tuple(notes))
+    steps.append(ExplanationStep("tensors in host memory", "total", tensors, bound if tensors else resident, todo))
+    return DeviceExplanation("host", "", tuple(steps), tuple(notes))

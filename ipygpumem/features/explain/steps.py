@@ -11,7 +11,7 @@ from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import many, size
 from ipygpumem.features.explain.cache import CachedMemory
-from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RELEASABLE, Waterfall, WaterfallStep
+from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RELEASABLE, DeviceExplanation, ExplanationStep
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS
 
 _MAX_PROCESSES = 5
@@ -56,7 +56,7 @@ def device_waterfall(
     cache: CachedMemory | None = None,
     cache_problem: str = "",
     notes: Iterable[str] = (),
-) -> Waterfall:
+) -> DeviceExplanation:
     """Return the waterfall of a device.
 
     The baseline is ignored if it is for another device. ``kernels`` is False if CUPTI's records in ``named`` include
@@ -71,41 +71,43 @@ def device_waterfall(
         *_outside_steps(reading, baseline, named, kernels=kernels, recorded=recorded),
         *_pytorch_steps(reading, cache, cache_problem),
     ]
-    return Waterfall(reading.name, label, tuple(steps), tuple(notes))
+    return DeviceExplanation(reading.name, label, tuple(steps), tuple(notes))
 
 
-def _device_steps(reading: DeviceReading) -> list[WaterfallStep]:
+def _device_steps(reading: DeviceReading) -> list[ExplanationStep]:
     accuracy = grade("exact", reading.source or "") if reading.used is not None else grade("unknown", reading.why)
     is_nvml = reading.used is None or "NVML" in (reading.source or "")
-    in_use = WaterfallStep(NVIDIA_SMI if is_nvml else f"used ({reading.source})", "total", reading.in_use, accuracy)
+    in_use = ExplanationStep(NVIDIA_SMI if is_nvml else f"used ({reading.source})", "total", reading.in_use, accuracy)
     if not reading.driver_reserved:
         return [in_use]
     todo = "not included in nvidia-smi's value"
-    reserved = WaterfallStep("driver reserved", "driver", reading.driver_reserved, accuracy, todo)
-    return [WaterfallStep("device used", "total", reading.used, accuracy), reserved, in_use]
+    reserved = ExplanationStep("driver reserved", "driver", reading.driver_reserved, accuracy, todo)
+    return [ExplanationStep("device used", "total", reading.used, accuracy), reserved, in_use]
 
 
 def _process_steps(
     reading: DeviceReading, processes: Sequence[OtherProcess], named: Sequence[NamedMemory]
-) -> list[WaterfallStep]:
+) -> list[ExplanationStep]:
     if reading.process is None:
         return []
-    own = WaterfallStep("this process", "total", reading.process, grade("exact", reading.why))
+    own = ExplanationStep("this process", "total", reading.process, grade("exact", reading.why))
     if reading.others is None or reading.unattributed is None:
         return [own]
     accuracy = grade("exact", "NVML's process list")
     steps = [
-        WaterfallStep(process.title, "others", process.amount, accuracy, _process_advice(process))
+        ExplanationStep(process.title, "others", process.amount, accuracy, _process_advice(process))
         for process in processes[:_MAX_PROCESSES]
         if process.amount
     ]
     remainder = reading.others - sum(step.amount or 0 for step in steps)
     if remainder:
-        steps.append(WaterfallStep("more processes" if steps else "other processes", "others", remainder, accuracy))
+        steps.append(ExplanationStep("more processes" if steps else "other processes", "others", remainder, accuracy))
     return [*steps, *_unattributed_steps(reading, reading.unattributed, named), own]
 
 
-def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequence[NamedMemory]) -> list[WaterfallStep]:
+def _unattributed_steps(
+    reading: DeviceReading, unattributed: int, named: Sequence[NamedMemory]
+) -> list[ExplanationStep]:
     steps = []
     managed_memory = [memory for memory in named if memory.managed]
     managed = sum(memory.amount for memory in managed_memory)
@@ -114,7 +116,7 @@ def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequen
         names = ", ".join(dict.fromkeys(memory.name for memory in managed_memory))
         reason = f"{size(managed)} of managed memory ({names}), of which an unknown part is on the device"
         todo = "freed when the library's arrays are deleted"
-        steps.append(WaterfallStep("managed memory", "unattributed", on_device, grade("bound", reason), todo))
+        steps.append(ExplanationStep("managed memory", "unattributed", on_device, grade("bound", reason), todo))
     remainder = unattributed - on_device
     if remainder and unattributed > 0:
         driver = "" if reading.driver_reserved is not None else "the driver's own memory, "
@@ -122,10 +124,10 @@ def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequen
             f"not attributed to any process: {driver}page tables, managed memory, or processes that are not visible"
             " here (for example in other containers)"
         )
-        steps.append(WaterfallStep("unattributed", "unattributed", remainder, grade("exact", reason)))
+        steps.append(ExplanationStep("unattributed", "unattributed", remainder, grade("exact", reason)))
     elif remainder:
         reason = "the sizes in NVML's process list add up to more than the memory in use"
-        steps.append(WaterfallStep(LISTED_TWICE, "unattributed", remainder, grade("derived", reason)))
+        steps.append(ExplanationStep(LISTED_TWICE, "unattributed", remainder, grade("derived", reason)))
     return steps
 
 
@@ -143,29 +145,29 @@ def _process_advice(process: OtherProcess) -> str:
 
 def _outside_steps(
     reading: DeviceReading, baseline: Baseline | None, named: Sequence[NamedMemory], *, kernels: bool, recorded: bool
-) -> list[WaterfallStep]:
+) -> list[ExplanationStep]:
     if reading.outside is None:
         return []
     steps = []
     if baseline is not None and baseline.context:
         accuracy = grade("derived", "measured when CUDA was initialized, and assumed not to change")
-        steps.append(WaterfallStep("CUDA context", "outside", baseline.context, accuracy, _PERMANENT))
+        steps.append(ExplanationStep("CUDA context", "outside", baseline.context, accuracy, _PERMANENT))
     if baseline is not None and baseline.kernels and kernels:
         accuracy = grade("derived", "measured when the first kernels were loaded, and assumed not to change")
         note = "code and handles of CUDA libraries"
-        steps.append(WaterfallStep("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, note))
+        steps.append(ExplanationStep("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, note))
     memories = sorted((memory for memory in named if not memory.managed and memory.amount), key=lambda m: -m.amount)
-    steps += [WaterfallStep(memory.name, "outside", memory.amount, memory.grade, memory.advice) for memory in memories]
+    steps += [ExplanationStep(item.name, "outside", item.amount, item.grade, item.advice) for item in memories]
     remainder = reading.outside - sum(step.amount or 0 for step in steps)
     if not remainder:
         return steps
     if reading.process is None:
         accuracy = grade("device", f"outside PyTorch in this process, or in other processes: {reading.why}")
         todo = "%gpumem processes lists all processes"
-        return [*steps, WaterfallStep("this or other processes", "outside", remainder, accuracy, todo)]
+        return [*steps, ExplanationStep("this or other processes", "outside", remainder, accuracy, todo)]
     if remainder < 0:
         accuracy = grade("unknown", "some memory is counted in more than one row or was freed during the reading")
-        return [*steps, WaterfallStep("counted twice", "outside", remainder, accuracy)]
+        return [*steps, ExplanationStep("counted twice", "outside", remainder, accuracy)]
     names = ["kernel code, local memory, CUDA graphs"]
     if not recorded:
         names.insert(0, "libraries")
@@ -173,47 +175,47 @@ def _outside_steps(
         names.insert(0, "CUDA context")
     accuracy = grade("derived", "the remainder, which is not attributed to any library")
     todo = "%%gpumem --outside lists the memory of a cell by library"
-    return [*steps, WaterfallStep(", ".join(names), "outside", remainder, accuracy, todo)]
+    return [*steps, ExplanationStep(", ".join(names), "outside", remainder, accuracy, todo)]
 
 
-def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_problem: str) -> list[WaterfallStep]:
+def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_problem: str) -> list[ExplanationStep]:
     counter = grade("exact", reading.torch_why or "allocator counter")
     accuracy = counter if reading.reserved is not None else grade("unknown", reading.torch_why or reading.why)
-    steps = [WaterfallStep("PyTorch reserved", "total", reading.reserved, accuracy)]
+    steps = [ExplanationStep("PyTorch reserved", "total", reading.reserved, accuracy)]
     if reading.pending:
         todo = "returned to the cache after torch.cuda.synchronize()"
         steps.append(
-            WaterfallStep("pending (freed, waiting for another stream)", "cache", reading.pending, counter, todo)
+            ExplanationStep("pending (freed, waiting for another stream)", "cache", reading.pending, counter, todo)
         )
     if reading.cached is not None and cache is not None:
         steps += _cache_steps(reading.cached, cache)
     elif reading.cached:
         todo = "torch.cuda.empty_cache() would release part of it"
         accuracy = grade("exact", "allocator counter")
-        steps.append(WaterfallStep("cached", "cache", reading.cached, accuracy, todo, cache_problem))
+        steps.append(ExplanationStep("cached", "cache", reading.cached, accuracy, todo, cache_problem))
     todo = "%gpumem who lists the holders"
-    return [*steps, WaterfallStep("allocated (tensors)", "total", reading.allocated, steps[0].grade, todo)]
+    return [*steps, ExplanationStep("allocated (tensors)", "total", reading.allocated, steps[0].grade, todo)]
 
 
-def _cache_steps(cached: int, cache: CachedMemory) -> list[WaterfallStep]:
+def _cache_steps(cached: int, cache: CachedMemory) -> list[ExplanationStep]:
     steps = []
     listed = grade("exact", "the allocator's list of segments")
     paged = grade("derived", "the allocator's list of segments; expandable segments are released in whole pages")
     accuracy = paged if cache.expandable else listed
     if cache.releasable:
         todo = "torch.cuda.empty_cache() or %gpumem free --cache"
-        steps.append(WaterfallStep(RELEASABLE, "cache", cache.releasable, accuracy, todo))
+        steps.append(ExplanationStep(RELEASABLE, "cache", cache.releasable, accuracy, todo))
     if cache.fragmented:
         free, used = many(cache.free_blocks, "free block"), many(cache.used_blocks, "block")
         note = f"{free} in {many(cache.segments, 'segment')} with {used} in use ({size(cache.used)} in total)"
         setting = "" if cache.expandable else " or use expandable_segments:True"
         todo = f"free the tensors in these segments (%gpumem who lists them){setting}"
-        steps.append(WaterfallStep("cached, cannot be released", "cache", cache.fragmented, accuracy, todo, note))
+        steps.append(ExplanationStep("cached, cannot be released", "cache", cache.fragmented, accuracy, todo, note))
     if cache.private:
         note = f"{many(cache.pools, 'pool')}, reused by the next replay of a CUDA graph"
         todo = "delete the CUDA graphs or the MemPool, then call torch.cuda.empty_cache()"
-        steps.append(WaterfallStep("cached in private pools", "cache", cache.private, listed, todo, note))
+        steps.append(ExplanationStep("cached in private pools", "cache", cache.private, listed, todo, note))
     if cached != cache.total:
         changed = grade("derived", "the cache changed between two readings")
-        steps.append(WaterfallStep("cached, changed during the reading", "cache", cached - cache.total, changed))
+        steps.append(ExplanationStep("cached, changed during the reading", "cache", cached - cache.total, changed))
     return steps

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ipygpumem.core.tables import template
 from ipygpumem.core.units import precise_size, size
-from ipygpumem.features.explain.model import Waterfall, WaterfallStep
+from ipygpumem.features.explain.model import DeviceExplanation, ExplanationStep
 
 _BAR_CELLS = 30
 _MAX_LABEL = 52
@@ -28,7 +28,7 @@ _TRUST = {"bound": "at most", "device": "whole device", "sampled": "at least"}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    step: WaterfallStep
+    step: ExplanationStep
     label: str
     text: str
     color: str
@@ -52,7 +52,7 @@ class _Row:
         return max((self.end - self.start) * 100, 1) if self.end > self.start else 0.0
 
 
-def _rows(waterfall: Waterfall) -> Iterator[_Row]:
+def _rows(waterfall: DeviceExplanation) -> Iterator[_Row]:
     maximum = max((step.amount or 0 for step in waterfall.totals), default=0)
     remaining: int | None = None
     for step in waterfall.steps:
@@ -76,12 +76,12 @@ def _size(kind: str, nbytes: int) -> str:
     return f"{'+' if nbytes < 0 else '-'} {precise_size(abs(nbytes))}"
 
 
-def text_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
+def text_waterfalls(waterfalls: Iterable[DeviceExplanation], note: str = "") -> str:
     """Format waterfalls as text, each with a summary and with the bar, accuracy and advice of each step."""
     return "\n\n".join([*([note] if note else []), *(_text(waterfall) for waterfall in waterfalls)])
 
 
-def _text(waterfall: Waterfall) -> str:
+def _text(waterfall: DeviceExplanation) -> str:
     rows = list(_rows(waterfall))
     labels = [row.label if row.is_total else f"  {row.label}" for row in rows]
     label_width, size_width = max(map(len, labels)), max(len(row.text) for row in rows)
@@ -132,7 +132,7 @@ title="{{ row.step.label }} {{ row.text }}"></span></td>\
 </div>"""
 
 
-def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
+def html_waterfalls(waterfalls: Iterable[DeviceExplanation], note: str = "") -> str:
     """Format waterfalls as HTML tables, in which tooltips show the reason for each step's accuracy."""
     values = [
         (waterfall, list(_rows(waterfall)), [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes])
@@ -141,7 +141,7 @@ def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
     return template(_HTML)(waterfalls=values, note=note)
 
 
-def _html_notes(waterfall: Waterfall) -> Iterator[str]:
+def _html_notes(waterfall: DeviceExplanation) -> Iterator[str]:
     for row in _rows(waterfall):
         if row.step.grade.trust in {"unknown", "device"}:
             yield f"{row.step.label}: {row.grade}"

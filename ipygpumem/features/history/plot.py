@@ -11,7 +11,18 @@ from ipygpumem.core.device_names import HOST
 from ipygpumem.core.units import duration, many, size
 from ipygpumem.features.history.model import ReportRow
 from ipygpumem.snapshot.export.text import clip
-from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, SOFT, LegendItem, PlotLayout, PngImage, render
+from ipygpumem.viewer.plot_image import (
+    INK,
+    LEFT,
+    PLOT_WIDTH,
+    POINT,
+    RIGHT,
+    SOFT,
+    LegendItem,
+    PlotLayout,
+    PngImage,
+    render,
+)
 
 _TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND = 36, 26, 190, 250, 30
 _MAX_DEVICES = 8

@@ -260,7 +260,7 @@ class ObjectNames:
         return tuple(names.values())[1 : _MAX_OTHER_NAMES + 1]
 
     def _names(self, object_id: int, path: tuple[int, ...], attempts_left: list[int]) -> list[str]:
-        """Return some names of an object, starting with the first. None of them passes through objects in ``path``."""
+        """Return several names of an object, the best first. Names that contain an object in ``path`` are omitted."""
         attempts_left[0] -= 1
         first = self.name(object_id)
         is_frame = type(self._referrers.objects[object_id]) is types.FrameType

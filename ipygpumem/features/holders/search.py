@@ -20,7 +20,7 @@ from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root, add_class_referrers
 from ipygpumem.features.holders.targets import SearchTargets
 from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects
-from ipygpumem.sources.storages import TorchInspector
+from ipygpumem.sources.storages import StorageInspector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -111,7 +111,7 @@ class _HolderSearch:
         is_everywhere: bool,
     ) -> None:
         self.limit = limit
-        self.types = TorchInspector(torch)
+        self.types = StorageInspector(torch)
         self._is_wanted = is_wanted
         self._is_everywhere = is_everywhere
         self._roots = [root for root in roots if is_everywhere or not root.distant]
@@ -147,7 +147,7 @@ class _HolderSearch:
         self.limit.extend()
 
     def has_unknown_tensors(self) -> bool:
-        """Return whether the heap contains tensors that were not found and keep memory on the wanted devices alive."""
+        """Return whether tensors that the search did not find keep memory on the selected devices alive."""
         if gc.get_freeze_count():
             return True
         unknown: set[StorageLocation] = set()

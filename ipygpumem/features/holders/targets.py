@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ipygpumem.features.holders.tracked_objects import SearchLimit
-    from ipygpumem.sources.storages import StorageLocation, TorchInspector
+    from ipygpumem.sources.storages import StorageInspector, StorageLocation
 
 _MAX_WRAPPERS = 5
 """Maximum nesting depth of wrappers. A distributed parameter may be quantized and wrapped in a user-defined class."""
@@ -65,7 +65,7 @@ class SearchTargets:
         references: Weak references to the storages, by location. They prevent the reuse of the storages' addresses.
     """
 
-    def __init__(self, types: TorchInspector, is_wanted: Callable[[str], bool], limit: SearchLimit) -> None:
+    def __init__(self, types: StorageInspector, is_wanted: Callable[[str], bool], limit: SearchLimit) -> None:
         self._types = types
         self._limit = limit
         self._by_role: dict[str, list[Any]] = {}
@@ -220,7 +220,7 @@ class _AutogradGraphs:
         unreadable: Whether this version of PyTorch does not expose some of the saved tensors.
     """
 
-    def __init__(self, types: TorchInspector, extra: dict[int, list[Any]], limit: SearchLimit) -> None:
+    def __init__(self, types: StorageInspector, extra: dict[int, list[Any]], limit: SearchLimit) -> None:
         self._types = types
         self._extra = extra
         self._limit = limit

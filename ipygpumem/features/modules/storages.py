@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ipygpumem.core.introspection import instance_dict, is_instance, mro, slot_values
-from ipygpumem.sources.storages import TorchInspector
+from ipygpumem.sources.storages import StorageInspector
 
 _MAX_DEPTH = 5
 _TENSOR_TABLES = (("parameters", "_parameters"), ("buffers", "_buffers"))
@@ -55,7 +55,7 @@ class ModelStorages:
 
     def __init__(self, torch: Any, model: Any) -> None:
         self.modules: list[ModuleInfo] = []
-        self.types = TorchInspector(torch)
+        self.types = StorageInspector(torch)
         self._torch = torch
         self._model = weakref.ref(model)
         self._index_by_path: dict[str, int] = {}

@@ -11,7 +11,7 @@ from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.snapshot.export.text import clip
-from ipygpumem.viewer.axes import (
+from ipygpumem.viewer.plot_image import (
     INK,
     LEFT,
     POINT,

@@ -9,7 +9,7 @@ from ipygpumem.core.units import many, size
 from ipygpumem.features.ranks.comparison import compare_ranks
 from ipygpumem.features.ranks.model import RankPeak, RankResult
 from ipygpumem.snapshot.export.text import clip
-from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, PlotLayout, PngImage, render, time_ticks
+from ipygpumem.viewer.plot_image import LEFT, POINT, RIGHT, PlotLayout, PngImage, render, time_ticks
 
 _TOP, _PLOT_HEIGHT, _FOOT = 54, 260, 40
 _HEADROOM = 1.1

@@ -16,7 +16,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import plot as module
 from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.plot import history_plot
-from ipygpumem.viewer.axes import INK, LEFT, MAX_BYTES, PLOT_WIDTH, RIGHT, WIDTH, PlotLayout, style
+from ipygpumem.viewer.plot_image import INK, LEFT, MAX_BYTES, PLOT_WIDTH, RIGHT, WIDTH, PlotLayout, style
 
 SCALE = 2
 HEIGHT = module._PLOT_HEIGHT * SCALE

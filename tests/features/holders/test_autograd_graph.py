@@ -7,7 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from fakes.builds import needs_saved_tensors
-from ipygpumem.sources.storages import TorchInspector
+from ipygpumem.sources.storages import StorageInspector
 
 
 @needs_saved_tensors
@@ -99,7 +99,7 @@ def test_tensors_saved_by_hooks_belong_to_the_loss(search, make):
 def test_torch_without_hook_introspection_gives_incomplete_results():
     saved_tensor = type("SavedTensor", (), {"data": 1})
     node = type("Node", (), {"_raw_saved_self": saved_tensor()})
-    assert TorchInspector(torch).saved(node()) == ([1], True)
+    assert StorageInspector(torch).saved(node()) == ([1], True)
 
 
 @needs_saved_tensors

@@ -13,7 +13,7 @@ from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.holders.collect import find_holders, holders
 from ipygpumem.features.holders.reference_graph import Root
 from ipygpumem.measurement.runtime import current
-from ipygpumem.sources.storages import TorchInspector
+from ipygpumem.sources.storages import StorageInspector
 
 MIB = 1 << 20
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 def cpu_tensors_on_fake_gpu(fake_gpu, monkeypatch):
     """Allocate a block on the fake GPU for each tensor in host memory."""
     traffic = AllocationMode(fake_gpu)
-    monkeypatch.setattr(TorchInspector, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
+    monkeypatch.setattr(StorageInspector, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
     with traffic:
         yield
 

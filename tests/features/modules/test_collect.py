@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import ipygpumem
 from fakes.allocation_mode import AllocationMode
 from ipygpumem.core.errors import OptionError
-from ipygpumem.sources.storages import TorchInspector
+from ipygpumem.sources.storages import StorageInspector
 
 KIB = 1 << 10
 needs_hidden_hooks = pytest.mark.skipif(
@@ -44,7 +44,7 @@ def traffic(fake_gpu, monkeypatch):
     torch.cuda.init()
     fake_gpu.free(fake_gpu.alloc(512))
     traffic = AllocationMode(fake_gpu)
-    monkeypatch.setattr(TorchInspector, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
+    monkeypatch.setattr(StorageInspector, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
     with traffic:
         yield traffic
     gc.collect()

@@ -276,11 +276,13 @@ def query_everything(snapshot):
 
 @pytest.mark.parametrize("at", [at for at in places(FULL) if at], ids=lambda at: ".".join(map(str, at)))
 def test_wrong_types_in_every_place(at):
-    for invalid in INVALID_VALUES:
+    for number, invalid in enumerate(INVALID_VALUES, len(str(at))):
         raw = pickle.loads(PICKLED)  # faster than copy.deepcopy
         put(raw, at, invalid)
-        messages = [load_and_query(raw), load(pickle.dumps(raw, 4))]
-        if invalid is None or isinstance(invalid, dict):  # JSON becomes the same objects
+        messages = [load_and_query(raw)]
+        if number % 3 == 0:  # a pickle becomes the same objects
+            messages.append(load(pickle.dumps(raw, 4)))
+        elif invalid is None or isinstance(invalid, dict):  # JSON becomes the same objects
             messages.append(load(json.dumps(raw).encode()))
         assert not any("\n" in message for message in messages)
         assert max(map(len, messages)) < 250

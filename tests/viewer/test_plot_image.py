@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipygpumem.core.units import GIB, KIB, MIB
-from ipygpumem.viewer.axes import PlotLayout, byte_ticks, event_ticks, style, time_ticks
+from ipygpumem.viewer.plot_image import PlotLayout, byte_ticks, event_ticks, style, time_ticks
 
 
 def labels(ticks):

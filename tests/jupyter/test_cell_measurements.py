@@ -276,7 +276,7 @@ def test_traceback_lines(cpu_notebook, head):
 
 def test_time_to_show_a_traceback_does_not_count(cpu_notebook, monkeypatch):
     times = iter([0.0, 1e6])
-    monkeypatch.setattr("ipygpumem.jupyter.cells.perf_counter", lambda: next(times))
+    monkeypatch.setattr("ipygpumem.jupyter.cell_measurements.perf_counter", lambda: next(times))
     result = cpu_notebook.run("1 / 0")
     assert "ZeroDivisionError" in result.stdout
     assert (cpu_notebook.last.success, cpu_notebook.last.seconds) == (False, 0.0)
