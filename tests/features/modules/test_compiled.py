@@ -165,14 +165,28 @@ def test_number_of_compilations_is_that_of_a_plain_run(compile_code, scenario):
     assert set(phases) == {"forward", "backward", "optimizer"}
 
 
-def test_tracing_is_not_a_backward_pass(compile_code):
-    """AOTAutograd runs a backward pass to trace it."""
-    model, train = whole(functools.partial(compile_code, backend="aot_eager"))
-    tracker = ModuleTracker(model)
-    tracker.start()
-    train()
-    tracker.stop()
-    assert [name for name, _, _ in tracker.spans] == ["backward", "optimizer"]
+def test_training_step_compiled_during_measurement(compile_code):
+    """AOTAutograd runs a backward pass to trace it, and compiles the backward graph during the backward pass."""
+    runs = []
+    for tracked in (False, True):
+        torch._dynamo.reset()
+        counters.clear()
+        model, x = nn.Linear(32, 8), torch.ones(16, 32)
+        tracker = ModuleTracker(model)
+
+        @functools.partial(compile_code, backend="aot_eager")
+        def forward_and_backward(model=model, x=x):
+            model(x).mean().backward()
+
+        if tracked:
+            tracker.start()
+        forward_and_backward()
+        tracker.stop()
+        forward_and_backward()
+        runs.append(counts())
+    assert runs[0] == runs[1]
+    assert [name for name, _, _ in tracker.spans] == ["backward"]
+    assert [call.phases for call in tracker.calls] == [("forward",)] * 2
 
 
 @pytest.fixture
