@@ -224,11 +224,8 @@ def gc_paused() -> Iterator[None]:
             gc.enable()
 
 
-_FILTER_NOTIFICATIONS = {
-    name: getattr(warnings, name)
-    for name in ("_filters_mutated", "_filters_mutated_lock_held")  # the latter since Python 3.14
-    if hasattr(warnings, name)
-}
+# the name depends on the version of Python
+_FILTER_NOTIFICATIONS = {name: value for name, value in vars(warnings).items() if name.startswith("_filters_mutated")}
 
 
 @contextlib.contextmanager

@@ -62,9 +62,10 @@ class GlobalHooks:
         # older versions of PyTorch have no callbacks
         callbacks: Any = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
         if self._compile_callbacks is None and hasattr(callbacks, "remove_end_callback"):
-            callbacks.register_start_callback(self._hide)
-            callbacks.register_end_callback(self._restore)
-            self._compile_callbacks = callbacks
+            hide, restore = without_dynamo(self._hide), without_dynamo(self._restore)
+            callbacks.register_start_callback(hide)
+            callbacks.register_end_callback(restore)
+            self._compile_callbacks = callbacks, hide, restore
 
     def remove(self, handles: list[Any]) -> None:
         """Remove the hooks that belong to the given handles."""
@@ -74,9 +75,10 @@ class GlobalHooks:
         if self._handles:
             return
         if self._compile_callbacks is not None:
+            callbacks, hide, restore = self._compile_callbacks
             with contextlib.suppress(ValueError):  # torch._dynamo.reset() has removed them
-                self._compile_callbacks.remove_start_callback(self._hide)
-                self._compile_callbacks.remove_end_callback(self._restore)
+                callbacks.remove_start_callback(hide)
+                callbacks.remove_end_callback(restore)
             self._compile_callbacks = None
         self._torch_functions.unwrap("compile")
         self._functions.unwrap(_CHECK)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +29,9 @@ pytestmark = [
     needs_hidden_hooks,
     pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore::DeprecationWarning"),
 ]
+
+
+PACKAGE = Path(ipygpumem.__file__).parent
 
 
 class Block(nn.Module):
@@ -165,14 +170,45 @@ def test_number_of_compilations_is_that_of_a_plain_run(compile_code, scenario):
     assert set(phases) == {"forward", "backward", "optimizer"}
 
 
-def test_tracing_is_not_a_backward_pass(compile_code):
-    """AOTAutograd runs a backward pass to trace it."""
-    model, train = whole(functools.partial(compile_code, backend="aot_eager"))
+def test_training_step_compiled_during_measurement(compile_code):
+    """AOTAutograd runs a backward pass to trace it, and compiles the backward graph during the backward pass."""
+    runs = []
+    for tracked in (False, True):
+        torch._dynamo.reset()
+        counters.clear()
+        model, x = nn.Linear(32, 8), torch.ones(16, 32)
+        tracker = ModuleTracker(model)
+
+        @functools.partial(compile_code, backend="aot_eager")
+        def forward_and_backward(model=model, x=x):
+            model(x).mean().backward()
+
+        if tracked:
+            tracker.start()
+        forward_and_backward()
+        tracker.stop()
+        forward_and_backward()
+        runs.append(counts())
+    assert runs[0] == runs[1]
+    assert [name for name, _, _ in tracker.spans] == ["backward"]
+    assert [call.phases for call in tracker.calls] == [("forward",)] * 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="frames cannot be removed from tracebacks")
+def test_error_in_graph_has_the_same_traceback(compile_code):
+    def backend(graph, inputs):
+        return lambda *inputs: 1 / 0
+
+    model, train = in_place(functools.partial(compile_code, backend=backend))
     tracker = ModuleTracker(model)
-    tracker.start()
-    train()
-    tracker.stop()
-    assert [name for name, _, _ in tracker.spans] == ["backward", "optimizer"]
+    for _ in range(2):
+        tracker.start()
+        with pytest.raises(ZeroDivisionError) as error:
+            train()
+        tracker.stop()
+        assert not [entry.path for entry in error.traceback if PACKAGE in entry.path.parents]
+        assert "forward" not in tracker.phases.inside
+    assert [call.enter for call in tracker.calls].count(False) == len(tracker.calls) / 2
 
 
 @pytest.fixture
