@@ -145,7 +145,7 @@ class _HolderSearch:
         in_frames = [value for _, frame in running_frames() for _, value in frame_locals(frame)] if threads else []
         for start in (variables, in_frames, modules):
             new = start
-            while new:
+            while new and self.limit.complete:
                 self.heap.follow(new, _READING_SHARE)
                 self.limit.extend()
                 new = self.targets.add(self.heap.take_by_role())

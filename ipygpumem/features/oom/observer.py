@@ -74,8 +74,8 @@ class FailedAllocationObserver:
         free = max(capacity - (getattr(reading, "used", None) or capacity), 0)
         self._record(int(index[1]), parse_size(requested[1].replace("bytes", "B")), capacity, free, frames)
         self._failures[-1]["saved"] = (
-            f"the allocator backend {pytorch.backend(torch)} does not report failed allocations: the values were read"
-            " after the failure, and failures that the code catches have no panel"
+            f"the allocator backend {torch.cuda.get_allocator_backend()} does not report failed"
+            " allocations: the values were read after the failure, and failures that the code catches have no panel"
         )
 
     def stop(self) -> None:

@@ -302,7 +302,7 @@ def test_names_are_found_if_reading_takes_longer_than_the_limit(fake_gpu, slow_r
 def test_partial_result_states_remaining_bytes(fake_gpu, slow_reading):
     variables = {"x": ones(100 * MIB), "data": [nested(3, i) for i in range(20_000)]}
     variables["data"][-1]["late"] = nested(3, ones(30 * MIB))
-    result = find(variables, limit=0.5)
+    result = find(variables, limit=0.2)
     assert names(result) == ["x"]
     assert remainders(result) == {NOT_FOUND: 30 * MIB}
     result = find(variables, limit=60)
