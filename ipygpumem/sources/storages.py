@@ -23,7 +23,7 @@ def is_saved_tensor(value: Any) -> bool:
 
 
 class StorageLocation(NamedTuple):
-    """Device, address and size in bytes of a storage; ``storage`` is the address of its StorageImpl, 0 if unknown."""
+    """Device, data pointer and size in bytes of a storage, and the address of its StorageImpl (0 if unknown)."""
 
     device: str
     address: int

@@ -120,7 +120,7 @@ class ObjectNames:
         self._follow_graphs()
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
-        """Return the places from which at least one of these objects is reachable."""
+        """Return the roots, such as variables or outputs, from which at least one of these objects is reachable."""
         return _places(functools.reduce(operator.or_, [self.place_bits.get(key, 0) for key in ids]))
 
     def _add_root(self, root: Root, queue: _Queue) -> None:
