@@ -67,7 +67,7 @@ def paired(
 ) -> AnnotationTable:
     """Pair START and END entries in any order, and return the regions between them. ``starts`` is true for START.
 
-    An entry can take as little as twelve bytes of a file. Therefore, the open regions are kept in arrays, not in objects.
+    An entry can be as small as twelve bytes of a file. Therefore, the open regions are kept in arrays, not in objects.
     """
     order = np.argsort(time, kind="stable")
     name, device, time, starts = name[order], device[order], time[order], starts[order]
