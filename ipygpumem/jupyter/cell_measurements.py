@@ -155,6 +155,7 @@ class CellMeasurements:
                 self.ooms.observer.take()  # there is no report, and therefore no panel
             return
         muted = self.clearing.waiting and self.clearing.waits(result)
+        self.ooms.observer.add_error(getattr(result, "error_in_exec", None))
         try:
             # an ordinary cell does not change the filters of warnings
             with shown_warnings_kept() if cell.options is not None else contextlib.nullcontext():

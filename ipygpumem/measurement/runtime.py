@@ -15,7 +15,7 @@ from ipygpumem.measurement.peaks import PeakTracker
 from ipygpumem.measurement.sampler import Sampler
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.device_monitor import DeviceMonitor
-from ipygpumem.sources.preload import run_first_kernels
+from ipygpumem.sources.first_kernels import run_first_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,16 @@ import inspect
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import Counters
 from ipygpumem.sources import pytorch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from ipygpumem.sources.storages import StorageLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,18 @@ class AllocatedBlocks:
         i = bisect.bisect_right(self.positions, (device, address)) - 1
         block = self.blocks[i] if i >= 0 else None
         return block if block and block.device == device and address < block.address + block.size else None
+
+    def share_outside(
+        self, storages: Collection[StorageLocation], is_wanted: Callable[[str], bool], excluded_size: int | None
+    ) -> float:
+        """Return the share of the memory on some devices that is not in the blocks of the given storages.
+
+        Private pools and blocks of the excluded size, such as cuBLAS workspaces, are treated as in the storages.
+        """
+        positions = {block[:2] for storage in storages if (block := self.block(storage.device, storage.address))}
+        wanted = [block for block in self.blocks if is_wanted(block.device)]
+        rest = (block for block in wanted if block[:2] not in positions and not any(block.pool))
+        return sum(block.size for block in rest if block.size != excluded_size) / max(sum(b.size for b in wanted), 1)
 
     def contains(self, device: str, address: int) -> bool:
         """Return whether an address lies within one of PyTorch's segments, in an allocated or a free block."""

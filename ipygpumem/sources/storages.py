@@ -23,7 +23,7 @@ def is_saved_tensor(value: Any) -> bool:
 
 
 class StorageLocation(NamedTuple):
-    """Device, address and size in bytes of a storage; ``storage`` is the address of its StorageImpl, 0 if unknown."""
+    """Device, data pointer and size in bytes of a storage, and the address of its StorageImpl (0 if unknown)."""
 
     device: str
     address: int
@@ -37,23 +37,23 @@ class StorageInspector:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._base = torch._C.TensorBase
+        self._untyped_storage = self._base.untyped_storage
         self._roots: tuple[tuple[Any, Role], ...] = (
             (torch._C.TensorBase, "tensor"),
             (torch.UntypedStorage, "storage"),
             (torch.nn.Module, "module"),
             (torch.optim.Optimizer, "optimizer"),
         )
-        names = ("is_leaf", "requires_grad", "grad", "grad_fn", "_base", "layout", "dtype", "shape")
+        names = ("is_leaf", "grad", "grad_fn", "_base", "layout", "dtype", "shape")
         getters: list[Any] = [getattr(self._base, name).__get__ for name in names]
-        self._is_leaf, self._requires_grad, self._grad, self._grad_fn, self._view_base = getters[:5]
-        self._layout, self._dtype, self._shape = getters[5:]
+        self._is_leaf, self._grad, self._grad_fn, self._view_base, self._layout, self._dtype, self._shape = getters
         self._descriptions: dict[Any, tuple[str, int]] = {}
         self._device_names: dict[Any, str] = {}
         # with PyTorch 2.4, a garbage collection that deleted a StorageWeakRef crashed; fixed in 2.10 or earlier
         has_weak_references = torch.__version__ >= (2, 10)  # takes 40 µs
         self._weak_reference = torch.multiprocessing.reductions.StorageWeakRef if has_weak_references else None
-        self._is_cow = getattr(torch._C, "_is_cow_tensor", None)
-        self._data_address = getattr(torch._C, "_data_address", None)
+        self._data_address: Any = getattr(torch._C, "_data_address", None)
+        self._is_cow = None if self._data_address is None else getattr(torch._C, "_is_cow_tensor", None)
         self._saved_names: dict[int, tuple[str, ...]] = {}
         self._dispatching_types: dict[int, bool] = {}
 
@@ -84,10 +84,8 @@ class StorageInspector:
             layout = self._layout(tensor)
             if layout is not self._torch.strided and str(layout).startswith("torch.sparse"):
                 return [pair for part in self._sparse_parts(tensor) for pair in self.storages(part)]
-            storage = self._base.untyped_storage(tensor)
-            address = None
-            if self._is_cow is not None and self._data_address is not None and self._is_cow(tensor):
-                address = self._data_address(tensor)
+            storage = self._untyped_storage(tensor)
+            address = self._data_address(tensor) if self._is_cow is not None and self._is_cow(tensor) else None
             return [(storage, location) for location in self.storage_locations(storage, address)]
         except Exception:  # a tensor without storage, for example a meta or MKL-DNN tensor
             return []
@@ -103,14 +101,14 @@ class StorageInspector:
         """Return a list with a storage's location, if any. ``data_ptr()``, the default ``address``, may copy data."""
         try:
             device = storage.device
-            if device.type == "meta":
-                return []
-            address = storage.data_ptr() if address is None else address
-            nbytes, implementation = int(storage.nbytes()), int(getattr(storage, "_cdata", 0))
-            name = self._device_names.get(device) or self._device_names.setdefault(device, str(device))
+            name = self._device_names.get(device)
+            if name is None:
+                name = self._device_names[device] = str(device)
+            address = storage.data_ptr() if address is None and name != "meta" else address
+            location = StorageLocation(name, address or 0, int(storage.nbytes()), int(getattr(storage, "_cdata", 0)))
         except Exception:
             return []
-        return [StorageLocation(name, address, nbytes, implementation)] if address and nbytes else []
+        return [location] if location.address and location.size else []
 
     def _sparse_parts(self, tensor: Any) -> list[Any]:
         if self.dispatches(tensor):
@@ -147,18 +145,20 @@ class StorageInspector:
         except Exception:  # a nested tensor has no shape
             return text, None
 
-    def gradient(self, tensor: Any) -> Any | None:
-        """Return the gradient of a leaf tensor; None for a non-leaf tensor, whose ``grad`` would emit a warning."""
-        has_gradient = attempt(lambda: self._requires_grad(tensor) and self._is_leaf(tensor))
-        return attempt(lambda: self._grad(tensor)) if has_gradient else None
+    def related(self, tensor: Any) -> tuple[Any, Any, Any]:
+        """Return a tensor's gradient, the base tensor of a view, and the autograd node that computed it, or None each.
 
-    def base(self, tensor: Any) -> Any | None:
-        """Return the base tensor of a view, or None if the tensor is not a view."""
-        return attempt(lambda: self._view_base(tensor))
-
-    def grad_fn(self, tensor: Any) -> Any | None:
-        """Return the autograd node that computed a tensor, or None for a leaf tensor."""
-        return attempt(lambda: None if self._is_leaf(tensor) else self._grad_fn(tensor))
+        The gradient of a non-leaf tensor is not read, because this would emit a warning.
+        """
+        gradient = node = None
+        try:
+            if self._is_leaf(tensor):
+                gradient = self._grad(tensor)
+            else:
+                node = self._grad_fn(tensor)
+            return gradient, self._view_base(tensor), node
+        except Exception:
+            return gradient, None, node
 
     def saved(self, node: Any) -> tuple[list[Any], bool]:
         """Return a tuple ``(values, incomplete)``: values saved by an autograd node, and whether some cannot be read.

@@ -101,6 +101,7 @@ def test_holders_added_by_a_cell(gpu_notebook):
     result = gpu_notebook.run("%gpumem who --new")
     assert result.text.startswith("cuda:0: new since the last %gpumem who")
     assert rows(result.text) == {"newer"}
+    assert gpu_notebook.run("%gpumem who --new").text == "cuda:0: new since the last %gpumem who\nno new tensors"
 
 
 def test_command_runs_few_files(gpu_notebook):

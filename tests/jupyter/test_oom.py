@@ -54,6 +54,20 @@ def test_error_that_caused_another_exception(oom_notebook):
     assert "last exception: step() x" in panels(result)[0]
 
 
+@pytest.mark.parametrize("backend", ["cudaMallocAsync", "pluggable"])
+def test_panel_from_error_if_allocator_reports_no_failures(make_gpu, notebook, backend):
+    make_gpu(backend=backend)
+    notebook.run("import torch\n%load_ext ipygpumem")
+    notebook.run(f"big = torch.ones(60 << 30, {GPU}")
+    table = notebook.run("%gpumem who").text
+    assert ("cuBLAS workspace from the preload" in table) == (backend == "cudaMallocAsync")
+    result = notebook.run(f"{STEP}\nstep(200)")
+    (panel,) = panels(result)
+    assert "called by In [4]:3 step()" in panel
+    assert "  big " in panel
+    assert f"the allocator backend {backend} does not report failed allocations" in panel
+
+
 def test_error_caught_by_user_code(oom_notebook):
     result = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    print('caught')")
     assert (result.success, result.stdout) == (True, "caught\n")

@@ -77,7 +77,7 @@ def _size(kind: str, nbytes: int) -> str:
 
 
 def text_waterfalls(waterfalls: Iterable[DeviceExplanation], note: str = "") -> str:
-    """Format waterfalls as text, each with a summary and with the bar, accuracy and advice of each step."""
+    """Format waterfall charts as text: a summary, and for each step a bar, the accuracy of its value, and advice."""
     return "\n\n".join([*([note] if note else []), *(_text(waterfall) for waterfall in waterfalls)])
 
 

@@ -36,14 +36,13 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.search import SearchResult
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.sources.allocator import AllocatedBlock, AllocatedBlocks
+    from ipygpumem.sources.storages import StorageLocation
 
 _HOST = "cpu"
-_CELL_LIMIT = 5.0
-"""Time limit of the search after a cell, in seconds."""
-_MAX_UNEXPLAINED = 0.01
-"""Share of the allocated memory without a name above which all objects in Python's memory are searched."""
+_CELL_LIMIT = 5.0  # seconds
 _UNREACHED = "not reachable from Python: autograd graphs, C++ objects"
 _NOT_FOUND = "not found within the time limit of the search"
+_WORKSPACE = "cuBLAS workspace from the preload"
 _NOT_SEARCHED = "less than 1%, searched only with --all"
 
 
@@ -84,7 +83,7 @@ def holders(
         OptionError: An argument is invalid.
     """
     options: Any = {"device": device, "host": host, "since": since, "limit": limit, "label": label}
-    return find_holders(current(), roots, **options, everywhere=everywhere)[0]
+    return find_holders(current(), roots, **options, everywhere=everywhere, keeps_addresses=False)[0]
 
 
 @gc_paused()
@@ -98,6 +97,7 @@ def find_holders(
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
     everywhere: bool = False,
+    keeps_addresses: bool = True,
 ) -> tuple[Holders, StorageBaseline]:
     """Return the result of `holders`, together with a baseline that contains all storages found by the search."""
     _check(roots, since, limit)
@@ -115,32 +115,22 @@ def find_holders(
         roots = name_providers().roots()
     counts = allocator.allocation_counts() if started else None
     before = allocated_blocks() if started else None
-    is_explained = None  # the total memory is unknown in host memory, and if the allocator does not list its blocks
+    unnamed_share = None  # the total memory is unknown in host memory, and if the allocator does not list its blocks
     if before is not None and not everywhere and not is_wanted(_HOST):
-        is_explained = partial(_is_explained, before, runtime.baseline, is_wanted)
+        workspace = 0 if runtime.baseline is None else runtime.baseline.workspace
+        unnamed_share = partial(before.share_outside, is_wanted=is_wanted, excluded_size=workspace)
     roots = [*roots, *module_roots(roots)]
-    search = search_holders(roots, torch, is_wanted, limit=limit, is_explained=is_explained)
+    options: Any = {"limit": limit, "unnamed_share": unnamed_share, "keeps_addresses": keeps_addresses}
+    search = search_holders(roots, torch, is_wanted, **options)
     after = before
     if started and (counts is None or counts != allocator.allocation_counts()):
         after = allocated_blocks()
     assignment = _BlockAssignment(search, before, after, since, label or name_providers().label)
     devices = assignment.devices(torch if started else None, is_wanted)
-    totals = tuple(assignment.total(name, runtime.baseline) for name in devices)
-    notes = tuple(assignment.notes)  # complete once the totals are known
-    result = Holders(assignment.holders(), totals, notes, search.complete, search.objects, search.seconds)
+    totals = tuple(assignment.total(name, runtime.baseline) for name in devices)  # may add notes
+    results = assignment.holders(), totals, tuple(assignment.notes)
+    result = Holders(*results, search.complete, search.objects, search.seconds)
     return result, StorageBaseline.of(search.references, after)
-
-
-def _is_explained(
-    blocks: AllocatedBlocks, baseline: Baseline | None, is_wanted: Callable[[str], bool], storages: Any
-) -> bool:
-    """Return whether storages, cuBLAS workspaces and private pools account for 99% of the allocated memory."""
-    workspace = 0 if baseline is None else baseline.workspace
-    found = {block[:2] for storage in storages if (block := blocks.block(storage.device, storage.address))}
-    wanted = [block for block in blocks.blocks if is_wanted(block.device)]
-    rest = (block for block in wanted if block[:2] not in found and tuple(block.pool) == (0, 0))
-    unexplained = sum(block.size for block in rest if block.size != workspace)
-    return unexplained <= _MAX_UNEXPLAINED * sum(block.size for block in wanted)
 
 
 def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
@@ -179,7 +169,7 @@ class _BlockAssignment:
         label: Callable[[str, int, str], str],
     ) -> None:
         self.notes = search.notes
-        self._unreached_label = _UNREACHED if search.everywhere else _NOT_SEARCHED
+        self._unreached_label = _NOT_SEARCHED if search.unsearched is None else _UNREACHED
         if not search.complete:
             self._unreached_label = _NOT_FOUND
         self._before, self._after = before, after
@@ -187,10 +177,10 @@ class _BlockAssignment:
         self._assigned: set[tuple[str, int]] = set()
         self._storages: list[NamedStorage] = []
         foreign = 0
-        for (device, address), group in self._by_block(search.storages).items():
-            block = self._block(group[0])
-            nbytes = group[0].info.amount
-            if since is None and len(group) == 1 and block is not None and block.size == nbytes and not block.frames:
+        self._unsearched = {block[:2] for location in search.unsearched or () if (block := self._block(location))}
+        for (device, address), (block, group) in self._by_block(search.storages).items():
+            is_whole = block is not None and block.size == group[0].info.amount and not block.frames
+            if since is None and len(group) == 1 and is_whole:
                 self._assigned.add((device, address))
                 self._storages.append(group[0])
                 continue
@@ -209,19 +199,22 @@ class _BlockAssignment:
                 f"the search reached its time limit after {search.seconds:.1f} s, so some names may be missing"
             )
 
-    def _by_block(self, named_storages: list[NamedStorage]) -> dict[tuple[str, int], list[NamedStorage]]:
+    def _by_block(
+        self, named_storages: list[NamedStorage]
+    ) -> dict[tuple[str, int], tuple[AllocatedBlock | None, list[NamedStorage]]]:
         """Group storages by the block that they share. In each group, the storage with the best name comes first."""
-        groups: dict[tuple[str, int], list[NamedStorage]] = defaultdict(list)
+        groups: dict[tuple[str, int], tuple[AllocatedBlock | None, list[NamedStorage]]] = {}
         for named in named_storages:
-            block = self._block(named)
-            groups[named.location.device, named.location.address if block is None else block.address].append(named)
-        for group in groups.values():
+            block = self._block(named.location)
+            position = named.location[:2] if block is None else block[:2]
+            groups.setdefault(position, (block, []))[1].append(named)
+        for _, group in groups.values():
             if len(group) > 1:
                 group.sort(key=lambda named: (named.info.graph, PLACES.index(named.place)))
         return groups
 
-    def _block(self, named: NamedStorage) -> AllocatedBlock | None:
-        return None if self._after is None else self._after.block(named.location.device, named.location.address)
+    def _block(self, location: StorageLocation) -> AllocatedBlock | None:
+        return None if self._after is None else self._after.block(location.device, location.address)
 
     def _storage(
         self, device: str, address: int, group: list[NamedStorage], block: AllocatedBlock | None
@@ -271,30 +264,37 @@ class _BlockAssignment:
         if not device.startswith("cuda"):
             return DeviceTotal(device, held)
         if self._after is None:
-            return self._total_without_blocks(device, held)
+            return self._total_without_blocks(device, held, baseline)
         blocks = [block for block in self._after.blocks if block.device == device]
-        unassigned = [block for block in blocks if (device, block.address) not in self._assigned]
+        unassigned = [block for block in blocks if block[:2] not in self._assigned]
         earlier = set((self._before or self._after).positions)
-        unreached = [block for block in unassigned if (device, block.address) in earlier]
+        unreached = [block for block in unassigned if block[:2] in earlier]
         unreached_size = sum(block.size for block in unreached)
         private = sum(block.size for block in unreached if tuple(block.pool) != (0, 0))
-        workspace = 0
-        if baseline is not None and baseline.device == device and baseline.workspace:
-            workspace = min(baseline.workspace, unreached_size - private)
+        unsearched = sum(block.size for block in unreached if block[:2] in self._unsearched and not any(block.pool))
+        workspace = _workspace(baseline, device, unreached_size - private - unsearched)
         sizes = {
-            "cuBLAS workspace from the preload": workspace,
+            _WORKSPACE: workspace,
             "private pools, such as those of CUDA graphs": private,
             "allocated by other threads during the search": sum(block.size for block in unassigned) - unreached_size,
-            self._unreached_label: unreached_size - workspace - private,
+            _NOT_SEARCHED: unsearched,
+            self._unreached_label: unreached_size - workspace - private - unsearched,
         }
         unreached_parts = tuple(Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
         return DeviceTotal(device, held, unreached_parts, sum(block.size for block in blocks))
 
-    def _total_without_blocks(self, device: str, held: int) -> DeviceTotal:
+    def _total_without_blocks(self, device: str, held: int, baseline: Baseline | None) -> DeviceTotal:
         try:
             allocated = allocator.statistics(int(device.rpartition(":")[2])).now.allocated
         except Exception as error:  # such as a pluggable allocator or a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
             return DeviceTotal(device, held)
-        unreached = (Remainder(self._unreached_label, allocated - held),) if allocated != held else ()
+        workspace = _workspace(baseline, device, allocated - held)
+        sizes = {_WORKSPACE: workspace, self._unreached_label: allocated - held - workspace}
+        unreached = tuple(Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
         return DeviceTotal(device, held, unreached, allocated)
+
+
+def _workspace(baseline: Baseline | None, device: str, unreached: int) -> int:
+    """Return the size of the cuBLAS workspace on a device, which is part of the unreached memory."""
+    return max(min(baseline.workspace or 0, unreached), 0) if baseline and baseline.device == device else 0

@@ -258,15 +258,23 @@ _BY_TYPE: dict[int, Any] = {
 }
 
 
-def is_labeled_indirectly(obj: Any, child: Any) -> bool:
-    """Return whether ``obj`` has labeled references to all objects that are reachable through ``child``."""
+def indirectly_labeled_ids(obj: Any, children: list[Any]) -> set[int]:
+    """Return the ids of children whose referents ``obj`` labels itself, such as the cells of a closure."""
     if type(obj) is types.FunctionType:
-        return child is obj.__closure__ or child is obj.__defaults__
-    if type(obj) is types.FrameType and type(child) is dict:
-        return child is not obj.f_globals  # the copy of the local variables created by ``f_locals``
-    return type(child) is types.CellType and is_exactly(obj, (types.FrameType, *_LAZY))
+        return {id(child) for child in children if child is obj.__closure__ or child is obj.__defaults__}
+    if not is_exactly(obj, (types.FrameType, *_LAZY)):
+        return set()
+    is_frame = type(obj) is types.FrameType  # whose dicts are copies of the local variables, created by ``f_locals``
+    copied = [child for child in children if is_frame and type(child) is dict and child is not obj.f_globals]
+    return {id(child) for child in (*copied, *(child for child in children if type(child) is types.CellType))}
 
 
 def fallback_label(obj: Any) -> str:
     """Return a label for a reference that has no name, index or key: the class of the referrer."""
     return " (lru_cache)" if type(obj) is _LRU_CACHE else f" <{type_name(type(obj))}>"
+
+
+def type_label(obj: Any) -> str:
+    """Return a label for an object without a name: its class and, for a function or generator, its name."""
+    class_name = str(type_name(type(obj)))
+    return f"{class_name} {obj.__name__}()" if is_exactly(obj, (*_LAZY, types.FunctionType)) else class_name

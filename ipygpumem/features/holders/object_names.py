@@ -10,8 +10,14 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.introspection import is_exactly, type_name
-from ipygpumem.features.holders.labels import ReferenceLabel, fallback_label, is_labeled_indirectly, reference_labels
+from ipygpumem.core.introspection import is_exactly
+from ipygpumem.features.holders.labels import (
+    ReferenceLabel,
+    fallback_label,
+    indirectly_labeled_ids,
+    reference_labels,
+    type_label,
+)
 from ipygpumem.features.holders.model import PLACES
 
 if TYPE_CHECKING:
@@ -32,7 +38,6 @@ _MAX_NAME_ATTEMPTS = 40
 """Maximum number of paths followed to find the names of one storage."""
 _CLOCK_INTERVAL = 256
 """Number of objects visited between two checks of the time limit."""
-_LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _CONTAINERS = (dict, list, tuple, types.CellType, types.TracebackType)
 
 _Queue = list[tuple[int, int, int]]
@@ -83,6 +88,7 @@ class ObjectNames:
         self._graph_edges: list[tuple[int, int]] = []
         self._skipped: set[int] = set()
         self._texts: dict[int, str] = {}
+        self._names_by_id: dict[int, list[str]] = {}
         self._references: dict[int, list[tuple[int | None, ReferenceLabel]]] = {}
         self.named: dict[int, ObjectName] = {}
         self.place_bits: dict[int, int] = {}
@@ -98,7 +104,6 @@ class ObjectNames:
                 self._add_root(root, queue)
             self._visit(queue)
         self._follow_graphs()
-        self._spread_places()
 
     def name_unreached(self, ids: Collection[int], holder: str, place: Place) -> None:
         """Name objects that are not reachable from any root, and assign all of them to the same holder."""
@@ -109,14 +114,13 @@ class ObjectNames:
             self._mark(object_id, place)
             if object_id not in self.named and object_id not in self._skipped:
                 queue: _Queue = []
-                label = ReferenceLabel(f"<{_description(objects[object_id])}>")
+                label = ReferenceLabel(f"<{type_label(objects[object_id])}>")
                 self._name(object_id, ObjectName(None, label, holder, place), queue)
                 self._visit(queue)
         self._follow_graphs()
-        self._spread_places()
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
-        """Return the places from which at least one of these objects is reachable."""
+        """Return the roots, such as variables or outputs, from which at least one of these objects is reachable."""
         return _places(functools.reduce(operator.or_, [self.place_bits.get(key, 0) for key in ids]))
 
     def _add_root(self, root: Root, queue: _Queue) -> None:
@@ -158,9 +162,10 @@ class ObjectNames:
     def _name_children(self, object_id: int, child_ids: dict[int, None], queue: _Queue) -> None:
         objects, target_ids = self._referrers.objects, self._targets.by_id
         obj, named = objects[object_id], self.named[object_id]
-        skipped = {child_id for child_id in child_ids if is_labeled_indirectly(obj, objects[child_id])}
+        skipped = indirectly_labeled_ids(obj, [objects[child_id] for child_id in child_ids])
         self._skipped |= skipped
-        child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
+        if skipped:
+            child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
         is_target = object_id in target_ids
         # each local variable in a traceback or a thread is a separate holder
         is_frame = type(obj) is types.FrameType and named.place in {"traceback", "thread"}
@@ -171,7 +176,7 @@ class ObjectNames:
                 holder = f"{self.name(object_id)}{label.text}" if is_frame else ""
                 last_resort = label.last_resort or object_id in self._targets.optimizer_ids
                 self._name(child_id, named.child(object_id, label, holder=holder, last_resort=last_resort), queue)
-        for child_id in (child_id for child_id in child_ids if child_id not in labeled):
+        for child_id in [child_id for child_id in child_ids if child_id not in labeled]:
             if is_target and child_id in self._node_ids:
                 self._graph_edges.append((object_id, child_id))  # graphs are followed after all other references
             else:
@@ -179,9 +184,9 @@ class ObjectNames:
                 self._name(child_id, named.child(object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
-        if not any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
-            return fallback_label(tensor)
-        return ".grad" if child_id in self._targets.gradient_ids else ""
+        if any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
+            return ".grad" if child_id in self._targets.gradient_ids else ""
+        return fallback_label(tensor)
 
     def _follow_graphs(self) -> None:
         while self._graph_edges:
@@ -191,6 +196,7 @@ class ObjectNames:
                 named = self.named[tensor_id]
                 self._name(node_id, named.child(tensor_id, ReferenceLabel(""), graph=True), queue)
             self._visit(queue)
+        self._spread_places()
 
     def _name(self, object_id: int, new: ObjectName, queue: _Queue) -> None:
         if object_id in self.root_ids and new.parent_id is not None:
@@ -219,10 +225,8 @@ class ObjectNames:
 
     def name(self, object_id: int) -> str:
         """Return the first name of an object or, if only a tensor's autograd graph keeps it alive, of the tensor."""
-        if object_id in self._texts:
-            return self._texts[object_id]
         parts: list[str] = []
-        current: int | None = object_id
+        current: int | None = None if object_id in self._texts else object_id
         while current is not None:
             named, obj = self.named[current], self._referrers.objects[current]
             if type(obj) is types.FrameType:
@@ -235,8 +239,7 @@ class ObjectNames:
                     parts = [*parts[:4], _ELLIPSIS, named.holder]
                     break
             current = named.parent_id
-        self._texts[object_id] = "".join(reversed(parts))
-        return self._texts[object_id]
+        return self._texts.setdefault(object_id, "".join(reversed(parts)))
 
     def _label_text(self, label: ReferenceLabel) -> str:
         if label.key_id is None:
@@ -248,6 +251,10 @@ class ObjectNames:
 
     def other_names(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return all names of a storage except the first, given the ids of its tensors."""
+        if len(ids) == 1 and ids[0] not in self._referrers.children and len(self._references[ids[0]]) == 1:
+            parent_id = self._references[ids[0]][0][0]
+            if parent_id is None or self.named[ids[0]].graph or len(self._parent_names(parent_id)) == 1:
+                return ()  # the usual case
         names: dict[str, str] = {}
         graph = self.named[ids[0]].graph
         attempts_left = [_MAX_NAME_ATTEMPTS]
@@ -262,8 +269,7 @@ class ObjectNames:
     def _names(self, object_id: int, path: tuple[int, ...], attempts_left: list[int]) -> list[str]:
         """Return several names of an object, the best first. Names that contain an object in ``path`` are omitted."""
         attempts_left[0] -= 1
-        first = self.name(object_id)
-        is_frame = type(self._referrers.objects[object_id]) is types.FrameType
+        first, is_frame = self.name(object_id), type(self._referrers.objects[object_id]) is types.FrameType
         if is_frame or len(path) >= _MAX_NAME_PARTS or self.named[object_id].graph:
             return [first]
         names = {first: None}
@@ -273,9 +279,16 @@ class ObjectNames:
             if parent_id is None:
                 names[label.text] = None
             elif parent_id in self.named and parent_id not in path and not self.named[parent_id].graph:
-                parent_names = self._names(parent_id, (*path, object_id), attempts_left)
+                if object_id in self._referrers.children:
+                    parent_names = self._names(parent_id, (*path, object_id), attempts_left)
+                else:  # no path passes through the object
+                    parent_names = self._parent_names(parent_id)
                 names.update({name + self._label_text(label): None for name in parent_names})
         return list(names)
+
+    def _parent_names(self, object_id: int) -> list[str]:
+        names = self._names_by_id.get(object_id) or self._names(object_id, (), [_MAX_NAME_ATTEMPTS])
+        return self._names_by_id.setdefault(object_id, names)
 
 
 @functools.cache
@@ -285,8 +298,3 @@ def _places(bits: int) -> tuple[Place, ...]:
 
 def _label_rank(obj: Any) -> int:
     return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1
-
-
-def _description(obj: Any) -> str:
-    class_name = str(type_name(type(obj)))
-    return f"{class_name} {obj.__name__}()" if is_exactly(obj, (*_LAZY, types.FunctionType)) else class_name

@@ -35,8 +35,10 @@ _MIN_UNNAMED_BYTES = 4096
 """Minimum total size in bytes of unnamed storages for an extra pass. PyTorch itself keeps some small tensors alive."""
 _EXTRA_PASS_SHARE = 0.4
 """Share of the time limit after which no extra pass starts."""
-_READING_SHARE = 0.4
+_READING_SHARE = 0.5
 """Share of the time limit after which no further objects are read, because their names must also be found."""
+_MAX_UNSEARCHED_SHARE = 0.01
+"""Share of the allocated memory above which all objects in Python's memory are searched."""
 _MAX_GRAPH_HOLDERS = 4
 _ROUNDING = 512
 """PyTorch's allocator rounds sizes up to multiples of this number of bytes."""
@@ -48,9 +50,9 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search, with a weak reference to each storage, by location. See `Holders` for other attributes.
+    """Result of a search, with weak references to the storages, by location. See `Holders` for other attributes.
 
-    ``everywhere`` is whether all Python objects were searched.
+    ``unsearched`` are the locations of storages in memory that were not searched for names; None if they are unknown.
     """
 
     storages: list[NamedStorage]
@@ -59,7 +61,7 @@ class SearchResult:
     seconds: float
     complete: bool
     notes: list[str]
-    everywhere: bool
+    unsearched: Collection[StorageLocation] | None
 
 
 def search_holders(
@@ -69,35 +71,36 @@ def search_holders(
     *,
     limit: float = 10.0,
     threads: bool = True,
-    is_explained: Callable[[Collection[StorageLocation]], bool] | None = None,
+    unnamed_share: Callable[[Collection[StorageLocation]], float] | None = None,
+    keeps_addresses: bool = False,
 ) -> SearchResult:
     """Search for the objects that keep storages on the selected devices alive, for at most ``limit`` seconds.
 
     The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads. If
-    ``is_explained`` is given, it returns whether storages account for the allocated memory, given their locations.
-    Objects that only library modules refer to, or to which nothing refers, are then searched only if necessary.
+    ``unnamed_share`` is given, it returns the share of the allocated memory that is not in the storages with the given
+    locations. Objects that only library modules refer to, or to which nothing refers, are then searched only if they
+    may hold more than 1% of the memory. If the time limit is reached, names of the user's variables are returned.
+    Weak references to the storages are created only if ``keeps_addresses`` is True.
     """
     search_limit = SearchLimit(limit)
     results: list[SearchResult] = []
     with gc_paused():
-        for check in (None,) if is_explained is None else (is_explained, None):
-            search = _HolderSearch(torch, search_limit, is_wanted, roots, is_everywhere=check is None)
+        for is_everywhere in (False, True) if unnamed_share or any(root.distant for root in roots) else (True,):
+            search = _HolderSearch(torch, search_limit, is_wanted, roots, is_everywhere=is_everywhere)
+            search.targets.keeps_addresses = keeps_addresses
             try:
                 with search.types.without_overrides():
                     result = search.run(threads=threads)
-                    locations = [storage.location for storage in result.storages]
-                    is_final = check is None or not result.complete or check(locations)
-                    if not is_final and not search.has_unknown_tensors():
-                        result, is_final = replace(result, everywhere=True), True
+                    is_final = is_everywhere or not result.complete
+                    if not is_final and unnamed_share is not None:
+                        result, is_final = search.check(result, unnamed_share)
             finally:
                 search.heap.release()
                 del search
             results.append(result)
             if is_final:
                 break
-    if result.complete:
-        return result
-    return replace(results[0], complete=False, seconds=result.seconds)
+    return result if result.complete else replace(results[0], complete=False, seconds=result.seconds)
 
 
 class _HolderSearch:
@@ -128,8 +131,8 @@ class _HolderSearch:
             storages = self._named_storages(self._find_names(self._roots, threads=threads))
             notes = [_UNREADABLE] if self.targets.graph.unreadable else []
         objects, seconds = len(self.heap.objects), time.perf_counter() - self.limit.start
-        references, complete = self.targets.references, self.limit.complete
-        return SearchResult(storages, references, objects, seconds, complete, notes, self._is_everywhere)
+        unsearched = () if self._is_everywhere else None
+        return SearchResult(storages, self.targets.references, objects, seconds, self.limit.complete, notes, unsearched)
 
     def _read_objects(self, *, threads: bool) -> None:
         if self._is_everywhere:
@@ -138,29 +141,34 @@ class _HolderSearch:
             self.targets.add(self.heap.take_by_role())
             return
         variables = [root.value for root in self._roots if root.place != "module"]
-        variables += [value for _, frame in running_frames() for _, value in frame_locals(frame)] if threads else []
-        for start in (variables, [root.value for root in self._roots if root.place == "module"]):
+        modules = [root.value for root in self._roots if root.place == "module"]
+        in_frames = [value for _, frame in running_frames() for _, value in frame_locals(frame)] if threads else []
+        for start in (variables, in_frames, modules):
             new = start
-            while new:
+            while new and self.limit.complete:
                 self.heap.follow(new, _READING_SHARE)
+                self.limit.extend()
                 new = self.targets.add(self.heap.take_by_role())
-        self.limit.extend()
 
-    def has_unknown_tensors(self) -> bool:
-        """Return whether tensors that the search did not find keep memory on the selected devices alive."""
-        if gc.get_freeze_count():
-            return True
-        unknown: set[StorageLocation] = set()
+    def check(
+        self, result: SearchResult, unnamed_share: Callable[[Collection[StorageLocation]], float]
+    ) -> tuple[SearchResult, bool]:
+        """Return the result and whether it is final, because all other objects hold less than 1% of the memory."""
+        named = {storage.location for storage in result.storages}
+        share = unnamed_share(named)
+        if share <= _MAX_UNSEARCHED_SHARE or gc.get_freeze_count():
+            return result, share <= _MAX_UNSEARCHED_SHARE
+        others = SearchTargets(self.types, self._is_wanted, self.limit)
+        known = {location.storage for location in self.targets.references}
+        by_role: dict[str, list[Any]] = {}
         for obj in gc.get_referrers(*self.types.classes()):
             role = None if id(obj) in self.heap.seen_ids else self.types.role(type(obj))
-            if role == "tensor" and self.types.grad_fn(obj) is not None:
-                return True
-            if role == "tensor":
-                unknown.update(location for _, location in self.types.storages(obj))
-            elif role == "storage":
-                unknown.update(self.types.storage_locations(obj))
-        unknown -= self.targets.references.keys()
-        return sum(location.size for location in unknown if self._is_wanted(location.device)) >= _MIN_UNNAMED_BYTES
+            if role == "tensor" or (role == "storage" and getattr(obj, "_cdata", None) not in known):
+                by_role.setdefault(str(role), []).append(obj)
+        others.add(by_role)
+        unsearched = others.references.keys() - self.targets.references.keys()
+        result = replace(result, complete=self.limit.complete, unsearched=unsearched)
+        return result, not result.complete or share - unnamed_share(named | unsearched) <= _MAX_UNSEARCHED_SHARE
 
     def _find_names(self, roots: list[Root], *, threads: bool) -> ObjectNames:
         targets = self.targets
@@ -254,19 +262,22 @@ class _HolderSearch:
         if len(ids) > 1:
             ids = sorted(ids, key=preference)
         first = names.named[ids[0]]
-        tensors = {object_id: by_id[object_id].obj for object_id in ids if by_id[object_id].is_tensor}
-        described = [self.types.describe(tensor) for tensor in tensors.values()]
-        # a base kept alive only by its views does not count, because user code cannot access it
-        sizes = [nbytes for key, (_, nbytes) in zip(tensors, described, strict=True) if key not in base_ids]
-        visible = max([nbytes or 0 for nbytes in sizes], default=0)
         kind = self.targets.kinds.get((location.device, location.address))
+        has_graph, text, largest = first.graph, "storage", -1
+        visible: list[int | None] = []
+        for object_id in ids:
+            target = by_id[object_id]
+            if target.is_tensor:
+                description, nbytes = self.types.describe(target.obj)
+                if (nbytes or 0) > largest:
+                    text, largest = description, nbytes or 0
+                if object_id not in base_ids:  # a base kept alive only by its views cannot be accessed by user code
+                    visible.append(nbytes)
+                has_graph = has_graph or (kind is None and self.types.related(target.obj)[2] is not None)
         if kind is None:
-            has_graph = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors.values())
             kind = "activation" if has_graph else "plain"
-        text = described[0][0] if described else "storage"
-        if len(described) > 1:
-            text = max(described, key=lambda description: description[1] or 0)[0]
-        view = visible if sizes and None not in sizes and visible < location.size else None
+        sizes = [nbytes for nbytes in visible if nbytes is not None]
+        view = max(sizes) if sizes and len(sizes) == len(visible) and max(sizes) < location.size else None
         also, places = names.other_names(ids), names.places(ids)
         name = names.name(ids[0])
         rounding = _ROUNDING if location.device.startswith("cuda") else 1

@@ -35,7 +35,7 @@ def _table(holders: Holders, total: DeviceTotal, limit: int, parts: int) -> Tabl
         rows.append(_sum_row(many(len(smaller), "smaller holder"), _bytes(smaller), smaller, 1))
     if holders.since:
         title = f"{total.device}: new since {holders.since}"
-        rows.append(_sum_row("new", _bytes(listed), listed, 0))
+        rows += [_sum_row("new", _bytes(listed), listed, 0)] if listed else []
     else:
         title = f"{total.device}: who holds the memory"
         not_listed = total.held - _bytes(listed)
@@ -45,6 +45,8 @@ def _table(holders: Holders, total: DeviceTotal, limit: int, parts: int) -> Tabl
         label = "allocated (tensors)" if total.allocated is not None else "tensors"
         rows.append(_sum_row(label, whole, listed, 0))
     notes = dict.fromkeys(holder.note for holder in shown if holder.note)
+    if not rows:
+        notes["no new tensors"] = None
     return Table(title, ("bytes", "tensors"), tuple(rows), (*notes, *_freeable(holders, total.device)))
 
 

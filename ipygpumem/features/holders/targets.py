@@ -37,6 +37,8 @@ _MAX_SHARE = 0.6
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
 """Attributes in which torchao's classes list the names of their inner tensors."""
 _MAX_NAME_LEVELS = 5
+_CLOCK_INTERVAL = 64
+"""Number of tensors added between two checks of the time limit."""
 _MAX_NODES = 300_000
 """Maximum number of nodes of autograd graphs. A loop that accumulates a loss with its graph can create millions."""
 _MAX_HOOK_OBJECTS = 500
@@ -62,7 +64,8 @@ class SearchTargets:
         by_id: The targets by the id of the tensor or storage.
         kinds: Kind of each storage of a module or an optimizer, by device and address.
         extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent.
-        references: Weak references to the storages, by location. They prevent the reuse of the storages' addresses.
+        keeps_addresses: Whether to create weak references to storages, which prevent the reuse of their addresses.
+        references: Weak references to the storages, or None, by location.
     """
 
     def __init__(self, types: StorageInspector, is_wanted: Callable[[str], bool], limit: SearchLimit) -> None:
@@ -71,10 +74,12 @@ class SearchTargets:
         self._by_role: dict[str, list[Any]] = {}
         self._is_wanted = is_wanted
         self._without_memory: dict[int, Any] = {}
+        self._read_ids: set[int] = set()
         self._roles: dict[int, Kind] = {}
         self.by_id: dict[int, SearchTarget] = {}
         self.kinds: dict[tuple[str, int], Kind] = {}
         self.extra: dict[int, list[Any]] = {}
+        self.keeps_addresses = False
         self.gradient_ids: set[int] = set()
         self.base_ids: set[int] = set()
         self.references: dict[StorageLocation, Any] = {}
@@ -82,23 +87,36 @@ class SearchTargets:
 
     def add(self, by_role: dict[str, list[Any]]) -> list[Any]:
         """Add objects grouped by their roles. Return the objects to which only C++ objects of these refer."""
-        saved_before, targets_before = len(self.graph.saved), len(self.by_id)
-        tensors = by_role.get("tensor", [])
-        for tensor in tensors:
-            if self._limit.reached(_MAX_SHARE):
+        saved_before = len(self.graph.saved)
+        tensors = list(by_role.get("tensor", ()))
+        hidden: list[Any] = []
+        nodes: list[tuple[Any, Any]] = []
+        for i, tensor in enumerate(tensors):  # the loop appends the gradients
+            if i % _CLOCK_INTERVAL == 0 and self._limit.reached(_MAX_SHARE):
                 break
-            self._add(tensor)
+            if id(tensor) in self._read_ids:
+                continue
+            self._read_ids.add(id(tensor))
+            is_target = self._add(tensor)
+            gradient, base, node = self._types.related(tensor)
+            if node is not None:
+                nodes.append((tensor, node))
+            if gradient is not None:
+                self._add_hidden(gradient, tensor, self.gradient_ids, hidden)
+                self._set_role(gradient, "gradient")
+                tensors.append(gradient)
+            if is_target and base is not None and base is not tensor:
+                self._add_hidden(base, tensor, self.base_ids, hidden)
         for storage in by_role.get("storage", ()):
             self._add(storage, is_tensor=False)
         for role, objects in by_role.items():
             self._by_role.setdefault(role, []).extend(objects)
-        hidden = self._add_gradients(tensors) + self._add_bases(list(self.by_id.values())[targets_before:])
-        nodes = self.graph.add(tensors)
+        new_nodes = self.graph.add(nodes)
         saved = list(self.graph.saved.values())[saved_before:]
         for obj in (obj for obj in saved if self._types.role(type(obj)) == "tensor"):
             self._add(obj)
         # the hooks of nodes that are implemented in C++ are not read
-        return [*hidden, *saved, *(node for node in nodes if instance_dict(node) is not None)]
+        return [*hidden, *saved, *(node for node in new_nodes if instance_dict(node) is not None)]
 
     def _add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
         object_id = id(obj)
@@ -110,7 +128,7 @@ class SearchTargets:
             if self._is_wanted(location.device):
                 wanted.append(location)
                 if location not in self.references:
-                    self.references[location] = self._types.weak_reference(storage)
+                    self.references[location] = self._types.weak_reference(storage) if self.keeps_addresses else None
         wrapped = self._wrapped_tensors(obj) if is_tensor and not wanted else []
         if wrapped:
             self._without_memory[object_id] = obj  # added first, because it may wrap itself
@@ -120,32 +138,15 @@ class SearchTargets:
             self._without_memory.pop(object_id, None)
         return object_id in self.by_id
 
-    def _add_gradients(self, tensors: list[Any]) -> list[Any]:
-        gradients = []
-        for tensor in tensors:
-            gradient = self._types.gradient(tensor)
-            if gradient is not None:
-                gradients.append(gradient)
-                self._add(gradient)
-                self._set_role(gradient, "gradient")
-                self.extra.setdefault(id(gradient), []).append(tensor)
-                self.gradient_ids.add(id(gradient))
-        return gradients
-
-    def _add_bases(self, targets: list[SearchTarget]) -> list[Any]:
-        bases = []
-        for target in targets:
-            base = self._types.base(target.obj) if target.is_tensor else None
-            if base is not None and base is not target.obj:
-                bases.append(base)
-                self._add(base)
-                self.base_ids.add(id(base))
-                self.extra.setdefault(id(base), []).append(target.obj)
-        return bases
+    def _add_hidden(self, tensor: Any, referrer: Any, ids: set[int], hidden: list[Any]) -> None:
+        self._add(tensor)
+        self.extra.setdefault(id(tensor), []).append(referrer)
+        ids.add(id(tensor))
+        hidden.append(tensor)
 
     def _set_roles(self) -> None:
         for target in self.by_id.values():
-            if target.wrapped and self._types.grad_fn(target.obj) is not None:  # the tensors inside have no graph
+            if target.wrapped and self._types.related(target.obj)[2] is not None:  # the tensors inside have no graph
                 self._set_role(target.obj, "activation")
         for role, attribute, levels, kind in _OWNED:
             for owner in self._by_role.get(role, []):
@@ -229,14 +230,12 @@ class _AutogradGraphs:
         self.saved: dict[int, Any] = {}
         self.unreadable = False
 
-    def add(self, tensors: Iterable[Any]) -> list[Any]:
-        """Add the graphs of tensors, and return the nodes that are new."""
+    def add(self, tensors_and_nodes: Iterable[tuple[Any, Any]]) -> list[Any]:
+        """Add the graphs of tensors, given the nodes that computed them, and return the nodes that are new."""
         count = len(self.nodes)
         pending: list[Any] = []
-        for tensor in tensors:
-            node = self._types.grad_fn(tensor)
-            if node is not None:
-                self._add_nodes([node], tensor, pending)
+        for tensor, node in tensors_and_nodes:
+            self._add_nodes([node], tensor, pending)
         while pending and not self._limit.reached():
             if len(self.nodes) > _MAX_NODES:
                 self._limit.complete = False

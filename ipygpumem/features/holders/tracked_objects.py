@@ -33,7 +33,7 @@ _MIN_LARGE = 4096
 """Number of references above which a container, such as a data set, is read last."""
 _MAX_SINGLE_LOOKUPS = 32
 """Number of ids below which `bisect` is faster than NumPy."""
-_PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
+_PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None), types.CodeType)))
 _MAX_ARRAY_SIZE = 1_000_000
 """Maximum number of elements of a NumPy array to be read, because reading creates a list of them."""
 _dtype, _size = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size"))
@@ -86,7 +86,9 @@ class TrackedObjects:
         self._stop_ids = stop_ids
         self.seen_ids = set(stop_ids or ())
         self._finds_tracked = stop_ids is not None or bool(gc.get_freeze_count())
-        self._types: dict[int, tuple[str | None, bool, bool]] = {}
+        self._types: dict[int, tuple[str | None, bool]] = {}
+        self._special_type_ids: set[int] = set()
+        self._container_type_ids = {id(dict), id(tuple)}
         self._by_role: dict[str, list[Any]] = {}
         self._pending: list[Any] = []
         self._position = 0
@@ -132,31 +134,36 @@ class TrackedObjects:
             unseen = {key: obj for key, obj in zip(map(id, objects), objects, strict=True) if key not in self.seen_ids}
             objects = list(unseen.values())
             self.seen_ids.update(unseen)
-        type_ids, present = self._inspect(objects)
-        if any(is_class for _, is_class, _ in present.values()) or id(types.ModuleType) in present:
-            objects = [obj for obj in objects if not _is_asyncio(obj) and not self._is_library_class(obj)]
-            type_ids, present = self._inspect(objects)
-        for key, (role, _, _) in present.items():
+        removed_ids = set()
+        for obj in itertools.compress(objects, map(self._special_type_ids.__contains__, self._inspect(objects))):
+            role, is_array = self._types[id(type(obj))]
             if role:
-                self._by_role.setdefault(role, []).extend(itertools.compress(objects, map(key.__eq__, type_ids)))
-        if any(is_array for _, _, is_array in present.values()):
-            self._arrays += [obj for obj in objects if _is_array(type(obj))]
-            objects = [obj for obj in objects if not _is_array(type(obj))]
-        self._pending += objects
+                self._by_role.setdefault(role, []).append(obj)
+            elif is_array:
+                self._arrays.append(obj)
+                removed_ids.add(id(obj))
+            elif _is_asyncio(obj) or self._is_library_class(obj):
+                removed_ids.add(id(obj))
+        self._pending += [obj for obj in objects if id(obj) not in removed_ids] if removed_ids else objects
 
-    def _inspect(self, objects: list[Any]) -> tuple[list[int], dict[int, tuple[str | None, bool, bool]]]:
-        """Return the ids of the objects' types and, for each, its role and whether it is a metaclass or an array."""
+    def _inspect(self, objects: list[Any]) -> list[int]:
+        """Return the ids of the objects' types, and store which of these must be treated specially."""
         type_ids = list(map(id, map(type, objects)))
-        examples = dict(zip(type_ids, objects, strict=True))
-        for key, obj in examples.items():
-            if key not in self._types:
-                cls = type(obj)
-                self._types[key] = self._role(cls), any(base is type for base in mro(cls)), _is_array(cls)
-        return type_ids, {key: self._types[key] for key in examples}
+        new_ids = set(type_ids).difference(self._types)
+        examples = dict(zip(type_ids, objects, strict=True)) if new_ids else {}
+        for key in new_ids:
+            cls = type(examples[key])
+            role, is_array = self._types[key] = self._role(cls), _is_array(cls)
+            is_class = self._stop_ids is not None and any(base is type for base in mro(cls))
+            if role or is_array or is_class or cls is types.ModuleType:
+                self._special_type_ids.add(key)
+            if is_array:
+                self._container_type_ids.add(key)
+        return type_ids
 
     def _is_library_class(self, obj: Any) -> bool:
         if self._stop_ids is None or not is_instance(obj, type):
-            return False
+            return False  # or a module
         name = type_dict(obj).get("__module__")
         module = sys.modules.get(name) if type(name) is str else None
         return module is not None and id(instance_dict(module)) in self._stop_ids
@@ -182,27 +189,21 @@ class TrackedObjects:
         """Add the references from the objects with these indexes, and the objects to which they refer."""
         parts = list(itertools.chain.from_iterable(referents))
         is_kept = list(map(gc.is_tracked, parts))
-        untracked = self._mark_untracked(parts, is_kept)
+        containers = self._untracked_containers(list(itertools.compress(parts, map(operator.not_, is_kept))))
+        if containers:
+            is_kept = list(map(operator.or_, is_kept, map(containers.__contains__, map(id, parts))))
         kept = list(itertools.compress(parts, is_kept))
         lengths = np.fromiter(map(len, referents), np.int64, len(referents))
         parents = np.repeat(np.arange(indexes.start, indexes.stop, dtype=np.int32), lengths)
         ids = np.fromiter(map(id, kept), np.int64, len(kept))
         self._columns.append((ids, parents[np.array(is_kept, np.bool_)]))
-        self._add(kept if self._finds_tracked else untracked)
+        self._add(kept if self._finds_tracked else list(containers.values()))
 
-    def _mark_untracked(self, objects: list[Any], is_kept: list[bool]) -> list[Any]:
-        """Mark the untracked objects that may lead to tensors as kept, and return them."""
-        untracked = list(itertools.compress(objects, map(operator.not_, is_kept)))
-        type_ids, present = self._inspect(untracked)
-        array_ids = {key for key, (_, _, is_array) in present.items() if is_array}
-        keys = array_ids | {id(dict), id(tuple)}
-        candidates = list(itertools.compress(untracked, map(keys.__contains__, type_ids)))
-        if not array_ids and _PLAIN_TYPE_IDS.issuperset(map(id, map(type, gc.get_referents(*candidates)))):
-            return []
-        marked = {id(obj): obj for obj in candidates if _may_refer(obj)}
-        if marked:
-            is_kept[:] = [kept or id(obj) in marked for kept, obj in zip(is_kept, objects, strict=True)]
-        return list(marked.values())
+    def _untracked_containers(self, objects: list[Any]) -> dict[int, Any]:
+        """Return those of some untracked objects that may lead to tensors, by id."""
+        type_ids = self._inspect(objects)
+        containers = itertools.compress(objects, map(self._container_type_ids.__contains__, type_ids))
+        return {key: obj for key, obj in {id(obj): obj for obj in containers}.items() if _may_refer(obj)}
 
     def parents(self, ids: Collection[int]) -> list[list[Any]]:
         """Return a list of referrers for each id. A referrer is listed once for each of its references."""
@@ -265,10 +266,6 @@ def _array_referents(obj: Any) -> list[Any]:
 
 
 def _may_refer(obj: Any) -> bool:
-    if _is_untracked(obj):
-        return any(id(type(part)) not in _PLAIN_TYPE_IDS for part in gc.get_referents(obj))
-    return _is_array(type(obj)) and (array_base(obj) is not None or has_objects(obj))
-
-
-def _is_untracked(obj: Any) -> bool:
-    return (type(obj) is dict or type(obj) is tuple) and not gc.is_tracked(obj)
+    if type(obj) is dict or type(obj) is tuple:
+        return not _PLAIN_TYPE_IDS.issuperset(map(id, map(type, gc.get_referents(obj))))
+    return array_base(obj) is not None or has_objects(obj)

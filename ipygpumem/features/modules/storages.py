@@ -178,7 +178,7 @@ class ModelStorages:
             if tensor is not None:
                 yield from self._addresses_of(kind, tensor, index)
                 if kind == "parameters":
-                    yield from self._addresses_of("gradients", self.types.gradient(tensor), index)
+                    yield from self._addresses_of("gradients", self.types.related(tensor)[0], index)
         for optimizer in [reference() for reference in self._optimizers.values()] if states else ():
             if optimizer is None:
                 continue

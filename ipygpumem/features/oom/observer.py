@@ -7,6 +7,7 @@ observer would replace the user's error.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import traceback
@@ -14,13 +15,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.introspection import attempt, is_own_frame, thread_name
+from ipygpumem.core.units import parse_size
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.oom.model import FailedAllocation, free_blocks
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import FrameType
 
     from ipygpumem.features.oom.model import Frame
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 _MAX_FAILURES = 100
 """Maximum number of failures to keep. A loop may retry an allocation thousands of times."""
 _MAX_FRAMES = 64
-_SEARCH_LIMIT = 0.2
+_DEVICE = re.compile(r"(?:GPU|device) (\d+)")
+_REQUESTED = re.compile(r"(?:allocate|Requested\s*:) ([\d.]+ (?:[KMG]iB|bytes))")
+_SEARCH_LIMIT = 0.25
 """Time limit of the search for holders in seconds. The search blocks the user's code once per cell."""
 
 
@@ -44,6 +48,7 @@ class FailedAllocationObserver:
         self.count = 0
         self._active = threading.local()
         self._pid = 0
+        self._is_listening = False
 
     def listen(self, save: Callable[[], str] | None = None) -> bool:
         """Start recording failures. Return False if CUDA is not initialized or PyTorch does not report failures.
@@ -51,7 +56,27 @@ class FailedAllocationObserver:
         ``save`` is called at the first failure in a cell: it saves the allocation history and returns a message.
         """
         self._save, self._pid = save, os.getpid()
-        return pytorch.listen_for_ooms(self._failed)
+        self._is_listening = pytorch.listen_for_ooms(self._failed)
+        return self._is_listening
+
+    def add_error(self, error: Any) -> None:
+        """Record the error of a cell if it is an out-of-memory error that the allocator backend did not report."""
+        torch = pytorch.started()
+        if torch is None or self._is_listening or not isinstance(error, torch.cuda.OutOfMemoryError):
+            return
+        text = str(error)
+        index, requested = _DEVICE.search(text), _REQUESTED.search(text)
+        if index is None or requested is None:
+            return
+        frames = _frames_of(reversed(list(traceback.walk_tb(error.__traceback__))))
+        reading = attempt(lambda: current().monitor.read(busy=False).devices.get(f"cuda:{index[1]}"))
+        capacity = getattr(reading, "capacity", None) or 0
+        free = max(capacity - (getattr(reading, "used", None) or capacity), 0)
+        self._record(int(index[1]), parse_size(requested[1].replace("bytes", "B")), capacity, free, frames)
+        self._failures[-1]["saved"] = (
+            f"the allocator backend {torch.cuda.get_allocator_backend()} does not report failed"
+            " allocations: the values were read after the failure, and failures that the code catches have no panel"
+        )
 
     def stop(self) -> None:
         """Stop recording failures."""
@@ -75,7 +100,9 @@ class FailedAllocationObserver:
         finally:
             self._active.value = False
 
-    def _record(self, index: int, requested: int, limit: int, free: int) -> None:
+    def _record(
+        self, index: int, requested: int, limit: int, free: int, frames: tuple[Frame, ...] | None = None
+    ) -> None:
         self.count += 1
         monitor = current().monitor
         device = f"cuda:{index}"
@@ -84,11 +111,11 @@ class FailedAllocationObserver:
         del self._failures[:-_MAX_FAILURES]
         # each value is stored immediately, because reading the next may fail, for example without host memory
         fields["thread"] = attempt(_current_thread) or ""
-        fields["frames"] = attempt(_stack) or ()
+        fields["frames"] = frames or attempt(_stack) or ()
         fields["reading"] = attempt(lambda: monitor.read(busy=False).devices.get(device))
         fields["free_blocks"] = attempt(lambda: free_blocks(allocator.segments(), index))
         fields["other_processes"] = attempt(lambda: monitor.other_processes(fields["reading"])) or ()
-        if self.count == 1:
+        if self.count == 1 and frames is None:
             fields["holders"] = attempt(lambda: holders(limit=_SEARCH_LIMIT))
             fields["saved"] = "" if self._save is None else attempt(self._save) or ""
 
@@ -104,7 +131,11 @@ def _stack() -> tuple[Frame, ...]:
 
 
 def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
-    users = (pair for pair in traceback.walk_stack(frame) if not is_own_frame(pair[0]))
+    return _frames_of(traceback.walk_stack(frame))
+
+
+def _frames_of(stack: Iterable[tuple[FrameType, int]]) -> tuple[Frame, ...]:
+    users = (pair for pair in stack if not is_own_frame(pair[0]))
     return tuple((user.f_code.co_filename, line, user.f_code.co_name) for user, line in islice(users, _MAX_FRAMES))
 
 

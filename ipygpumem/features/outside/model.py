@@ -98,7 +98,7 @@ class OutsideMemory(PlainData):
 
     @property
     def named(self) -> int:
-        """Total change in the libraries' device memory."""
+        """Sum of the changes in device memory that are attributed to individual libraries, in bytes."""
         return sum(library.change for library in self.libraries if library.memory in DEVICE_MEMORY)
 
 

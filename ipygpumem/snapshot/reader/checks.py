@@ -82,7 +82,7 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
 
 
 def items(value: Any, where: str) -> Sequence[Any]:
-    """Return ``value`` if it is a list that does not repeat the same few items too often."""
+    """Check that ``value`` is a list, but not a long list of a few items, which a small pickle can contain."""
     check_repetition(array("Q", map(id, sequence(value, where))), where)
     return value  # type: ignore[no-any-return]
 

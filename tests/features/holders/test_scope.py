@@ -23,6 +23,7 @@ from ipygpumem.features.holders.reference_graph import Root
 
 MIB = 1 << 20
 NOT_FOUND = "not found within the time limit of the search"
+NOT_REACHABLE = "not reachable from Python: autograd graphs, C++ objects"
 NOT_SEARCHED = "less than 1%, searched only with --all"
 
 
@@ -164,7 +165,7 @@ def test_both_searches_agree_on_what_variables_refer_to(search, library, seed):
     variables, library.cache = random_graph(search, seed)
     cache = Root("zz_library.", vars(library), "module", "names", distant=True)
     everywhere = search.storages(variables, cache)
-    near = search.storages(variables, cache, *other_modules(), is_explained=lambda _: True)
+    near = search.storages(variables, cache, *other_modules(), unnamed_share=lambda _: 0.0)
 
     def facts(storages, *, names=False):
         return {
@@ -181,13 +182,24 @@ def test_both_searches_agree_on_what_variables_refer_to(search, library, seed):
         assert facts(near, names=True) == facts(everywhere, names=True)  # of several shortest names, either is correct
 
 
+def test_gradients_are_found_through_their_parameters(search):
+    weight = search.parameter()
+    (weight * 2).sum().backward()
+    weight.grad.note = search.tensor(extra=1)
+    weight.requires_grad_(False)
+    options = {"unnamed_share": lambda _: 0.0}
+    near = search.storages({"w": weight}, *other_modules(), **options)
+    assert {storage.info.name: storage.info.kind for storage in near} == {"w": "plain", "w.grad": "gradient"}
+    assert search.storage({"w": weight}, *other_modules(), extra=1, **options).info.name == "w.grad.note"
+
+
 def test_fast_search_keeps_no_tensor_alive(search):
     gc.collect()
     gc.disable()
     try:
         x = search.tensor()
         reference = weakref.ref(x)
-        assert search.storages({"x": [x]}, *other_modules(), threads=True, is_explained=lambda _: True)
+        assert search.storages({"x": [x]}, *other_modules(), threads=True, unnamed_share=lambda _: 0.0)
         del x
         assert reference() is None
     finally:
@@ -218,15 +230,21 @@ def test_heap_is_not_searched_for_memory_that_no_tensor_holds(fake_gpu, heap_sea
     variables = {"x": ones(100 * MIB)}
     fake_gpu.alloc(50 * MIB)
     result = find(variables)
-    assert remainders(result) == {"not reachable from Python: autograd graphs, C++ objects": 50 * MIB}
+    assert remainders(result) == {NOT_REACHABLE: 50 * MIB}
     assert (result.complete, heap_searches) == (True, [])
 
 
 def test_heap_is_searched_for_autograd_graph_of_unknown_tensor(fake_gpu, library, heap_searches):
     variables = {"x": ones(100 * MIB)}
-    library.loss = torch.ones(3, requires_grad=True).exp().sum()  # on the host, but its graph may keep GPU memory alive
     fake_gpu.alloc(50 * MIB)
-    find(variables)
+    library.loss = torch.ones(3, requires_grad=True).exp().sum()  # its graph keeps no GPU memory alive
+    library.small = ones(5000)
+    assert remainders(find(variables)) == {NOT_REACHABLE: 50 * MIB, NOT_SEARCHED: 5120}
+    assert heap_searches == []
+    saved = torch.ones(MIB, device="cuda")
+    library.loss = (saved * torch.ones(MIB, requires_grad=True)).sum()
+    del saved
+    assert names(find(variables)) == ["x", "zz_library.loss", "zz_library.small"]
     assert heap_searches == [1]
 
 
@@ -276,10 +294,15 @@ def test_objects_in_large_containers_are_read_last(fake_gpu, slow_reading):
     assert "the search reached its time limit" in result.notes[0]
 
 
+def test_names_are_found_if_reading_takes_longer_than_the_limit(fake_gpu, slow_reading):
+    result = find({"x": ones(100 * MIB)}, limit=0.005)
+    assert (names(result), result.complete) == (["x"], False)
+
+
 def test_partial_result_states_remaining_bytes(fake_gpu, slow_reading):
     variables = {"x": ones(100 * MIB), "data": [nested(3, i) for i in range(20_000)]}
     variables["data"][-1]["late"] = nested(3, ones(30 * MIB))
-    result = find(variables, limit=0.6)
+    result = find(variables, limit=0.2)
     assert names(result) == ["x"]
     assert remainders(result) == {NOT_FOUND: 30 * MIB}
     result = find(variables, limit=60)

@@ -120,7 +120,7 @@ def test_number_of_failures_and_searches_is_limited(listening, monkeypatch):
         fail(listening)
     assert failed_allocations().count == 150
     assert len(failed_allocations().take()) == 100
-    assert searches == [0.2]
+    assert searches == [0.25]
 
 
 def halving(function, size=1024):

@@ -36,7 +36,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
     if options.lines or options.function or options.modules is not None:
         raise OptionError(
             "--lines, --function and --modules support only a single process: to list the lines of each engine, use "
-            "%%px with %%gpumem --lines below it; to find the engine that deviates, use --snapshot run_{rank}.pickle"
+            "%%px with %%gpumem --lines below it; to compare the engines, use --snapshot run_{rank}.pickle"
         )
     if options.view:
         raise OptionError(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from ipygpumem.sources.preload import run_first_kernels
+from ipygpumem.sources.first_kernels import run_first_kernels
 
 MIB = 1 << 20
 
