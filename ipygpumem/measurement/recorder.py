@@ -8,29 +8,26 @@ from __future__ import annotations
 import pickle
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
 from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
 from ipygpumem.measurement.allocation_history import AllocationHistory, RecordingOptions
 from ipygpumem.measurement.backward_passes import MeasuredBackwardPasses
 from ipygpumem.measurement.curves import add_reserved_usage, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
+from ipygpumem.measurement.runtime import Runtime
+from ipygpumem.measurement.sampler import SampleWindow
 from ipygpumem.measurement.stacks_of_frees import remove_stacks, remove_stacks_between
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from ipygpumem.core.reading import Reading
-    from ipygpumem.measurement.runtime import Runtime
-    from ipygpumem.measurement.sampler import SampleWindow
 
 _SCHEMA = 1
 _PICKLE_PROTOCOL = 4

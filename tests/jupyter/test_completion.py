@@ -71,6 +71,7 @@ ENGINE_OPTIONS = {"--engines", "--collect"}
                 "ranks",
                 "record",
                 "view",
+                "whatif",
                 "who",
             ],
         ),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from ipygpumem.features.holders.model import StorageBaseline
+from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import pytorch
 from ipygpumem.sources.allocator import allocated_blocks
-
-if TYPE_CHECKING:
-    from ipygpumem.measurement.runtime import Runtime
 
 _WHO_NEW = re.compile(r"%gpumem\s+who\b.*--new\b")
 

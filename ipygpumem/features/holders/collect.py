@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import gc_paused, user_frame
+from ipygpumem.core.report import Report
 from ipygpumem.core.units import MIB, size
 from ipygpumem.features.holders.model import (
     KINDS,
@@ -17,26 +20,18 @@ from ipygpumem.features.holders.model import (
     DeviceTotal,
     Holder,
     Holders,
+    NamedStorage,
     Remainder,
+    Storage,
     StorageBaseline,
     holder,
 )
 from ipygpumem.features.holders.reference_graph import Root, module_roots, name_providers
-from ipygpumem.features.holders.search import search_holders
-from ipygpumem.measurement.runtime import current
+from ipygpumem.features.holders.search import SearchResult, search_holders
+from ipygpumem.measurement.runtime import Runtime, current
 from ipygpumem.sources import allocator, pytorch
-from ipygpumem.sources.allocator import allocated_blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from ipygpumem.core.breakdown import Baseline
-    from ipygpumem.core.report import Report
-    from ipygpumem.features.holders.model import NamedStorage, Storage
-    from ipygpumem.features.holders.search import SearchResult
-    from ipygpumem.measurement.runtime import Runtime
-    from ipygpumem.sources.allocator import AllocatedBlock, AllocatedBlocks
-    from ipygpumem.sources.storages import StorageLocation
+from ipygpumem.sources.allocator import AllocatedBlock, AllocatedBlocks, allocated_blocks
+from ipygpumem.sources.storages import StorageLocation
 
 _HOST = "cpu"
 _CELL_LIMIT = 5.0  # seconds

@@ -10,7 +10,8 @@ import contextlib
 import functools
 import gc
 import types
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,9 +26,6 @@ from ipygpumem.core.introspection import (
     type_name,
 )
 from ipygpumem.features.holders.tracked_objects import array_base, array_items, has_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 Style = Literal["object", "names", "items", "attributes", "module", "members"]
 """Format of the keys of a dict: ``["key"]`` for ``object`` and ``items``, ``key`` for ``names``, otherwise ``.key``.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB, VISIBLE, many, size
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from ipygpumem.sources.allocator import AllocatedBlocks
-    from ipygpumem.sources.storages import StorageLocation
+from ipygpumem.sources.allocator import AllocatedBlocks
+from ipygpumem.sources.storages import StorageLocation
 
 Kind = Literal["parameter", "gradient", "buffer", "optimizer state", "activation", "plain"]
 Place = Literal["variable", "module", "output", "thread", "traceback", "elsewhere", "garbage"]

@@ -7,8 +7,9 @@ import heapq
 import itertools
 import operator
 import types
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.introspection import is_exactly
 from ipygpumem.features.holders.labels import (
@@ -18,14 +19,9 @@ from ipygpumem.features.holders.labels import (
     reference_labels,
     type_label,
 )
-from ipygpumem.features.holders.model import PLACES
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from ipygpumem.features.holders.model import Place
-    from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root
-    from ipygpumem.features.holders.targets import SearchTargets
+from ipygpumem.features.holders.model import PLACES, Place
+from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root
+from ipygpumem.features.holders.targets import SearchTargets
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import types
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ipygpumem.core.introspection import (
     LATEST_OUTPUTS,
@@ -21,13 +22,9 @@ from ipygpumem.core.introspection import (
     output_number,
 )
 from ipygpumem.features.holders.labels import Style, global_namespaces, reference_labels
+from ipygpumem.features.holders.model import Place
+from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects
 from ipygpumem.measurement.runtime import current
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from ipygpumem.features.holders.model import Place
-    from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects
 
 _MISSING = object()
 _MAX_OBJECTS = 400_000

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.introspection import frame_locals, gc_paused, running_frames
 from ipygpumem.features.holders.model import PLACES, NamedStorage, Storage
@@ -20,12 +21,7 @@ from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root, add_class_referrers
 from ipygpumem.features.holders.targets import SearchTargets
 from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects
-from ipygpumem.sources.storages import StorageInspector
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from ipygpumem.sources.storages import StorageLocation
+from ipygpumem.sources.storages import StorageInspector, StorageLocation
 
 NO_NAME = "no Python variable found"
 """Holder of objects that are alive but not reachable by any name."""

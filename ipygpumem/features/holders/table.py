@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, many, size
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipygpumem.features.holders.model import DeviceTotal, Holder, Holders, Storage
+from ipygpumem.features.holders.model import DeviceTotal, Holder, Holders, Storage
 
 _NAME_WIDTH = 58
 _OTHER_NAMES = 2

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.introspection import instance_dict, is_exactly, is_instance, mro, slot_values, type_dict
 from ipygpumem.features.holders.model import KINDS, Kind
-from ipygpumem.sources.storages import is_saved_tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ipygpumem.features.holders.tracked_objects import SearchLimit
-    from ipygpumem.sources.storages import StorageInspector, StorageLocation
+from ipygpumem.features.holders.tracked_objects import SearchLimit
+from ipygpumem.sources.storages import StorageInspector, StorageLocation, is_saved_tensor
 
 _MAX_WRAPPERS = 5
 """Maximum nesting depth of wrappers. A distributed parameter may be quantized and wrapped in a user-defined class."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import linecache
-from typing import TYPE_CHECKING
 
 from ipygpumem.core.introspection import attempt, is_library_file
 from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import name_providers
-from ipygpumem.features.oom.model import OutOfMemoryReport, advice
+from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport, advice
 from ipygpumem.measurement.runtime import current
-
-if TYPE_CHECKING:
-    from ipygpumem.features.oom.model import FailedAllocation
 
 _MAX_CELLS = 3
 

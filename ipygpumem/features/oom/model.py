@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ipygpumem.core.other_process import OtherProcess
+from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import size
-
-if TYPE_CHECKING:
-    from ipygpumem.core.other_process import OtherProcess
-    from ipygpumem.core.reading import DeviceReading
-    from ipygpumem.features.holders.model import Holders
+from ipygpumem.features.holders.model import Holders
 
 Frame = tuple[str, int, str]
 """Stack frame as file name, line number and function name."""

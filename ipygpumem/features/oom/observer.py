@@ -11,21 +11,17 @@ import re
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from ipygpumem.core.introspection import attempt, is_own_frame, thread_name
 from ipygpumem.core.units import parse_size
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.oom.model import FailedAllocation, free_blocks
+from ipygpumem.features.oom.model import FailedAllocation, Frame, free_blocks
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import FrameType
-
-    from ipygpumem.features.oom.model import Frame
 
 _MAX_FAILURES = 100
 """Maximum number of failures to keep. A loop may retry an allocation thousands of times."""

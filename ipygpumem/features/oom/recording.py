@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.recorder import CellInfo, Recorder
+from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import allocator, pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from ipygpumem.measurement.runtime import Runtime
 
 _MAX_EVENTS = 100_000
 _COST = (

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ipygpumem.core.breakdown import breakdown
+from ipygpumem.core.breakdown import Baseline, breakdown
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, many, signed, size
 from ipygpumem.features.holders.table import holders_tables
-
-if TYPE_CHECKING:
-    from ipygpumem.core.breakdown import Baseline
-    from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport
+from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport
 
 _MAX_HOLDERS = 5
 _MAX_PROCESSES = 3
