@@ -152,7 +152,8 @@ class CellMeasurements:
                 self.ooms.observer.take()  # there is no report, and therefore no panel
             return
         muted = self.clearing.waiting and self.clearing.waits(result)
-        self.ooms.observer.add_error(getattr(result, "error_in_exec", None))
+        if getattr(result, "error_in_exec", None) is not None:
+            self.ooms.observer.add_error(result.error_in_exec)
         try:
             error = self._end(cell, cell.measurement, cell.plan, result, muted=muted)
             if last and self.ooms.observer.count:
