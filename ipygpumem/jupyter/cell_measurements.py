@@ -155,7 +155,8 @@ class CellMeasurements:
                 self.ooms.observer.take()  # there is no report, and therefore no panel
             return
         muted = self.clearing.waiting and self.clearing.waits(result)
-        self.ooms.observer.add_error(getattr(result, "error_in_exec", None))
+        if getattr(result, "error_in_exec", None) is not None:
+            self.ooms.observer.add_error(result.error_in_exec)
         try:
             # an ordinary cell does not change the filters of warnings
             with shown_warnings_kept() if cell.options is not None else contextlib.nullcontext():
