@@ -4,7 +4,7 @@ import statistics
 import time
 
 import pytest
-from test_modules import check_sums
+from gpu.test_modules import check_sums
 
 MIB = 1 << 20
 
