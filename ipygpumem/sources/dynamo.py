@@ -12,7 +12,9 @@ def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Hooks also run during compiled code, for example after a graph break, where torch.compile compiles every function.
     """
-    frames: Any = sys.modules["torch"]._C._dynamo.eval_frame
+    frames = _eval_frame()
+    if frames is None:
+        return function
 
     def wrapper(*arguments: Any, **options: Any) -> Any:
         callback = frames.set_eval_frame(None)
@@ -28,9 +30,15 @@ def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def skip_in_dynamo(function: Any) -> None:
     """Exclude a function, but not the functions that it calls, from compilation."""
-    frames: Any = sys.modules["torch"]._C._dynamo.eval_frame
+    frames = _eval_frame()
     if hasattr(frames, "set_code_exec_strategy"):
         action = frames._FrameAction
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
     elif hasattr(frames, "skip_code"):  # PyTorch 2.5 and earlier
         frames.skip_code(function.__code__)
+
+
+def _eval_frame() -> Any:
+    """Return Dynamo's module of frame evaluation, or None if torch has not been imported."""
+    modules = getattr(sys.modules.get("torch"), "_C", None)
+    return getattr(getattr(modules, "_dynamo", None), "eval_frame", None)
