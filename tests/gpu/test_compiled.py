@@ -4,6 +4,7 @@ import statistics
 import time
 
 import pytest
+
 from gpu.test_modules import check_sums
 
 MIB = 1 << 20
