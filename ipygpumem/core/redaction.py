@@ -234,8 +234,8 @@ def _names_secret(name: str) -> bool:
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
-    is_name = re.fullmatch(r"[\w.-]+", word) is not None
-    return (is_name and _names_secret(word.rpartition(".")[2])) or (is_redacted and _names_secret(word))
+    name = re.fullmatch(r"([\w.-]+):?", word)
+    return (name is not None and _names_secret(name[1].rpartition(".")[2])) or (is_redacted and _names_secret(word))
 
 
 def _split_name(name: str) -> str:

@@ -17,6 +17,7 @@ from ipygpumem.core.units import VISIBLE
 
 _BAR_CELLS = 10
 _CODE_WIDTH = 100
+_MAX_WIDTH = 200
 BAR_PIXELS = 96
 BAR_COLORS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
 
@@ -93,8 +94,16 @@ def text_tables(tables: Iterable[Table]) -> str:
 
 
 def _printable_table(table: Table) -> Table:
-    rows = (replace(row, label=printable(row.label), note=printable(row.note)) for row in table.rows)
+    rows = (
+        replace(row, label=_clip(printable(row.label)), cells=tuple(map(_clip, row.cells)), note=printable(row.note))
+        for row in table.rows
+    )
     return replace(table, title=printable(table.title), rows=tuple(rows), notes=tuple(map(printable, table.notes)))
+
+
+def _clip(text: str) -> str:
+    """Limit the width of a column, to which all rows are padded. Files can contain names of any length."""
+    return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 1]}…"
 
 
 def _text_table(table: Table) -> str:

@@ -40,3 +40,11 @@ def test_tables_contain_no_unsafe_characters():
         assert "label????[2J" in text
         assert unsafe_characters(text) == []
     assert len(text_tables([table]).splitlines()) == 4
+
+
+def test_long_names_do_not_widen_all_rows():
+    """The size of a table must not be proportional to the product of the longest name and the number of rows."""
+    rows = [TableRow("x" * 100_000, ("y" * 100_000,), 0), *(TableRow("short", ("1",), 0) for _ in range(1000))]
+    for text in (text_tables([Table("t", ("c",), tuple(rows))]), html_tables([Table("t", ("c",), tuple(rows))])):
+        assert len(text) < 600_000
+        assert "x…" in text and "y…" in text

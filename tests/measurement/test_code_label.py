@@ -22,6 +22,8 @@ from ipygpumem.core.report import CODE_WIDTH, code_label
         ("PIN = 1234", "PIN = ***"),
         ("%%bash\nexport PASSWORD=swordfish", "export PASSWORD=***"),
         ("%%writefile .env\nWANDB_API_KEY=swordfish", "***"),
+        ("%%writefile config.yaml\npassword: swordfish", "password: ***"),
+        ("%%writefile config.yaml\nmodel: gpt2", "model: gpt2"),
         ("%%time\nx = f('a b')", "x = f('a b')"),
         ("%%capture\n%env TOKEN=swordfish", "%env TOKEN=***"),
         ("%%time\n!app --api-key swordfish", "!app --api-key ***"),

@@ -170,9 +170,11 @@ def _notebook_rows(data: Any, faults: list[str]) -> Iterator[ReportRow]:
         if not isinstance(cell, dict):
             faults.append(f"cell {number} is not a JSON object")
             continue
-        for summary in _summaries(cell):
+        summaries = list(_summaries(cell))
+        code = _code(cell) if summaries else ""
+        for summary in summaries:
             try:
-                yield from _cell_rows(cell, summary)
+                yield from _cell_rows(cell, summary, code)
             except ReportError as error:
                 faults.append(f"cell {number}: {error}")
 
@@ -185,15 +187,16 @@ def _summaries(cell: dict[str, Any]) -> Iterator[Any]:
             yield metadata[MIME]
 
 
-def _cell_rows(cell: dict[str, Any], summary: Any) -> Iterator[ReportRow]:
-    source, cell_id = cell.get("source"), cell.get("id")
+def _code(cell: dict[str, Any]) -> str:
+    source = cell.get("source")
     if isinstance(source, list):
         source = "".join(line for line in source if isinstance(line, str))
-    rows = rows_from_summary(
-        summary,
-        cell_id=cell_id if isinstance(cell_id, str) else None,
-        code=code_label(source) if isinstance(source, str) else "",
-    )
+    return code_label(source) if isinstance(source, str) else ""
+
+
+def _cell_rows(cell: dict[str, Any], summary: Any, code: str) -> Iterator[ReportRow]:
+    cell_id = cell.get("id")
+    rows = rows_from_summary(summary, cell_id=cell_id if isinstance(cell_id, str) else None, code=code)
     rows.sort(key=lambda row: (len(row.device), row.device))
     yield from [row for row in rows if row.changed] or rows[:1]
 

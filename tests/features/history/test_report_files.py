@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fakes.sessions import cell
 from ipygpumem import ReportError
+from ipygpumem.features.history import load
 from ipygpumem.features.history.load import read_notebook, read_rows, short_names
 from ipygpumem.features.history.model import MIME, output_metadata
 from ipygpumem.features.history.reports import Reports
@@ -131,3 +132,12 @@ def test_short_names():
     assert short_names("/x/a.jsonl", "b.jsonl") == ("a.jsonl", "b.jsonl")
     assert short_names("/x/a.jsonl", "/y/a.jsonl") == ("/x/a.jsonl", "/y/a.jsonl")
     assert short_names("a.jsonl", "a.jsonl") == ("a.jsonl", "a.jsonl")
+
+
+def test_code_of_a_cell_is_read_once(path, monkeypatch):
+    """Time must not be proportional to the product of the lines and the outputs of a cell."""
+    codes = []
+    monkeypatch.setattr(load, "code_label", lambda code: codes.append(code) or "x")
+    path.write_text(json.dumps(notebook([{"metadata": {MIME: 0}}] * 20, [])))
+    assert len(read_notebook(path).faults) == 20
+    assert codes == ["%%gpumem\nstep(1)"]
