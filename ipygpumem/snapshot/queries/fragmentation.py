@@ -9,18 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
-from ipygpumem.core.units import MIB, many, size
-from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, AllocatorState, find_range
+from ipygpumem.core.units import many, size
+from ipygpumem.snapshot.model.segment_history import AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import Ints
+from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-# The allocator's constants (c10/core/AllocatorConfig.h), unchanged since torch 1.0
-_QUANTUM = 512
 _DEFAULT_POOL = (0, 0)
-_SMALL = MIB
-_MIDDLE = 10 * MIB
-_LARGE_SEGMENT = 20 * MIB
-_SEGMENT_QUANTUM = 2 * MIB
+_DEFAULT_SETTINGS = AllocatorSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +67,6 @@ class Fragmentation(PlainData):
     fit: AllocationFit | None = None
 
 
-def round_request(requested: int) -> int:
-    """Round a requested size up to a multiple of 512 bytes, as the allocator does by default."""
-    return max(_QUANTUM, -(-requested // _QUANTUM) * _QUANTUM)
-
-
-def segment_size(rounded: int) -> int:
-    """Return the default size of a new segment for a rounded request."""
-    if rounded <= _SMALL:
-        return SMALL_SEGMENT
-    if rounded < _MIDDLE:
-        return _LARGE_SEGMENT
-    return -(-rounded // _SEGMENT_QUANTUM) * _SEGMENT_QUANTUM
-
-
 def fragmentation(
     snapshot: SnapshotData,
     state: AllocatorState,
@@ -122,13 +104,13 @@ def fragmentation(
 
 
 def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) -> AllocationFit:
-    rounded = round_request(need)
-    small = rounded <= _SMALL
+    rounded = int(_DEFAULT_SETTINGS.round(np.array(need)))
+    small = rounded <= SMALL
     suitable = (length >= rounded) & ((segments["small"] == small) | (segments["small"] < 0))
     if stream is not None:
         suitable &= segments["stream"] == stream
     block = int(length[suitable].min()) if suitable.any() else None
-    return AllocationFit(need, rounded, small, block, segment_size(rounded))
+    return AllocationFit(need, rounded, small, block, _DEFAULT_SETTINGS.segment_size(rounded))
 
 
 def _recorded_free_blocks(snapshot: SnapshotData, state: AllocatorState) -> tuple[Ints, Ints]:
@@ -144,8 +126,7 @@ def _derived_free_blocks(state: AllocatorState, *, replayed: bool) -> tuple[Ints
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
-    estimate = np.maximum(-(-blocks["requested"] // _QUANTUM), 1) * _QUANTUM
-    rounded = blocks["rounded"] if replayed else estimate
+    rounded = blocks["rounded"] if replayed else _DEFAULT_SETTINGS.round(blocks["requested"])
     rows = np.arange(len(segments))
     # add an empty block at the start and end of each segment, so that the memory between any two blocks is free
     segment = np.concatenate([owner, rows, rows])
@@ -190,7 +171,7 @@ def explain_oom(snapshot: SnapshotData, state: AllocatorState, *, replayed: bool
 
 
 def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, expandable: bool) -> tuple[str, ...]:
-    segment = segment_size(round_request(requested))
+    segment = _DEFAULT_SETTINGS.segment_size(int(_DEFAULT_SETTINGS.round(np.array(requested))))
     blocks, free, largest = many(memory.pieces, "block"), size(memory.free), size(memory.largest)
     sentences = [f"{size(requested)} was requested."]
     if memory.largest < requested:

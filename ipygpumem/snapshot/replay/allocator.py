@@ -32,7 +32,6 @@ class Allocator(ExpandableSegments):
             device.
         total: Total memory of the device in bytes, which determines the address range of expandable segments.
         choose_address: Function that returns the address of a new segment with the given size in bytes.
-        expandable_private: Whether private pools use expandable segments (torch 2.5 and later).
 
     Attributes:
         retries: Number of requests that were tried again after the cached segments were freed.
@@ -48,7 +47,6 @@ class Allocator(ExpandableSegments):
         by_fraction: bool = False,
         total: int = 0,
         choose_address: Callable[[int], int],
-        expandable_private: bool = True,
     ) -> None:
         collects = settings.collection_threshold > 0 and by_fraction and limit is not None
         bytes_limit = _UNLIMITED if limit is None else limit
@@ -58,8 +56,7 @@ class Allocator(ExpandableSegments):
         self._max_split = _UNLIMITED if settings.max_split_size is None else settings.max_split_size
         rounding = settings.non_split_rounding
         self._non_split_rounding = settings.large_segment if rounding is None else rounding
-        self._expandable = [settings.expandable and (expandable_private or not pool.private) for pool in pools]
-        splits = [pool.small or expandable for pool, expandable in zip(pools, self._expandable, strict=True)]
+        splits = [pool.small or settings.expandable for pool in pools]
         self._min_rest = [QUANTUM if freely else SMALL + 1 for freely in splits]
         self._split_below = [_UNLIMITED if freely else self._max_split for freely in splits]
         self._only_best_fit = not (settings.expandable or collects or settings.max_split_size is not None)
@@ -150,7 +147,7 @@ class Allocator(ExpandableSegments):
         if place == len(free):
             return None
         if self.ranges:
-            if self._expandable[pool]:
+            if self.settings.expandable:
                 while self._in_range(free[place] & ADDRESS_MASK) and place + 1 < len(free):
                     if self._room(free[place + 1]) >= self._room(free[place]):
                         break
@@ -167,7 +164,7 @@ class Allocator(ExpandableSegments):
 
     def _new_memory(self, pool: int, rounded: int, segment: int, request: int) -> int | None:
         """Return the start of a free block in new memory, or None if the limit would be exceeded."""
-        expandable = self._expandable[pool]
+        expandable = self.settings.expandable
         if self.reserved + segment > self.limit and (self._by_fraction or not expandable):
             return None
         if expandable:

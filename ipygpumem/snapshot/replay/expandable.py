@@ -6,8 +6,9 @@ from bisect import bisect_right, insort
 from collections.abc import Callable
 
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, FreeBlocks, Pool, SegmentEvent
-from ipygpumem.snapshot.replay.settings import SMALL_SEGMENT, AllocatorSettings
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
 
 class ExpandableSegments(FreeBlocks):

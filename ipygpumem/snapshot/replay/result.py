@@ -221,7 +221,9 @@ def replay(
     if limit is not None and limit <= 0:
         raise OptionError(f"the capacity must be positive, not {limit:,}")
     chosen = recording.settings if settings is None else AllocatorSettings.parse(settings)
-    if chosen.collection_threshold and limit is None:
+    if settings is not None and chosen.fraction is not None:
+        raise OptionError("per_process_memory_fraction is not replayed: specify the capacity instead")
+    if settings is not None and chosen.collection_threshold and limit is None:
         raise OptionError("garbage_collection_threshold has an effect only with a limit: specify the capacity")
     as_recorded = settings is None and limit is None
     result = (

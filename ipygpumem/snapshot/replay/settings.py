@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB, size
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 
 QUANTUM = 512
 """Smallest size of a block; sizes are rounded up to a multiple of it."""
 SMALL = MIB
 """Largest rounded size of the small pool."""
-SMALL_SEGMENT = 2 * MIB
 _OWN_SEGMENT = 10 * MIB
 """Rounded sizes from here on get a segment of their own."""
 _SEGMENT_QUANTUM = 2 * MIB

@@ -64,7 +64,6 @@ class WhatIf:
         alternatives: The other settings, the best first.
         limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or, if a request failed in
             the recording, the highest reserved memory of the recording; None without a limit.
-        capacity: Whether the limit is the given capacity.
         pins: Why the last recorded out-of-memory error could not be avoided; None if there was none or if the replay
             does not reproduce the recording.
     """
@@ -75,7 +74,6 @@ class WhatIf:
     recorded: Alternative
     alternatives: tuple[Alternative, ...]
     limit: int | None
-    capacity: bool
     pins: Pins | None
 
     @property
@@ -153,7 +151,6 @@ def what_if(
         recorded,
         tuple(others),
         limit,
-        capacity is not None,
         pins(snapshot, recording, int(ooms[-1])) if len(ooms) and not verification.difference else None,
     )
 

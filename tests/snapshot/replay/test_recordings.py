@@ -144,10 +144,19 @@ def test_recording_that_cannot_be_replayed(change, message):
         Snapshot.load(file).replay()
 
 
-def test_garbage_collection_needs_a_capacity():
+def test_recorded_garbage_collection_needs_no_capacity():
+    """Without a limit set by the program, the setting had no effect."""
+    file = raw("gpt_cpp")
+    file["allocator_settings"]["garbage_collection_threshold"] = 0.8
+    assert Snapshot.load(file).replay().grade == "exact"
+
+
+def test_settings_that_need_a_capacity():
     snapshot = load("gpt_cpp")
     with pytest.raises(OptionError, match="specify the capacity"):
         snapshot.replay("garbage_collection_threshold:0.8")
+    with pytest.raises(OptionError, match="specify the capacity"):
+        snapshot.replay("per_process_memory_fraction:0.5")
     assert snapshot.replay("garbage_collection_threshold:0.8", "3 GiB").failure is None
 
 
