@@ -141,6 +141,7 @@ def test_python_is_completed_in_a_statement(cpu_notebook):
 @pytest.mark.skipif(version_info >= (8, 6), reason="this version of IPython has matchers")
 def test_ipython_without_matchers(cpu_notebook):
     assert matcher() is None
+    cpu_notebook.shell.Completer.use_jedi = False  # jedi returns nothing if it needs more than 0.4 s
     assert completions(cpu_notebook.shell, "impo")
 
 
