@@ -1,0 +1,23 @@
+"""Replays compared with measurements: predictions of other settings, and recordings with streams, graphs and pools."""
+
+from argparse import Namespace
+
+import pytest
+
+from tests.gpu.replay_accuracy import is_miss, measure
+
+
+@pytest.fixture(scope="module")
+def results():
+    return measure(Namespace(names=[], json=None, jobs=14, seconds=180))
+
+
+def test_predicted_peaks(results):
+    cases = [case for case in results["cases"] if case["purpose"] == "settings"]
+    assert len({case["workload"] for case in cases}) >= 5
+    assert sum(is_miss(case) for case in cases) <= 0.05 * len(cases)
+
+
+def test_recorded_settings_are_reproduced(results):
+    runs = [*results["recordings"], *(case["measured"] for case in results["cases"])]
+    assert [run for run in runs if run["grade"] != "exact"] == []
