@@ -69,10 +69,12 @@ def add_up(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, 
     return [(int(unique[row]), int(totals[row]), int(counts[row])) for row in order]
 
 
-def group_rows(snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str) -> tuple[Group, ...]:
-    """Group rows of allocations by a key of `KEYS`, largest group first."""
+def group_rows(
+    snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str, sizes: Ints | None = None
+) -> tuple[Group, ...]:
+    """Group rows of allocations by a key of `KEYS`, largest group first. ``sizes`` replaces the recorded sizes."""
     ids, describe = _grouping(snapshot, timeline, rows, key)
-    sums = add_up(ids, timeline.allocations.size[rows])
+    sums = add_up(ids, timeline.allocations.size[rows] if sizes is None else sizes)
     return tuple(Group(bytes=total, count=count, **describe(group)) for group, total, count in sums)
 
 

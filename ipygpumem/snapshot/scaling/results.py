@@ -1,0 +1,128 @@
+"""Predicted memory of a step, and how far the prediction can be trusted. Sizes are in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipygpumem.core.errors import SnapshotError
+from ipygpumem.core.serialization import PlainData
+
+FITS, FITS_AFTER_RELEASE, DOES_NOT_FIT = "fits", "after release", "does not fit"
+
+
+class PredictionError(SnapshotError):
+    """The memory of a step cannot be predicted from its recordings. The message contains the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched(PlainData):
+    """Allocations of one line that exist in only some of the recordings.
+
+    Attributes:
+        line: Label of the line of code.
+        size: Size of the step at which they were recorded.
+        count: Number of allocations.
+        bytes: Their total requested size.
+        at_peak: Requested size of those that exist at the highest level of the recorded step.
+    """
+
+    line: str
+    size: tuple[int, ...]
+    count: int
+    bytes: int
+    at_peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationMisfit(PlainData):
+    """An allocation whose predicted size differs from the recorded one.
+
+    Attributes:
+        line: Label of the line of code.
+        predicted: Predicted requested size.
+        recorded: Recorded requested size.
+    """
+
+    line: str
+    predicted: int
+    recorded: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit(PlainData):
+    """Comparison of a prediction with a recording of the same size.
+
+    Attributes:
+        size: Size of the step.
+        predicted: Predicted peak of the requested bytes.
+        recorded: Recorded peak of the requested bytes.
+        allocations: Allocations whose sizes differ, the largest difference first.
+        unmatched: Allocations that have no counterpart.
+    """
+
+    size: tuple[int, ...]
+    predicted: int
+    recorded: int
+    allocations: tuple[AllocationMisfit, ...]
+    unmatched: tuple[Unmatched, ...]
+
+    @property
+    def relative(self) -> float:
+        """Difference of the peaks relative to the recorded peak; positive if the prediction is too high."""
+        return (self.predicted - self.recorded) / self.recorded if self.recorded else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(PlainData):
+    """Sizes of the step at which the peak is at the same event.
+
+    Attributes:
+        first: Smallest size.
+        last: Largest size.
+        bytes: Requested bytes at the event for a size of 0, extrapolated; None if they do not grow linearly.
+        bytes_per_unit: Growth of the requested bytes per unit of the size; from ``first`` to ``last`` on average if it
+            is not constant.
+        phase: Phase of the step: ``"forward"``, ``"backward"``, ``"optimizer"``, or that of an insertion.
+        line: Label of the innermost line of user code that was running.
+        event: Index of the event in the predicted sequence.
+    """
+
+    first: int
+    last: int
+    bytes: int | None
+    bytes_per_unit: float
+    phase: str
+    line: str
+    event: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction(PlainData):
+    """Memory of a step at one size, including everything that exists before it.
+
+    Attributes:
+        size: Size of the step.
+        capacity: Limit of reserved memory; None without a limit.
+        requested: Peak of the requested bytes.
+        allocated: Peak of the total size of the blocks in use.
+        reserved: Peak of reserved memory.
+        outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
+            not fit"``. Without a limit, it is ``"fits"``.
+        retries: Number of requests that are served only after cached segments are freed.
+        missing: Bytes by which the failing request exceeds the limit; 0 if the step fits.
+        left: Change of the requested bytes from the start to the end of the step.
+        phase: Phase of the step at the peak of the requested bytes, as in `Piece`.
+        line: Line at the peak, as in `Piece`.
+    """
+
+    size: tuple[int, ...]
+    capacity: int | None
+    requested: int
+    allocated: int
+    reserved: int
+    outcome: str
+    retries: int
+    missing: int
+    left: int
+    phase: str
+    line: str

@@ -1,0 +1,80 @@
+"""Prediction of the memory of a step from recordings of the step at small sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.snapshot.replay.verification import ReplayError
+from ipygpumem.snapshot.scaling.fitting import MatchedRecordings
+from ipygpumem.snapshot.scaling.judgment import choose_model, find_reasons
+from ipygpumem.snapshot.scaling.results import Misfit, PredictionError
+from ipygpumem.snapshot.scaling.scaled_step import ScaledStep, check_size
+from ipygpumem.snapshot.scaling.sequence import StepSequence
+from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
+from ipygpumem.snapshot.scaling.start_state import StartState
+from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+
+class ScaledRecording(ScaledStep):
+    """A step at any size, predicted from recordings at small sizes. Create it with `from_recordings`.
+
+    Attributes:
+        misfits: Comparison of the predictions with each of the recordings, including allocations without a counterpart.
+        reasons: Reasons for not trusting the predictions, as complete sentences; empty if there are none.
+    """
+
+    def __init__(self, matched: MatchedRecordings, model: SizeModel, sequence: StepSequence) -> None:
+        super().__init__(model, sequence)
+        self._matched = matched
+        self.misfits = tuple(matched.misfit(model, size, step) for size, step in matched.recordings)
+        self.reasons = find_reasons(matched, model, self.misfits)
+
+    @classmethod
+    def from_recordings(
+        cls,
+        recordings: Iterable[tuple[int | Sequence[int], SnapshotData | StepRecording]],
+        axis: str | Sequence[str] = "automatic",
+        state: StartState | None = None,
+    ) -> ScaledRecording:
+        """Predict a step from recordings of the step at small sizes.
+
+        Args:
+            recordings: Sizes and recordings. Two sizes are needed for each axis, three for a quadratic one; for two
+                axes, all their combinations. Others serve to check the prediction, in particular two recordings of the
+                same size.
+            axis: How the sizes of allocations grow: ``"linear"``; ``"quadratic"``, as for the length of a sequence; or
+                ``"automatic"`` for quadratic only if three sizes were recorded and a line does not fit. A sequence
+                contains one of these for each axis.
+            state: The state from which the step will start; by default the state after the last of ``recordings``.
+
+        Raises:
+            OptionError: An argument is invalid, or sizes are missing.
+            PredictionError: The step cannot be predicted. This includes recordings that cannot be replayed.
+        """
+        steps: list[tuple[Size, StepRecording]] = []
+        for size, recording in recordings:
+            step = recording if isinstance(recording, StepRecording) else StepRecording(recording)
+            steps.append((check_size(size), step))
+        if not steps:
+            raise OptionError("there are no recordings: record the step at two different sizes")
+        matched = MatchedRecordings.of(steps)
+        model = choose_model(matched, axis)
+        try:
+            sequence = StepSequence(matched.step, state or StartState.after_step(steps[-1][1]))
+        except ReplayError as error:
+            raise PredictionError(str(error)) from None
+        return cls(matched, model.with_constants(sequence.inserted), sequence)
+
+    def misfit(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> Misfit:
+        """Compare the prediction for a size with a recording of the step at this size."""
+        step = recording if isinstance(recording, StepRecording) else StepRecording(recording)
+        return self._matched.misfit(self.model, check_size(size, len(self.model.nodes)), step)
+
+    def at(self, axis: int, size: int) -> ScaledStep:
+        """Return the step with a fixed size on one of two axes. Its sizes are those on the other axis."""
+        axes = len(self.model.nodes)
+        if axes == 1 or not 0 <= axis < axes:
+            raise OptionError(f"{axis!r} is not possible: expected one of {axes} axes, of which at least one remains")
+        return ScaledStep(self.model.at(axis, *check_size(size, 1)), self.sequence)

@@ -1,0 +1,156 @@
+"""One run of a step in a recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ipygpumem.snapshot.model.annotations import innermost
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.stacks import Frame
+from ipygpumem.snapshot.model.timeline import BEFORE, Ints
+from ipygpumem.snapshot.queries.groups import label_rows
+from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+_BACKWARD_FUNCTIONS = {"backward", "_engine_run_backward", "unpack_hook", "recompute_fn"}
+
+StackKey = tuple[tuple[Frame, ...], int]
+"""Call stack and stream of an allocation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """Allocations that the step makes, but that were not recorded, such as those of an optimizer that was not run.
+
+    Attributes:
+        event: Event of the recording after which they take place.
+        phase: Phase of the step, as in `Piece`.
+        line: Label of the line of code.
+        sizes: Requested sizes in bytes.
+        operations: Indices into ``sizes`` for allocations, and their bitwise complements for frees, in their order.
+    """
+
+    event: int
+    phase: str
+    line: str
+    sizes: tuple[int, ...]
+    operations: tuple[int, ...]
+
+
+class StepRecording:
+    """One run of a step: the events after ``first`` up to ``last`` of one device.
+
+    Args:
+        snapshot: The snapshot that contains the events.
+        device: Device index; by default the device with the highest peak.
+        first: Last event before the step; by default, the step starts with the first event.
+        last: Last event of the step; by default the last event.
+        insertions: Allocations that were not recorded, ordered by event.
+
+    Attributes:
+        rows: Rows of the allocations of the step in ``timeline.allocations``, ordered by event.
+        sizes: Requested sizes in bytes of ``rows``.
+        start: Requested bytes of all allocations before the step.
+        own_peak: Largest sum of the requested bytes of the allocations in ``rows``.
+    """
+
+    def __init__(
+        self,
+        snapshot: SnapshotData,
+        device: int | None = None,
+        first: int = BEFORE,
+        last: int | None = None,
+        insertions: tuple[Insertion, ...] = (),
+    ) -> None:
+        self.snapshot = snapshot
+        self.timeline = snapshot.timeline(device)
+        self.device = self.timeline.device
+        self.first = check_event(first, self.timeline)
+        self.last = check_event(len(self.timeline.trace) - 1 if last is None else last, self.timeline)
+        self.insertions = insertions
+        allocations = self.timeline.allocations
+        rows = np.flatnonzero((allocations.start > self.first) & (allocations.start <= self.last))
+        self.rows: Ints = rows[np.argsort(allocations.start[rows])]
+        self.sizes: Ints = allocations.size[self.rows]
+        self.start = int(self.timeline.requested.bytes[self.first + 1])
+        levels = self.own_levels(self.sizes)
+        self.own_peak = int(levels.max(initial=0))
+        self.own_peak_event = self.first + int(np.argmax(levels)) if len(levels) else self.first
+
+    @property
+    def peak(self) -> int:
+        """Maximum of the requested bytes on the device during the step."""
+        return int(self.timeline.requested.bytes[self.first + 1 : self.last + 2].max())
+
+    @property
+    def left(self) -> int:
+        """Change of the requested bytes from the start to the end of the step."""
+        return int(self.timeline.requested.bytes[self.last + 1]) - self.start
+
+    def own_levels(self, sizes: Ints) -> Ints:
+        """Return the sum of the sizes of the step's allocations before the step and after each of its events."""
+        allocations = self.timeline.allocations
+        change = np.zeros(self.last - self.first + 1, np.int64)
+        np.add.at(change, allocations.start[self.rows] - self.first, sizes)
+        end = allocations.end[self.rows]
+        freed = end <= self.last
+        np.subtract.at(change, end[freed] - self.first, sizes[freed])
+        return np.cumsum(change)
+
+    def live_at_own_peak(self) -> Ints:
+        """Return the indices in ``rows`` of the allocations that exist at the highest level of the step."""
+        allocations, event = self.timeline.allocations, self.own_peak_event
+        return np.flatnonzero((allocations.start[self.rows] <= event) & (allocations.end[self.rows] > event))
+
+    def keys(self, numbers: dict[StackKey, int]) -> Ints:
+        """Return a number for each of ``rows``, which is the same for the same call stack and stream.
+
+        ``numbers`` contains the numbers of all call stacks so far, and is extended.
+        """
+        trace, stacks = self.timeline.trace, self.snapshot.stacks
+        events = self.timeline.allocations.start[self.rows]
+        pairs = np.stack([trace.stack[events].astype(np.int64), trace.stream[events]], axis=1)
+        unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
+        keys = [(stacks.stack(stack), stream) for stack, stream in unique.tolist()]
+        table = np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+        return table[inverse.reshape(-1)]
+
+    def lines(self, indices: Ints) -> list[str]:
+        """Return the label of the line of code of some of ``rows``, given by their indices."""
+        labels, label = label_rows(self.snapshot, self.timeline, self.rows[indices], "line")
+        return [labels[number] for number in label.tolist()]
+
+    def line_before(self, index: int) -> str:
+        """Return the label of the line of user code that made the last of the allocations up to an index."""
+        stacks = self.timeline.allocations.stack[self.rows[: index + 1]]
+        user_frames = np.append(self.snapshot.stacks.user_frame, -1)[stacks]
+        with_line = np.flatnonzero(user_frames >= 0)
+        return self.lines(with_line[-1:] if len(with_line) else np.asarray([index]))[0]
+
+    @cached_property
+    def phases(self) -> list[str]:
+        """Phase of the step for each of ``rows``."""
+        trace, stacks = self.timeline.trace, self.snapshot.stacks
+        events = self.timeline.allocations.start[self.rows]
+        of_stack = {int(stack): _phase(stacks.stack(stack)) for stack in np.unique(trace.stack[events])}
+        annotations = self.snapshot.annotations(self.device)
+        regions = innermost(annotations, trace.time[events]).tolist()
+        in_optimizer = [region >= 0 and annotations[region].name.startswith("Optimizer.step#") for region in regions]
+        phases = [of_stack[stack] for stack in trace.stack[events].tolist()]
+        return [OPTIMIZER if inside else phase for phase, inside in zip(phases, in_optimizer, strict=True)]
+
+    def out_of_memory_events(self) -> Ints:
+        """Return the events of out-of-memory errors during the step."""
+        events = self.timeline.trace.events(Action.OOM)
+        return events[(events > self.first) & (events <= self.last)]
+
+
+def _phase(stack: tuple[Frame, ...]) -> str:
+    """Return the phase of a call stack. The threads of PyTorch's autograd engine have no Python frames."""
+    if any(frame.name == "step" and "torch/optim/" in frame.file.replace("\\", "/") for frame in stack):
+        return OPTIMIZER
+    backward = any(frame.name in _BACKWARD_FUNCTIONS or "autograd::Engine" in frame.name for frame in stack)
+    return BACKWARD if backward or not stack else FORWARD
