@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import secrets
 import stat
@@ -13,9 +14,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError
+from ipygpumem.core.interrupts import DeferredInterrupts
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
+_SHARED = stat.S_ISVTX | stat.S_IWOTH
+_MAX_LINKS = 40
 
 
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
@@ -29,16 +33,8 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     text = os.fsdecode(path)
     if not text.strip():
         raise OptionError(f"the path of the {kind} is empty")
-    try:
-        path = Path(text).expanduser().absolute()
-        link = next(filter(_is_foreign_link, (path, *path.parents)), None)
-        target = Path(os.path.realpath(path))
-        is_directory = target.is_dir() or text.endswith(("/", os.sep))
-    except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user after ~, or a null character
-        raise OptionError(f"{text!r} is not a valid path: {getattr(error, 'strerror', None) or error}") from error
-    if link:
-        raise OptionError(f"{link} is a symbolic link of another user: choose another path")
-    if is_directory:
+    target = Path(os.path.realpath(absolute_path(text)))
+    if target.is_dir() or text.endswith(("/", os.sep)):
         raise OptionError(f"{text} is a directory: add a file name, such as {Path(text) / example}")
     # renaming a file to /dev/null or to a named pipe would replace that device or pipe
     if target.exists() and not stat.S_ISREG(target.stat().st_mode):
@@ -55,12 +51,46 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     return target
 
 
-def _is_foreign_link(path: Path) -> bool:
-    """Return whether a path is a link that Linux would not follow (``fs.protected_symlinks``)."""
-    if not path.is_symlink():
-        return False
-    directory, shared = path.parent.stat(), stat.S_ISVTX | stat.S_IWOTH
-    return directory.st_mode & shared == shared and path.lstat().st_uid not in {os.geteuid(), directory.st_uid}
+def absolute_path(text: str) -> Path:
+    """Return an absolute path; raise `OptionError` if it is invalid, or if `_foreign_entry` finds a link or file."""
+    try:
+        path = Path(text).expanduser().absolute()
+        foreign = _foreign_entry(path)
+    except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user after ~, or a null character
+        raise OptionError(f"{text!r} is not a valid path: {getattr(error, 'strerror', None) or error}") from error
+    if foreign:
+        raise OptionError(f"{foreign} belongs to another user: choose another path")
+    return path
+
+
+def _foreign_entry(path: Path) -> Path | None:
+    """Return the first link or file of another user in a shared directory through which a path leads, if any.
+
+    Linux refuses to follow such links too (``fs.protected_symlinks``), but not if they have been resolved before.
+    """
+    names, links = [*reversed(path.parts)], 0
+    while names:
+        name = names.pop()
+        directory, path = path, path.parent if name == ".." else path / name
+        try:
+            status = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if not stat.S_ISDIR(status.st_mode) and _is_foreign(status, directory):
+            return path
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            names += reversed(path.readlink().parts)
+            path = directory
+    return None
+
+
+def _is_foreign(status: os.stat_result, directory: Path) -> bool:
+    """Return whether a file in a directory that all users share, such as ``/tmp``, belongs to another user."""
+    shared = directory.stat()
+    return shared.st_mode & _SHARED == _SHARED and status.st_uid not in {os.geteuid(), shared.st_uid}
 
 
 def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
@@ -86,8 +116,9 @@ def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        # "x" does not open a file or symbolic link that another user has created under this name
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags | _NO_FOLLOW, permissions)) as file:
+        # "x" does not open a file or symbolic link that another user has created under this name. The opener is not a
+        # Python function: an interrupt that arrives in it would leave the file open
+        with open(temporary, "xb", opener=functools.partial(os.open, mode=permissions)) as file:
             yield file
     finally:
         with contextlib.suppress(OSError):
@@ -102,7 +133,7 @@ def replacing(path: Path, name: str = "", error_type: type[IpyGpuMemError] = Opt
     message starts with ``name``, such as ``"the snapshot "``.
     """
     try:
-        permissions = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        permissions = stat.S_IMODE(path.stat().st_mode) if path.exists() and not path.is_symlink() else None
         with temporary_file(path, 0o666 if permissions is None else permissions) as file:
             if permissions is not None:
                 with contextlib.suppress(OSError, AttributeError):  # Windows, and file systems without permissions
@@ -123,17 +154,22 @@ def write_file(target: Path, data: bytes) -> Path:
 
 def open_for_appending(path: Path) -> IO[bytes]:
     """Open a regular file for unbuffered reading and appending. The file is created if it does not exist."""
-    flags_added = _NO_FOLLOW | _NON_BLOCKING
-    return _regular(open(path, "a+b", 0, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666)))
+    file = _open_regular(path, "a+b", _NO_FOLLOW, buffering=0)
+    if _is_foreign(os.fstat(file.fileno()), path.parent):
+        file.close()
+        raise OSError(errno.EPERM, "the file belongs to another user")
+    return file
 
 
 def open_regular_file(path: str) -> IO[bytes]:
     """Open a regular file in binary mode. Raises `OSError` for a pipe or device, because reading it might never end."""
-    # opening a pipe would otherwise block until it has a writer
-    return _regular(open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NON_BLOCKING)))
+    return _open_regular(path, "rb")
 
 
-def _regular(file: IO[bytes]) -> IO[bytes]:
+def _open_regular(path: str | Path, mode: str, flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
+    flags_added |= _NON_BLOCKING  # opening a pipe would otherwise block until it has a writer
+    with DeferredInterrupts():  # an interrupt in the opener would leave the file open
+        file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666))  # noqa: SIM115
     # /proc contains regular files that provide data only later, such as kmsg
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or os.path.realpath(file.name).startswith("/proc/"):
         file.close()

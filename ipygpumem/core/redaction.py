@@ -24,13 +24,16 @@ _SECRET_NAME = re.compile(
     r"|(api|access|account|app|auth|client|deploy|encryption|gpg|hf|host|license|master|openai|pass|private|rsa|secret"
     r"|service|shared|signing|ssh|ssl|storage|tls|wandb) ?key|(access|recovery|unlock) code|(?<!by)(?<!com)pass\b|passw"
     r"|phrase\b|secret|credential|otp\b|pwd?\b"
-    r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )token\b(?! (count|embedding|length|type))"
+    r"|(access|api|auth|bot|hf|refresh|session) tokens\b"
+    r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )token\b"
+    r"(?! (classification|count|embedding|ids|length|type))"
 )
 """Pattern of names (split into words) that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
 _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
 """Words in names of numeric options such as ``--num_key_value_heads``. They take precedence over `_SECRET_NAME`."""
 _ADDRESS = re.compile(r"\b(addr|address|bind|endpoint|host|listen|server)\b")
 _NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
+_PORT = re.compile(r"\d{0,5}(\.\d{0,5})?")  # values of -p that are not long enough for a password
 _CONSTANT = re.compile(rf"{_NUMBER.pattern}|[Tt]rue|[Ff]alse|[Nn]one|null")
 _PLAIN = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~%*\[\]-]*")
 _PROGRAM = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~@-]*(:|::[\w.]+)?")
@@ -55,16 +58,26 @@ _CONSONANTS = re.compile(r"[b-df-hj-np-tv-xz]{6}", re.IGNORECASE)
 _FREQUENT = 0.3
 _MIN_PART = 8
 _MIN_SUM = 20
-_CODE_MAGIC = re.compile(r"%%?(capture|config|gpumem|memit|prun|px|time|timeit)\b")
-_BEFORE_MAGIC = re.compile(r"((?![!%])[^=#]*=\s*(?=[!%]))?((?:%\w+ +(?=[!%]))*)")
-"""Pattern of code before a shell command or magic, as in ``files = !ls`` and ``%time !ls``."""
-_AUTOMAGIC = re.compile(r"(conda|env|mamba|pip|set_env|sx|system|uv) +[\w-]")
+_CODE_MAGIC = re.compile(
+    r"%%?(capture|config|gpumem|lprun|memit|mprun|prun|px|time|timeit)\b"
+    r"|(lprun|memit|mprun|prun|px|time|timeit) +(\w|[-!%](?=[^\s=]))"
+)
+_COMMAND = re.compile(r"[!%,;/]|(alias|conda|env|mamba|micromamba|pip3?|run|set_env|sql|sx|system|uv) +[\w./~-]")
+"""Pattern of shell commands and magics, also without the percent sign, and of IPython's automatic calls."""
+_CODE = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^"'#])*?"""
+_BEFORE_COMMAND = re.compile(rf"{_CODE}=\s*(?=[!%])")
+"""Pattern of code before a shell command or magic, as in ``files = !ls``."""
+_BEFORE_COMMAND_IN_MAGIC = re.compile(rf"{_CODE}[=\s]\s*(?=[!%][^\s=])")
+"""Pattern of a magic with its options and code before a shell command or magic, as in ``%timeit -n1 !ls``."""
+_QUOTED_WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
 """Pattern of a name that suggests a secret only with values other than words, as in ``sort(key="size")``."""
 _WORD = re.compile(r"""["'][a-z_]{1,20}["']""")
+_SPECIAL_TOKEN = re.compile(r"""["'](<[|/]?[a-z_]{1,20}\|?>|\[[A-Z]{3,4}\])["']""")
 _REQUIREMENT = re.compile(r"[A-Za-z][\w.\[\]-]{0,60}[=<>~!]=\d[\w.]{0,20}")
 _LITERAL = re.compile(
-    r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:] ))\d{4,}|\w{16,}""", re.DOTALL
+    r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:]\s)|(?<=[=:]\s\s))\d[\w.]{3,}|\w{16,}""",
+    re.DOTALL,
 )
 
 
@@ -84,24 +97,36 @@ def redact_code(line: str, magics: str = "") -> str:
     Shell commands, magics and cells in other languages are redacted like command lines. ``magics`` are the lines with
     the cell magics before the line.
     """
-    is_code = all(map(_CODE_MAGIC.match, magics.splitlines())) and not _AUTOMAGIC.match(line)
-    before = _BEFORE_MAGIC.match(line)
-    if is_code and before and before[0]:
-        return redact_code(before[1] or "") + before[2] + redact_code(line[before.end() :])
-    command = line.lstrip("!%")
-    if not is_code or (command != line and not _CODE_MAGIC.match(line)):
-        return line[: len(line) - len(command)] + redact_command(command.split())
-    is_secret = _names_secret(line)
-    is_key = is_secret and not _names_secret(_BARE_KEY.sub("", line))
+    start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0
+    words = line[start:].lstrip("!%,;/")
+    signs = line[start : len(line) - len(words)]
+    return _redact_literals(line[:start], line) + signs + redact_command(_QUOTED_WORD.findall(words))
+
+
+def _start_of_command(line: str) -> int:
+    """Return the index of the shell command or magic in a line of code, or the length of a line that contains none."""
+    start = 0
+    while magic := _CODE_MAGIC.match(line, start) or not _COMMAND.match(line, start):
+        before = (_BEFORE_COMMAND if magic is True else _BEFORE_COMMAND_IN_MAGIC).match(line, start)
+        if before is None:
+            return len(line)
+        start = before.end()
+    return start
+
+
+def _redact_literals(code: str, line: str) -> str:
+    is_secret = _mentions_secret(line)
+    is_key = is_secret and not _mentions_secret(_BARE_KEY.sub("", line))
 
     def redact(match: re.Match[str]) -> str:
         quote = match[1] or ("# " if match[0].startswith("#") else "")
-        if not quote and not match[0].isdecimal():
+        if not quote and not match[0][0].isdecimal():
             return _REDACTED if _is_random(match[0], 32) else match[0]
-        is_hidden = is_secret and not (is_key and _WORD.fullmatch(match[0]))
+        is_word = is_key and _WORD.fullmatch(match[0])
+        is_hidden = is_secret and not is_word and not _SPECIAL_TOKEN.fullmatch(match[0])
         return f"{quote}{_REDACTED}{match[1] or ''}" if is_hidden or _may_contain_secret(match[0]) else match[0]
 
-    return _LITERAL.sub(redact, line)
+    return _LITERAL.sub(redact, code)
 
 
 def short_name(arguments: Sequence[str]) -> str:
@@ -144,16 +169,19 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
     yield text
     # in a title, a secret has no quotes and may consist of several words
     is_secret = _is_secret_name(program, is_redacted=text != program)
+    is_login = False  # whether a subcommand such as "login" suggests that a secret follows, possibly after options
     name = ""  # name of the option to which the next word may belong
     for word in words:
         if name in _CODE_OPTIONS and not _NUMBER.fullmatch(word):
             yield "..."  # in a title, the end of the code is unknown
             return
-        if word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word) and not _is_secret_name(program):
+        is_option = word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
+        if is_option and not _is_secret_name(program) and not _names_secret(name):
             text, name = _redact_option(word)
-            is_secret = text.endswith(_REDACTED) or _names_secret(name)
+            is_secret = is_login or text.endswith(_REDACTED) or _names_secret(name)
         else:
             text, name = _REDACTED if is_secret else _redact(word, name), ""
+            is_login = is_login or (not is_secret and _is_secret_name(word))
             is_secret = is_secret or text.endswith(f"={_REDACTED}") or _is_secret_name(word, is_redacted=text != word)
         yield text
 
@@ -167,7 +195,8 @@ def _redact_option(word: str) -> tuple[str, str]:
     if value is not None:
         return f"{name}={_redact(word[len(name) + 1 :], name)}", ""
     value = "" if name.startswith("--") else name[2:]  # value of a short option, or a name with one dash
-    if _NUMBER.fullmatch(value) or (name[1] not in "pPu" and re.fullmatch(r"[a-z_-]{1,12}", value)):
+    number = _PORT if name[1] in "pP" else _NUMBER
+    if number.fullmatch(value) or (name[1] not in "pPu" and re.fullmatch(r"[a-z_-]{1,12}", value)):
         return name, name
     return f"{name[:2]}{_REDACTED}", ""
 
@@ -177,7 +206,9 @@ def _redact(text: str, name: str = "") -> str:
     if len(text) > _MAX_WORD_LENGTH or (_names_secret(name) and not (is_number and _COUNT.search(_split_name(name)))):
         return _REDACTED
     is_short_option = name.startswith("-") and len(name) == len("-x") and name != "-m"  # ambiguous
-    if is_short_option and not is_number and not _ABSOLUTE.match(text) and not _SUFFIX.search(text):
+    is_password = name in {"-p", "-P"} and not _PORT.fullmatch(text)
+    is_plain = not is_password and (is_number or _SUFFIX.search(text) or _HOST.fullmatch(text))
+    if is_short_option and not is_plain and not _ABSOLUTE.match(text):
         return _REDACTED
     return _redact_value(text, name)
 
@@ -225,7 +256,12 @@ def _may_contain_secret(text: str) -> bool:
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True
-    return _names_secret(_BARE_KEY.sub("", text))
+    return _mentions_secret(_BARE_KEY.sub("", text))
+
+
+def _mentions_secret(text: str) -> bool:
+    """Return whether a text, or a part of it between punctuation marks, contains a name that suggests a secret."""
+    return _names_secret(text) or any(map(_names_secret, re.findall(r"[\w -]+", text)))
 
 
 def _names_secret(name: str) -> bool:
@@ -234,7 +270,7 @@ def _names_secret(name: str) -> bool:
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
-    name = re.fullmatch(r"([\w.-]+):?", word)
+    name = re.fullmatch(r"/?([\w.-]+):?", word)
     return (name is not None and _names_secret(name[1].rpartition(".")[2])) or (is_redacted and _names_secret(word))
 
 

@@ -45,7 +45,10 @@ _FEATURES = ("limits", "lines", "modules", "outside", "profile")
 CODE_WIDTH = 80
 _SEARCHED = 2_000
 """Number of characters searched for the first line of code, limited because cells may contain long literals."""
-_LITERAL = re.compile(r"""["'#!%]|^(conda|env|mamba|pip|set_env|sx|system|uv)\s|[=:]\s*\d|\b(?=\w{16})\w*\d""")
+_LITERAL = re.compile(
+    r"""["'#!%]|^([,;/]|(alias|conda|env|mamba|micromamba|pip3?|run|set_env|sql|sx|system|uv)\s)|[=:]\s*\d"""
+    r"""|\b(?=\w{16})\w*\d"""
+)
 """Pattern of lines of code that may contain secrets."""
 
 

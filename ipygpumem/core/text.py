@@ -7,7 +7,8 @@ import re
 _CONTROL = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also the full-width characters
+_FORMULA = re.compile(r"(^|;)(?=[\s\u00ad\u180e\u200b-\u200d\u2060-\u2064\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+"""Start of a formula after invisible characters, including full-width signs. In some languages, ``;`` ends a cell."""
 
 
 def printable(text: str) -> str:
@@ -17,5 +18,4 @@ def printable(text: str) -> str:
 
 def csv_text(text: str) -> str:
     """Replace control characters, which terminals interpret, and escape spreadsheet formulas."""
-    plain = _CONTROL.sub(" ", text).replace("\t", " ")
-    return f"'{plain}" if plain.lstrip().startswith(_FORMULA) else plain
+    return _FORMULA.sub(r"\1'", _CONTROL.sub(" ", text).replace("\t", " "))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, open_for_appending, replacing, write_file
+from ipygpumem.core.files import check_path, open_for_appending, open_regular_file, replacing, write_file
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.features.profile.model import ProfileSummary
 from ipygpumem.features.ranks.rank_files import make_directory
@@ -104,22 +106,48 @@ def test_links_of_another_user_are_not_followed(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can create links of other users")
 def test_links_in_directories_that_all_users_share(tmp_path):
     tmp_path.chmod(0o1777)
-    (tmp_path / "folder").mkdir()
+    private = tmp_path / "private"
+    private.mkdir()
     for name, user in (("link", 65534), ("directory", 65534), ("own", 0)):
-        (tmp_path / name).symlink_to(tmp_path / "folder" / ("" if name == "directory" else "x"))
+        (tmp_path / name).symlink_to(private / ("" if name == "directory" else "x"))
         os.lchown(tmp_path / name, user, user)
-    for path in (tmp_path / "link", tmp_path / "directory" / "x"):
-        with pytest.raises(OptionError, match=r"(link|directory) is a symbolic link of another user: choose another"):
-            check_path(path)
-    assert check_path(tmp_path / "own") == tmp_path / "folder" / "x"
+    (tmp_path / "file").touch()
+    os.chown(tmp_path / "file", 65534, 65534)
+    (private / "to_link").symlink_to("../link")
+    (private / "to_directory").symlink_to(private / "to_shared" / "directory")
+    (private / "to_shared").symlink_to(tmp_path)
+    for path in ("link", "directory/x", "private/to_link", "private/to_directory/x", "private/../link", "file"):
+        with pytest.raises(OptionError, match=r"/(link|directory|file) belongs to another user: choose another path$"):
+            check_path(tmp_path / path)
+    for path in ("directory", "private/to_directory"):
+        with pytest.raises(OptionError, match="/directory belongs to another user"):
+            make_directory(str(tmp_path / path / "new"))
+    with pytest.raises(PermissionError, match="the file belongs to another user"):
+        open_for_appending(tmp_path / "file")
+    assert check_path(tmp_path / "own") == private / "x"
+    assert not (private / "new").exists()
     tmp_path.chmod(0o755)
-    assert check_path(tmp_path / "link") == tmp_path / "folder" / "x"
+    assert check_path(private / "to_link") == private / "x"
+
+
+def test_links_that_refer_to_each_other(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a/../a")
+    with pytest.raises(OptionError, match="Too many levels of symbolic links"):
+        check_path(tmp_path / "a")
 
 
 def test_link_in_the_directory_of_a_run(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rank_00000.json").symlink_to(tmp_path / "x")
     assert make_directory(str(tmp_path / "run")) == tmp_path / "run"
+    (tmp_path / "x").touch(0o600)
+    path = write_file(tmp_path / "run" / "rank_00000.json", b"new")
+    assert path.is_file() and not path.is_symlink(), (
+        "the link is replaced, and the permissions of its target are unused"
+    )
+    (tmp_path / "new").touch()
+    assert path.stat().st_mode == (tmp_path / "new").stat().st_mode
 
 
 @pytest.mark.parametrize("permissions", [0o600, 0o664])
@@ -138,6 +166,25 @@ def test_new_file_has_the_permissions_of_the_umask(tmp_path):
     (tmp_path / "y").touch()
     open_for_appending(tmp_path / "z").close()
     assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
+@pytest.mark.parametrize("function", [write_file, open_for_appending, open_regular_file])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the file is closed with a warning
+def test_interrupt_while_a_file_is_opened(tmp_path, function):
+    """The interrupt arrives after the system has opened the file, as soon as Python code runs."""
+
+    def interrupt(_frame, event, callable_):
+        if event == "c_return" and callable_ is os.open:
+            signal.raise_signal(signal.SIGINT)
+
+    (tmp_path / "x").touch()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    sys.setprofile(interrupt)
+    with contextlib.suppress(KeyboardInterrupt):
+        function(tmp_path / "x", *([b""] if function is write_file else []))
+    sys.setprofile(None)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_threads_that_write_one_file(tmp_path):

@@ -58,6 +58,16 @@ authtoken swordfish
 login swordfish
 login bob swordfish
 login -u bob -p swordfish
+login --relogin swordfish
+login --host=https://x.org --relogin -- swordfish
+login --timeout 8151
+--token --swordfish
+--token -- swordfish
+--token -swordfish
+-p swordfish.abc
+-p 815151
+-p815151
+/password swordfish
 create secret generic db swordfish
 config --global user.password swordfish
 config set profile.x.aws_secret_access_key swordfish
@@ -239,6 +249,32 @@ pip install --password swordfish x
 wandb.login(key="swordfish1")
 x = 1  # the key is swordfish
 !pip install password==8151
+%timeit -n1 -r1 !app --api-key swordfish
+%prun -q -s cumtime !app --password swordfish
+%time out = !app --api-key swordfish
+%time x=!app --api-key swordfish
+a = b = !app --api-key swordfish
+a, *b = d["x = y"] = !app --api-key swordfish
+a = b = %env HF_TOKEN=swordfish
+%time %timeit -n1 a = !!app --api-key swordfish
+time out = !app --api-key swordfish
+timeit -n1 !app --api-key swordfish
+run app.py --token swordfish
+%run -i app.py --token swordfish
+;login swordfish
+/login token swordfish
+a = "swordfish"; b = !app --token x
+f(pad_token="<pad>", token="swordfish")
+x = {"eos_token": "</s>", "token": "swordfish"}
+tokenizer.pad_token, token = "[PAD]", "swordfish"
+!app pad_token=<pad> token=swordfish
+os.system("app --pad-token <pad> --token swordfish")
+hf_tokens = ["swordfish", "b"]
+pin  =  81519
+secret = 0x8151fish
+!app --message "correct swordfish battery"
+!app "correct horse swordfish
+!wandb login --relogin swordfish
 """.strip().splitlines()
 COMMANDS = r"""
 python train.py --batch-size 8 --lr=1e-4 --config configs/gpt2.yaml
@@ -513,6 +549,18 @@ def test_secrets_in_code_are_hidden(line):
         'sort(key=lambda x: x["name"])',
         'cache = past_key_values["key"]',
         'tokenizer.pad_token = "[PAD]"',
+        'tokenizer.add_special_tokens({"pad_token": "<pad>", "eos_token": "<|endoftext|>"})',
+        'tokenizer.image_token = "<image>"',
+        'print("token_ids", token_ids, "max_tokens")',
+        'model = AutoModelForTokenClassification.from_pretrained("bert")',
+        'print("loss=%.3f" % loss, "a = !b")',
+        'print(f"{loss=!r}")',
+        "%timeit -n1 x != y",
+        '%timeit -n10 f("a b") % 3',
+        "%time files = !ls runs/",
+        "lines = a = !nvidia-smi -L",
+        "time = 3 if x != 2 else time % 5",
+        "!python eval.py -d cuda:1",
         "x %= 5",
         "!pip install torch==2.4.0 transformers>=4.40 accelerate",
     ],

@@ -25,12 +25,13 @@ def test_errors_are_one_printable_line():
     assert str(OptionError("a\r\nb\u2028c\x1b[2J\u202e")) == "a b c?[2J?"
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", " =1", "\r\n=1", "\uff1d1", "\u202e=1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", " =1", "\r\n=1", "\uff1d1", "\u202e=1", "\u200b=1"])
 def test_formulas_are_escaped_in_csv(text):
     escaped = csv_text(text)
     assert escaped.startswith("'")
     assert not unsafe_characters(escaped)
     assert not {"\t", "\r", "\n"} & set(escaped)
+    assert csv_text(f"a; b;{text}") == f"a; b;{escaped}", "spreadsheets may split cells at semicolons"
 
 
 def test_tables_contain_no_unsafe_characters():

@@ -59,11 +59,12 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
         if row.cell is not None:
             kernel -= row.cell > next_number  # another kernel has continued the log
             next_number = row.cell
-        cell = row.cell_id if by_id and row.cell_id else row.cell
-        runs.append((cell, (kernel, row.cell), row))
+        # keys are texts, because a file can contain many numbers with the same hash
+        cell = repr(row.cell_id if by_id and row.cell_id else row.cell)
+        runs.append((cell, f"{kernel} {row.cell}", row))
     runs.reverse()
     last = {cell: run for cell, run, _ in runs}
-    counts: Counter[tuple[object, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     keyed: _RunRows = {}
     for cell, run, row in runs:
         if run == last[cell]:

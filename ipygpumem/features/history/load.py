@@ -24,6 +24,7 @@ _MAX_JSON_BYTES = 1 << 29
 """Maximum size of a file that contains a single JSON value."""
 _MAX_LINE_BYTES = 1 << 26
 _MAX_REPORTS = 1_000_000
+_MAX_FAULTS = 1000
 _PEEK_BYTES = 1 << 16
 _NOTEBOOK_FORMAT = 4
 
@@ -48,8 +49,8 @@ class SessionRows:
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
     """Yield the reports in a log or a JSON list.
 
-    Invalid reports are skipped, and a message about each is appended to ``faults``. If ``faults`` is None, an invalid
-    report raises `ReportError`.
+    Invalid reports are skipped, and messages about the first ones are appended to ``faults``. If ``faults`` is None, an
+    invalid report raises `ReportError`.
     """
     name = printable(os.fsdecode(path))
     with open_file(path) as file:
@@ -62,12 +63,19 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
                 check_schema(mapping(data, ""), SCHEMA)
                 report = Report.from_dict(data)
             except ReportError as error:
-                message = f"{name}: {position}: {error}"
                 if faults is None:
-                    raise ReportError(message) from None
-                faults.append(message)
+                    raise ReportError(f"{name}: {position}: {error}") from None
+                _add_fault(faults, f"{name}: {position}: {error}")
             else:
                 yield report
+
+
+def _add_fault(faults: list[str], message: str) -> None:
+    """Append a message; limit their number, because a small file can contain millions of invalid reports."""
+    if len(faults) < _MAX_FAULTS:
+        faults.append(message)
+    elif len(faults) == _MAX_FAULTS:
+        faults.append(f"{message} (further errors are not listed)")
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
@@ -168,7 +176,7 @@ def _notebook_rows(data: Any, faults: list[str]) -> Iterator[ReportRow]:
         raise ReportError("not an nbformat 4 notebook")
     for number, cell in enumerate(cells, 1):
         if not isinstance(cell, dict):
-            faults.append(f"cell {number} is not a JSON object")
+            _add_fault(faults, f"cell {number} is not a JSON object")
             continue
         summaries = list(_summaries(cell))
         code = _code(cell) if summaries else ""
@@ -176,7 +184,7 @@ def _notebook_rows(data: Any, faults: list[str]) -> Iterator[ReportRow]:
             try:
                 yield from _cell_rows(cell, summary, code)
             except ReportError as error:
-                faults.append(f"cell {number}: {error}")
+                _add_fault(faults, f"cell {number}: {error}")
 
 
 def _summaries(cell: dict[str, Any]) -> Iterator[Any]:

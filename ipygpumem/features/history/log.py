@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from pathlib import Path
 
@@ -18,7 +19,7 @@ _MAX_UNWRITTEN = 1000
 
 
 class ReportLog:
-    """A log file to which several processes can append reports.
+    """A log file to which several processes and threads can append reports.
 
     Raises `OptionError` if the file cannot be written or contains data other than reports.
     """
@@ -28,6 +29,7 @@ class ReportLog:
         self._unwritten: deque[bytes] = deque(maxlen=_MAX_UNWRITTEN)
         self._dropped = 0
         self._last_error = ""
+        self._process, self._lock = os.getpid(), threading.RLock()
         try:
             appendable = not self.path.exists() or starts_with_report(self.path)
         except (OSError, ReportError) as error:
@@ -37,6 +39,13 @@ class ReportLog:
 
     def write(self, report: Report) -> None:
         """Append a report. If that is not possible, print a warning and append it together with the next report."""
+        if self._process != os.getpid():  # another thread may have held the lock when this process was forked
+            self._process, self._lock = os.getpid(), threading.RLock()
+            self._unwritten.clear()
+        with self._lock:
+            self._write(report)
+
+    def _write(self, report: Report) -> None:
         if len(self._unwritten) == _MAX_UNWRITTEN:
             self._dropped += 1
         self._unwritten.append(f"{report.to_json()}\n".encode())

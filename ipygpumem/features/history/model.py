@@ -84,6 +84,11 @@ class ReportRow:
     host_peak_trust: Trust = "unknown"
 
     @property
+    def measurement(self) -> str:
+        """Key of the measurement. It is a text, because a file can contain many numbers with the same hash."""
+        return f"{self.time} {self.cell} {self.seconds}"
+
+    @property
     def peak_level(self) -> int | None:
         """Allocated memory at the peak."""
         if self.peak is None or self.allocated is None or self.held is None:

@@ -73,8 +73,8 @@ def history_plot(rows: Sequence[ReportRow], title: str) -> PngImage:
 
 
 def _draw(layout: PlotLayout, panels: list[_DevicePanel], title: str) -> None:
-    measurements = {(row.time, row.cell, row.seconds) for panel in panels for row in panel.rows}
-    total = duration(sum(seconds for _, _, seconds in measurements))
+    measurements = {row.measurement: row.seconds for panel in panels for row in panel.rows}
+    total = duration(sum(measurements.values()))
     info = f"{many(len(measurements), 'measurement')}, {total} in total" if panels else "no measurements yet"
     layout.title(RIGHT, 20, clip(title, 48), info, size=14)
     for number, panel in enumerate(panels):

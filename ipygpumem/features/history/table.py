@@ -73,7 +73,7 @@ def history_tables(
         TableRow("", row_cells(row), 1, bar=max(getattr(row, bar_field) or 0, 0) / largest, note=row_outcome(row))
         for row in selected
     ]
-    measurements = {(row.time, row.cell, row.seconds) for row in rows}
+    measurements = {row.measurement for row in rows}
     count = many(len(measurements), "measurement") if rows else "no measurements yet"
     notes = _notes(listed, len(rows) - len(listed), page, dropped)
     title = f"{title}: {count}{', one row per device with changes' if several else ''}"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, temporary_file, write_file
+from ipygpumem.core.files import absolute_path, check_path, temporary_file, write_file
 from ipygpumem.core.report import Report
 from ipygpumem.features.ranks.model import MAX_RANKS, RankResult
 from ipygpumem.features.ranks.rank_info import current_rank_info
@@ -104,11 +104,10 @@ class RankFiles:
 
 def make_directory(name: str) -> Path:
     """Create a directory if it does not exist, and check that it is writable."""
+    path = absolute_path(name)
     try:
-        path = Path(name).expanduser()
         path.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise OptionError(f"cannot create the directory {name!r}: {reason}") from error
+    except OSError as error:
+        raise OptionError(f"cannot create the directory {name!r}: {error.strerror or error}") from error
     check_path(path / "rank_00000.json", "report")
     return path.resolve()

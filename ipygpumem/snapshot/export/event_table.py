@@ -35,6 +35,7 @@ COLUMNS = (
 """Columns of the table of events. ``file``, ``line`` and ``name`` describe the innermost frame of user code."""
 
 _CHUNK = 1 << 14
+_MAX_DICTIONARY = (1 << 31) - 1
 
 
 def _columns(snapshot: SnapshotData, timeline: Timeline, clean: Callable[[str], str]) -> dict[str, Any]:
@@ -97,9 +98,19 @@ def write_csv(
 def write_parquet(snapshot: SnapshotData, path: str | os.PathLike[str], device: int | None = None) -> None:
     """Write the events of a device or of all devices as Parquet; raise `OptionError` if pyarrow is not installed."""
     arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
-    table = arrow.table(_all_columns(snapshot, device, _valid_utf8))
-    with replacing(check_path(path, "table", "events.parquet")) as file:
-        parquet.write_table(table, file)
+    target = check_path(path, "table", "events.parquet")
+    texts = arrow.dictionary(arrow.int32(), arrow.string())  # events often have the same long texts
+    try:
+        columns = _all_columns(snapshot, device, _valid_utf8)
+        table = {
+            name: arrow.array(values.tolist(), texts) if values.dtype == object else values
+            for name, values in columns.items()
+        }
+        with replacing(target) as file:
+            options = {"dictionary_pagesize_limit": _MAX_DICTIONARY, "store_schema": False}
+            parquet.write_table(arrow.table(table), file, **options)
+    except MemoryError:
+        raise OptionError(f"{target} was not written: not enough memory; use CSV instead") from None
 
 
 def _valid_utf8(text: str) -> str:

@@ -76,6 +76,18 @@ def test_valid_lines_are_read_despite_invalid_lines(path):
     assert [fault.partition(": ")[2] for fault in log.faults] == ["line 2: invalid JSON: Expecting value"]
 
 
+def test_number_of_messages_is_limited(path, monkeypatch):
+    """A message contains the name of the file and may need 100 times as much memory as the invalid report."""
+    monkeypatch.setattr(load, "_MAX_FAULTS", 2)
+    path.write_text("1\n" * 10)
+    faults = load_reports(path, strict=False).faults
+    assert [fault.partition(": ")[2][:6] for fault in faults] == ["line 1", "line 2", "line 3"]
+    assert faults[-1].endswith("(further errors are not listed)")
+    notebook = path.with_suffix(".ipynb")
+    notebook.write_text(json.dumps({"nbformat": 4, "cells": [1] * 10}))
+    assert len(load.read_notebook(notebook).faults) == 3
+
+
 def test_binary_file(path):
     path.write_bytes(b"\x80\x04\x95\n")
     assert error_message(path) == "s.jsonl: line 1: the text is not valid UTF-8"

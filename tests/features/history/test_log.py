@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,32 @@ def test_report_after_an_incomplete_line_starts_a_new_line(tmp_path):
     reports_read = load_reports(path, strict=False)
     assert [report.cell for report in reports_read] == [1, 2]
     assert reports_read.faults == (f"{path}: line 2: the JSON data is incomplete",)
+
+
+def test_two_threads_write_one_log(tmp_path, monkeypatch):
+    """The second thread writes a report while the first one is writing."""
+    from ipygpumem.features.history import log as module
+
+    log = ReportLog(tmp_path / "s.jsonl")
+    append, thread = module._append, threading.Thread(target=log.write, args=(cell(2),))
+
+    def append_slowly(path, data):
+        if threading.current_thread() is not thread:
+            thread.start()
+            thread.join(0.2)
+        append(path, data)
+
+    monkeypatch.setattr(module, "_append", append_slowly)
+    log.write(cell(1))
+    thread.join()
+    assert [report.cell for report in load_reports(log.path)] == [1, 2]
+    thread = threading.Thread(target=log._lock.acquire)
+    thread.start()
+    thread.join()
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # the thread that holds the lock does not exist in a forked process
+    log.write(cell(3))
+    assert len(load_reports(log.path)) == 3
 
 
 def test_two_processes_write_one_log(tmp_path):

@@ -7,6 +7,7 @@ from fakes.sessions import cell, session
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.history.comparison import pair_rows
 from ipygpumem.features.history.model import changed_rows
+from ipygpumem.features.history.plot import history_plot
 from ipygpumem.features.history.table import TablePage, comparison_tables, history_tables
 
 
@@ -153,3 +154,27 @@ def test_sorted_comparison():
     assert [line.split()[1] for line in compared(BEFORE, AFTER, "peak")[2:4]] == ["[1]", "[2]"]
     assert [line.split()[1] for line in compared(BEFORE, AFTER, "held")[2:3]] == ["[2]"]
     assert "only in a.jsonl" in compared(AFTER, BEFORE)[-1]
+
+
+class EqualHash(float):
+    """A number whose hash equals that of all others, as numbers in a file can be chosen."""
+
+    compared = 0
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        type(self).compared += 1
+        return float(self) == float(other)
+
+
+def test_numbers_with_equal_hashes_take_linear_time():
+    (row,) = changed_rows([cell(1, held=5)])
+    numbers = map(EqualHash, range(1, 200))
+    rows = [dataclasses.replace(row, cell=n, time=n, seconds=n, cell_id=None) for n in numbers]
+    EqualHash.compared = 0
+    assert "199 measurements" in text_tables(history_tables(rows, TablePage()))
+    assert len(pair_rows(rows, rows)[0]) == 199
+    history_plot(rows, "x")
+    assert EqualHash.compared < 10 * len(rows)

@@ -1,4 +1,9 @@
-/** CSV tables whose cells no spreadsheet evaluates as formulas. */
+/** CSV tables whose cells no spreadsheet evaluates as formulas. Texts are escaped as by `core/text.py`. */
+
+const CONTROL =
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are the characters to be replaced
+  /[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
+const FORMULA = /(^|;)(?=[\s\u00ad\u180e\u200b-\u200d\u2060-\u2064\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20])/g;
 
 /** @typedef {string|number|null|undefined} Cell */
 
@@ -12,6 +17,6 @@ function cellText(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return Number.isFinite(value) ? String(value) : "";
   // Spreadsheets treat a cell that starts with an apostrophe as text
-  const safe = /^[\s]*[=+\-@\t\r|%]/.test(value) ? `'${value}` : value;
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  const safe = value.replace(CONTROL, " ").replace(FORMULA, "$1'");
+  return /[",]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
