@@ -10,8 +10,11 @@ import shutil
 import signal
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
+
+import ipygpumem
 
 # shells ignore SIGINT in background processes, but some tests send it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -28,6 +31,16 @@ _GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 if _GLIBC is not None:
     _M_MMAP_THRESHOLD = -3
     _GLIBC.mallopt(_M_MMAP_THRESHOLD, 4 << 20)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect no garbage: importing all tests creates many objects and hardly any garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_configure(config):
@@ -47,6 +60,9 @@ def pytest_runtest_setup(item):
         if os.environ.get("CI") == "true":
             pytest.fail("Node is not installed, and tests are not skipped in CI")
         pytest.skip("Node is not installed: the viewer's JavaScript is not tested")
+
+
+_TESTS_AND_PACKAGE = (str(Path(__file__).parent), str(Path(ipygpumem.__file__).parent))
 
 
 def close_runtime():
@@ -77,7 +93,7 @@ def frozen_imports():
 
 @pytest.fixture(autouse=True)
 def small_heap(request):
-    """Let searches for holders skip frozen objects, this package, which is a library if it is installed, and all tests.
+    """Let searches for holders skip frozen objects, other tests and this package, which is a library if it is installed.
 
     pytest's frames refer to all tests. (`monkeypatch` would be undone only after a fake GPU has been removed.)
     """
@@ -92,8 +108,12 @@ def small_heap(request):
             def initialize_small(heap, *arguments, **options):
                 initialize(heap, *arguments, **options)
                 if heap._stop_ids is not None:
-                    names = [name for name in sys.modules if name.startswith(("ipygpumem", "fakes"))]
-                    own = [vars(sys.modules[name]) for name in names]
+                    own = [
+                        vars(module)
+                        for module in list(sys.modules.values())
+                        if module is not request.module
+                        and str(getattr(module, "__file__", None)).startswith(_TESTS_AND_PACKAGE)
+                    ]
                     heap._stop_ids = {*heap._stop_ids, *map(id, own)}
                     heap.seen_ids.update(map(id, [*own, *pytest_objects]))
 

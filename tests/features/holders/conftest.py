@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -25,6 +26,12 @@ class TensorSearch:
     def parameter(self):
         """Return a leaf tensor that requires a gradient."""
         return torch.ones(self.elements, requires_grad=True)
+
+    @staticmethod
+    def distant_roots(*names):
+        """Return roots that a search from the variables does not read: all modules but those with these names."""
+        modules = [module for name, module in sys.modules.items() if name not in names]
+        return [Root("", vars(module), "module", "names", distant=True) for module in modules]
 
     def result(self, variables, *roots, threads=False, limit=300.0, **options):
         """Search from these variables. ``limit`` is a timeout in seconds, which is long enough for a busy machine."""

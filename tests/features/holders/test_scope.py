@@ -154,18 +154,13 @@ def random_graph(search, seed):
     return {f"v{i}": objects[i] for i in chosen}, [objects[choice.randrange(len(objects))], search.tensor()]
 
 
-def other_modules():
-    """Return roots that a search from the variables does not read, as the libraries in a notebook."""
-    modules = [module for name, module in sys.modules.items() if name not in {__name__, "zz_library"}]
-    return [Root("", vars(module), "module", "names", distant=True) for module in modules]
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_both_searches_agree_on_what_variables_refer_to(search, library, seed):
     variables, library.cache = random_graph(search, seed)
-    cache = Root("zz_library.", vars(library), "module", "names", distant=True)
-    everywhere = search.storages(variables, cache)
-    near = search.storages(variables, cache, *other_modules(), unnamed_share=lambda _: 0.0)
+    cache = Root("zz_library.", vars(library), "module", "names")
+    everywhere = search.storages(variables, cache)  # without distant roots, this is the only search
+    distant = [cache._replace(distant=True), *search.distant_roots(__name__, "zz_library")]
+    near = search.storages(variables, *distant, unnamed_share=lambda _: 0.0)
 
     def facts(storages, *, names=False):
         return {
@@ -188,9 +183,9 @@ def test_gradients_are_found_through_their_parameters(search):
     weight.grad.note = search.tensor(extra=1)
     weight.requires_grad_(False)
     options = {"unnamed_share": lambda _: 0.0}
-    near = search.storages({"w": weight}, *other_modules(), **options)
+    near = search.storages({"w": weight}, *search.distant_roots(__name__), **options)
     assert {storage.info.name: storage.info.kind for storage in near} == {"w": "plain", "w.grad": "gradient"}
-    assert search.storage({"w": weight}, *other_modules(), extra=1, **options).info.name == "w.grad.note"
+    assert search.storage({"w": weight}, *search.distant_roots(__name__), extra=1, **options).info.name == "w.grad.note"
 
 
 def test_fast_search_keeps_no_tensor_alive(search):
@@ -199,7 +194,7 @@ def test_fast_search_keeps_no_tensor_alive(search):
     try:
         x = search.tensor()
         reference = weakref.ref(x)
-        assert search.storages({"x": [x]}, *other_modules(), threads=True, unnamed_share=lambda _: 0.0)
+        assert search.storages({"x": [x]}, *search.distant_roots(__name__), threads=True, unnamed_share=lambda _: 0.0)
         del x
         assert reference() is None
     finally:
