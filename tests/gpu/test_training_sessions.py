@@ -1,5 +1,6 @@
 """`%gpumem who` and the out-of-memory panel in training sessions with transformers and accelerate."""
 
+import re
 import statistics
 
 import pytest
@@ -68,7 +69,7 @@ model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).cuda()
 hog = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
 """
 ACCELERATE = """
-@find_executable_batch_size(starting_batch_size=4096)
+@find_executable_batch_size(starting_batch_size=512)
 def train(batch_size):
     ids = torch.randint(0, 50_000, (batch_size, 256), device="cuda")
     model(ids, labels=ids).loss.backward()
@@ -79,7 +80,7 @@ class Data(torch.utils.data.Dataset):
     def __len__(self): return 4096
     def __getitem__(self, i): return {"input_ids": torch.full((256,), i), "labels": torch.full((256,), i)}
 arguments = transformers.TrainingArguments("/tmp/trainer", auto_find_batch_size=True, max_steps=1, report_to=[],
-    per_device_train_batch_size=1024, save_strategy="no")
+    per_device_train_batch_size=64, save_strategy="no")
 trainer = transformers.Trainer(model, arguments, train_dataset=Data())
 start = time.perf_counter(); trainer.train(); print("SECONDS", time.perf_counter() - start)
 """
@@ -105,4 +106,5 @@ def test_retry_loop_names_holders(cell):
     assert "(caught by the code)" in shown
     holders = shown.partition("who holds the memory at the")[2]
     assert "hog" in holders and "model" in holders
-    assert seconds - without <= 0.3 * shown.count("is out of memory") + 0.5  # the loops take several seconds
+    failures = re.search(r"(\d+) allocations failed in this cell", shown)
+    assert seconds - without <= 0.3 * (int(failures[1]) if failures else 1)

@@ -20,7 +20,7 @@ from ipygpumem.features.holders.model import PLACES, NamedStorage, Storage
 from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root, add_class_referrers
 from ipygpumem.features.holders.targets import SearchTargets
-from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects
+from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects, has_frozen_objects
 from ipygpumem.sources.storages import StorageInspector, StorageLocation
 
 NO_NAME = "no Python variable found"
@@ -152,7 +152,7 @@ class _HolderSearch:
         """Return the result and whether it is final, because all other objects hold less than 1% of the memory."""
         named = {storage.location for storage in result.storages}
         share = unnamed_share(named)
-        if share <= _MAX_UNSEARCHED_SHARE or gc.get_freeze_count():
+        if share <= _MAX_UNSEARCHED_SHARE or has_frozen_objects():
             return result, share <= _MAX_UNSEARCHED_SHARE
         others = SearchTargets(self.types, self._is_wanted, self.limit)
         known = {location.storage for location in self.targets.references}

@@ -33,6 +33,8 @@ _MAX_SINGLE_LOOKUPS = 32
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None), types.CodeType)))
 _MAX_ARRAY_SIZE = 1_000_000
 """Maximum number of elements of a NumPy array to be read, because reading creates a list of them."""
+_MAX_INITIALLY_FROZEN = 1000
+"""Maximum number of frozen objects of an interpreter in which `gc.freeze` was not called: 375 in Python 3.12."""
 _dtype, _size = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size"))
 
 array_base: Any = vars(np.ndarray)["base"].__get__
@@ -82,7 +84,7 @@ class TrackedObjects:
         self._role = role
         self._stop_ids = stop_ids
         self.seen_ids = set(stop_ids or ())
-        self._finds_tracked = stop_ids is not None or bool(gc.get_freeze_count())
+        self._finds_tracked = stop_ids is not None or has_frozen_objects()
         self._types: dict[int, tuple[str | None, bool]] = {}
         self._special_type_ids: set[int] = set()
         self._container_type_ids = {id(dict), id(tuple)}
@@ -220,6 +222,11 @@ class TrackedObjects:
             spans = zip(starts, np.searchsorted(self._children, id_array, "right").tolist(), strict=True)
         objects, parents = self.objects, self._parents
         return [[objects[i] for i in parents[start:end].tolist()] for start, end in spans]
+
+
+def has_frozen_objects() -> bool:
+    """Return whether `gc.freeze` was called, so that the collector does not list all objects."""
+    return gc.get_freeze_count() > _MAX_INITIALLY_FROZEN
 
 
 def _is_asyncio(obj: Any) -> bool:

@@ -101,7 +101,7 @@ class Campaign:
             row["reason"] = first["failed"] or second["failed"]
             return
         row["varies"] = differences(first, second)
-        fastest = min(first["seconds"], second["seconds"])
+        fastest = row["cell_seconds"] = min(first["seconds"], second["seconds"])
         for option in OPTIONS:
             record = self._records.get((program.name, option))
             if record is not None and option not in row["options"]:

@@ -25,14 +25,14 @@ def cell_text(row: dict[str, Any], column: str) -> str:
 
 def text_table(results: dict[str, Any]) -> str:
     """Return the table as text, followed by every difference."""
-    rows = [["program", "seconds", *COLUMNS]]
+    rows = [["program", "seconds", "cell (ms)", *COLUMNS]]
     details = []
     for name, row in results["programs"].items():
         if "skipped" in row or "seconds" not in row:
-            rows.append([name, row.get("skipped", "not run"), *[""] * len(COLUMNS)])
+            rows.append([name, row.get("skipped", "not run"), "", *[""] * len(COLUMNS)])
             continue
         texts = [cell_text(row, column) for column in COLUMNS]
-        rows.append([name, f"{row['seconds']:.1f}", *(text.partition(":")[0] for text in texts)])
+        rows.append([name, f"{row['seconds']:.1f}", _milliseconds(row), *(text.partition(":")[0] for text in texts)])
         details += [f"{name}: varies without the extension: {text}" for text in _items(row.get("varies"))]
         for option, result in row["options"].items():
             found = [*_items(result.get("differences")), *_items(result.get("answers")), result.get("failed")]
@@ -49,21 +49,22 @@ def markdown_table(results: dict[str, Any]) -> str:
     lines = [
         f"On {' and '.join(results.get('devices', ())) or 'a CPU'} with {versions}.",
         "",
-        "A number means that nothing differs. It is the time of the measured cells divided by that without the",
-        "extension, in kernels that run in parallel.",
+        "A number means that nothing differs. It is the time of the measured cell divided by that without the",
+        "extension (second column), in kernels that run in parallel. Short cells have large ratios, because each",
+        "recording has a constant cost.",
         "`-` means that the option does not apply.",
         "",
-        f"| program | {' | '.join(f'`{column}`' for column in COLUMNS)} |",
-        "|---" * (len(COLUMNS) + 1) + "|",
+        f"| program | cell (ms) | {' | '.join(f'`{column}`' for column in COLUMNS)} |",
+        "|---" * (len(COLUMNS) + 2) + "|",
     ]
     notes = []
     for name, row in results["programs"].items():
         title = f"`{name}`: {row['title']}"
         if "skipped" in row or "seconds" not in row:
-            lines.append(f"| {title} | {row.get('skipped', 'not run')} {'| ' * len(COLUMNS)}|")
+            lines.append(f"| {title} | {row.get('skipped', 'not run')} {'| ' * (len(COLUMNS) + 1)}|")
             continue
         texts = [cell_text(row, column).partition(":")[0] for column in COLUMNS]
-        lines.append(f"| {title} | {' | '.join(texts)} |")
+        lines.append(f"| {title} | {_milliseconds(row)} | {' | '.join(texts)} |")
         categories = list(row.get("varies") or ())
         if categories:
             notes.append(
@@ -71,6 +72,11 @@ def markdown_table(results: dict[str, Any]) -> str:
             )
         notes += _differences(name, row)
     return "\n".join([*lines, "", f"{_summary(results)}.", *([""] if notes else []), *notes])
+
+
+def _milliseconds(row: dict[str, Any]) -> str:
+    seconds = row.get("cell_seconds")
+    return "" if seconds is None else f"{seconds * 1000:,.0f}"
 
 
 def _differences(name: str, row: dict[str, Any]) -> list[str]:

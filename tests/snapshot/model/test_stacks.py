@@ -25,6 +25,7 @@ from ipygpumem.snapshot.model.stacks import is_user_file
         ("<frozen runpy>", False),
         ("<eval_with_key>.3", False),
         ("/tmp/torchinductor_me/ab/cab.py", False),
+        ("/tmp/pyg/torch_geometric.nn.conv.gcn_conv_GCNConv_propagate_tc9lwn9b.py", False),
         ("CUDACachingAllocator.cpp", False),
         ("/home/user/ipygpumem/ipygpumem/sources/pytorch.py", False),  # an editable installation of this package
         ("/home/user/ipygpumem/train.py", True),
