@@ -175,4 +175,4 @@ _all_fields = attrgetter(*(attribute.name for attribute in fields(DeviceReading)
 def shared(before: DeviceReading, after: DeviceReading) -> DeviceReading:
     """Return a copy of ``after`` that shares equal values with ``before``, so that reports need half the memory."""
     pairs = zip(_all_fields(before), _all_fields(after), strict=True)
-    return DeviceReading(*(old if old == new else new for old, new in pairs))
+    return DeviceReading(*[old if old == new else new for old, new in pairs])

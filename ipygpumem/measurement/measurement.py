@@ -189,8 +189,8 @@ class Measurement:
         finally:
             self.abandon()
         # devices that were added to the monitored devices during the measurement have no first reading
-        without_reading = {device.name for device in self._devices if device.name not in before.devices}
-        added = [name for name in after.devices if name in without_reading]
+        new = after.devices.keys() - before.devices.keys()
+        added = [device.name for device in self._devices if device.name in new] if new else []
         if added:
             self._notes += map(_ADDED.format, added)
             after = after.only(tuple(name for name in after.devices if name not in added))

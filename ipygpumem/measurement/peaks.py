@@ -65,7 +65,8 @@ class PeakTracker:
 
     def __init__(self) -> None:
         self._scopes: list[PeakScope] = []
-        self._user_stats: dict[int, dict[str, Any]] = {}
+        self._user_stats: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        """Counters with the peaks saved for the user and counters before the latest reset, by device index."""
         self._lock = threading.RLock()
         self._functions = WrappedFunctions("torch._C")
         self._removing = False
@@ -101,8 +102,8 @@ class PeakTracker:
     def _remove_if_unused(self) -> None:
         if self._scopes:  # a reset by the user must still update the open scopes
             return
-        for index, user_stats in tuple(self._user_stats.items()):
-            if not _raise_peaks(self.stats(index), user_stats):
+        for index, (saved, _) in tuple(self._user_stats.items()):
+            if not _raise_peaks(self.stats(index), saved):
                 del self._user_stats[index]
         if not self._user_stats:
             self._unwrap()
@@ -131,9 +132,10 @@ class PeakTracker:
                 for open_scope in self._scopes:
                     if open_scope is not scope:
                         open_scope.add(index, state)
-                if index in self._user_stats:
-                    _raise_peaks(stats, self._user_stats[index])
-                self._user_stats[index] = stats
+                saved, latest = self._user_stats.get(index, (stats, stats))
+                if stats != latest:  # equal if nothing was allocated since; the comparison is much faster
+                    _raise_peaks(saved, stats)
+                self._user_stats[index] = saved, stats
                 self._functions.original(_RESETS[0])(index)
                 self._forget_earlier(index)
             else:
@@ -168,9 +170,9 @@ class PeakTracker:
 
     def _read(self, original: Callable[..., Any], *arguments: Any) -> Any:
         stats = original(*arguments)
-        user_stats = self._user_stats.get(arguments[0]) if arguments else None
-        if user_stats is not None:
-            _raise_peaks(stats, user_stats)
+        saved, _ = self._user_stats.get(arguments[0], (None, None)) if arguments else (None, None)
+        if saved is not None:
+            _raise_peaks(stats, saved)
         return stats
 
     def _reset(self, original: Callable[..., Any], *arguments: Any) -> Any:

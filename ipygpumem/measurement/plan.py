@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ipygpumem.core.errors import GPUMemLimitExceeded, IpyGpuMemError, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
-from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.core.units import many
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementObserver, MeasurementOptions
@@ -160,7 +159,6 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
     if info.dropped:
         return None, f"the ring buffer dropped the events of {many(info.dropped, 'allocation')}: raise max_entries"
     try:
-        with gc_paused():
-            return Snapshot.load(recorded), ""
+        return Snapshot.load(recorded), ""
     except IpyGpuMemError as error:
         return None, str(error)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ipygpumem.core.errors import OptionError, SnapshotError, SnapshotLimitError
+from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import many, parse_size
 from ipygpumem.snapshot.event_windows import EventWindows
@@ -39,6 +40,7 @@ class Snapshot(EventWindows):
     """
 
     @classmethod
+    @gc_paused()
     def load(
         cls, source: str | os.PathLike[str] | bytes | dict[str, Any] | list[Any], limits: ReadLimits | None = None
     ) -> Snapshot:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import inspect
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipygpumem.core.introspection import attempt
@@ -20,8 +18,7 @@ if TYPE_CHECKING:
     from ipygpumem.sources.storages import StorageLocation
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorStatistics:
+class AllocatorStatistics(NamedTuple):
     """Allocator statistics of one device: current and peak memory usage in bytes, and counts of allocations and errors.
 
     ``segments`` is the number of segment allocations and frees, so it changes whenever a segment is allocated or freed.
@@ -86,11 +83,12 @@ def uses_expandable_segments() -> bool:
 
 def pinned_memory(torch: Any) -> int | None:
     """Return the pinned memory reserved by PyTorch's host allocator in bytes, or None if it is unknown."""
-    with contextlib.suppress(Exception):  # the function does not exist, or a kernel has failed
+    try:
         stats = torch._C._cuda_hostMemoryStats()
         # the key is allocated_bytes in torch 2.13 and reserved_bytes in earlier versions
         return int((stats.get("reserved_bytes") or stats["allocated_bytes"])["current"])
-    return None
+    except Exception:  # the function does not exist, or a kernel has failed
+        return None
 
 
 def is_recording() -> bool:

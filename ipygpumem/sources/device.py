@@ -5,12 +5,12 @@ This process is identified in NVML's process list by test allocations, which cha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.reading import Counters, DeviceMemory, DeviceReading, Mode
+from ipygpumem.core.reading import DeviceMemory, DeviceReading, Mode
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
 from ipygpumem.sources.allocator import AllocatorStatistics
@@ -166,8 +166,8 @@ class Device:
             raise NvmlError(self.reason or "NVML cannot query this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
 
-    def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DeviceReading:
-        """Read the memory usage from the driver and, if ``busy`` is true, whether the device has pending work."""
+    def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> dict[str, Any]:
+        """Return the values of a `DeviceReading` from the driver. If ``busy`` is true, check for pending work."""
         context = pytorch.has_context(torch, self.index)
         memory, process, others, highest, problem = None, None, None, None, ""
         listed: tuple[tuple[int, int | None], ...] = ()
@@ -192,44 +192,44 @@ class Device:
                 self.listed = tuple(entries.items())
                 self.others = sum(size for size in entries.values() if size is not None)
             others, listed = self.others, self.listed
-        return DeviceReading(
-            name=self.name,
-            context=context,
-            used=None if memory is None else memory.used,
-            driver_reserved=None if memory is None else memory.reserved,
-            process=process,
-            others=others,
-            total=self.total if memory is None else memory.total,
-            mode=self.mode,
-            why=problem,
-            source=None if memory is None else memory.source,
-            busy=pytorch.busy(torch, self.index) if busy and context and not capturing else None,
-            listed=listed,
-            highest=highest,
-        )
+        return {
+            "name": self.name,
+            "context": context,
+            "used": None if memory is None else memory.used,
+            "driver_reserved": None if memory is None else memory.reserved,
+            "process": process,
+            "others": others,
+            "total": self.total if memory is None else memory.total,
+            "why": problem,
+            "source": None if memory is None else memory.source,
+            "busy": pytorch.busy(torch, self.index) if busy and context and not capturing else None,
+            "listed": listed,
+            "highest": highest,
+        }
 
     def with_counters(
-        self, driver: DeviceReading, counters: AllocatorStatistics | None, torch_why: str
+        self, values: dict[str, Any], counters: AllocatorStatistics | None, torch_why: str
     ) -> DeviceReading:
         """Add the allocator's counters (if not None) to a result of `read_driver`, and determine the final mode."""
-        mode, why, process = driver.mode, driver.why or self.reason, driver.process
-        values: dict[str, Any] = {}
+        mode, why, process, used = self.mode, values["why"] or self.reason, values["process"], values["used"]
         if counters is not None:
-            values = {name: getattr(counters.now, name) for name in Counters.__slots__}
+            now = counters.now
+            values |= {"allocated": now.allocated, "reserved": now.reserved}
+            values |= {"active": now.active, "requested": now.requested}
             values |= {"inactive_split": counters.inactive_split, "retries": counters.retries, "ooms": counters.ooms}
             if process is not None and process < counters.now.reserved:
                 # the entry is inconsistent or belongs to another process
                 mode, process = "device", None
                 why = "NVML reports less memory for this process than PyTorch has reserved"
         if mode == "process" and process is None:
-            mode, why = "device", driver.why or _NOT_LISTED
-        if mode == "device" and driver.used is None:
+            mode, why = "device", values["why"] or _NOT_LISTED
+        if mode == "device" and used is None:
             mode = "torch-only"
-        elif mode == "torch-only" and driver.used is not None:
+        elif mode == "torch-only" and used is not None:
             mode = "device"
         if process is None:  # without a context, this process uses no memory
-            values |= {"process": None if driver.context else 0, "others": None, "listed": (), "highest": None}
-        return replace(driver, mode=mode, why=why, torch_why=torch_why, **values)
+            values |= {"process": None if values["context"] else 0, "others": None, "listed": (), "highest": None}
+        return DeviceReading(**values | {"mode": mode, "why": why, "torch_why": torch_why})
 
 
 def device_memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:

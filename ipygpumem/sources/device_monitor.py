@@ -140,7 +140,8 @@ def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturin
             statistics, _ = _read_statistics(torch, device, allocator.statistics)
             device.verify(torch, None if statistics is None else statistics.now.reserved)
         driver = device.read_driver(torch, capturing=capturing, busy=busy)
-        statistics, reason = _read_statistics(torch, device, read_allocator if driver.context else allocator.statistics)
+        read_first = read_allocator if driver["context"] else allocator.statistics
+        statistics, reason = _read_statistics(torch, device, read_first)
         # driver and allocator values match only if no segment changed in between; otherwise read again
         for _ in range(_TRIES):
             segments = None if statistics is None else statistics.segments

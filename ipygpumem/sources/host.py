@@ -41,11 +41,13 @@ def process_start(pid: int) -> str:
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
     """Return the usage of host memory and, if ``available`` is true (50 us slower), the available host memory."""
-    import psutil
-
     rss, peak = _linux_memory() or _portable_memory()
-    unused = int(psutil.virtual_memory().available) if available else None
-    return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=unused)
+    unused = None
+    if available:
+        import psutil
+
+        unused = int(psutil.virtual_memory().available)
+    return HostReading(rss, peak, pinned, _total(), unused)
 
 
 def _linux_memory() -> tuple[int, int] | None:

@@ -51,6 +51,10 @@ class Nvml:
             raise NvmlError("the deprecated pynvml package shadows nvidia-ml-py: pip uninstall pynvml")
         self._memory_v2 = True
         self._list_versions: tuple[str, ...] = ("v3", "v2")  # drivers before 510 support only v2
+        self._memory_type, self._old_memory_type, self._entry_type = map(
+            _plain_structure,  # versions 2 and 3 of the process list use the same structure
+            (self._pynvml.c_nvmlMemory_v2_t, self._pynvml.c_nvmlMemory_t, self._pynvml.c_nvmlProcessInfo_v2_t),
+        )
         self._call("nvmlInit")
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -104,9 +108,10 @@ class Nvml:
     def memory(self, handle: Any) -> DeviceMemory:
         """Return the memory usage of a device from version 2 of NVML's query or, with an old driver, version 1."""
         if self._memory_v2:
-            info = self._pynvml.c_nvmlMemory_v2_t(version=self._pynvml.nvmlMemory_v2)
+            info = self._memory_type(self._pynvml.nvmlMemory_v2)
             code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
-            if code in (self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, self._pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
+            old_driver = (self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, self._pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+            if code and code in old_driver:
                 self._memory_v2 = False
             else:
                 self._check(code)
@@ -115,7 +120,7 @@ class Nvml:
                 if reserved + used + info.free > info.total:  # some drivers include it in used
                     used -= reserved
                 return DeviceMemory(info.total, used + reserved, reserved, "NVML memory info v2")
-        old = self._pynvml.c_nvmlMemory_t()
+        old = self._old_memory_type()
         self._check(self._call_raw("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old)))
         return DeviceMemory(old.total, old.used, None, "NVML memory info v1")
 
@@ -146,7 +151,7 @@ class Nvml:
         for _ in range(_LIST_TRIES):
             # pynvml's wrapper queries the length first and therefore acquires the driver's global lock twice
             count = ctypes.c_uint(capacity)
-            entries = (self._pynvml.c_nvmlProcessInfo_v2_t * capacity)()  # version 3 uses the same structure
+            entries = (self._entry_type * capacity)()
             name = f"nvmlDeviceGet{kind}RunningProcesses_{self._list_versions[0]}"
             code = self._call_raw(name, handle, ctypes.byref(count), entries)
             if code == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND and len(self._list_versions) > 1:
@@ -170,3 +175,8 @@ class Nvml:
         if code:
             error = self._pynvml.NVMLError(code)
             raise NvmlError(self._reason(error)) from error
+
+
+def _plain_structure(structure: Any) -> Any:
+    """Return a ctypes structure with the same fields. pynvml's structures run Python code whenever a field is used."""
+    return type(structure.__name__, (ctypes.Structure,), {"_fields_": structure._fields_})

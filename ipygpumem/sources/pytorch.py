@@ -170,12 +170,12 @@ class WrappedFunctions:
     """
 
     def __init__(self, module: str) -> None:
-        self._module = module
+        self._module, _, self._class = module.partition(":")
         self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
     def _owner(self) -> Any:
-        module, _, name = self._module.partition(":")
-        return getattr(sys.modules.get(module), name) if name else sys.modules.get(module)
+        module = sys.modules.get(self._module)
+        return getattr(module, self._class) if self._class else module
 
     def wrap(self, name: str, call: Callable[..., Any]) -> None:
         """Wrap a function, if it exists in the module, so that ``call(original, *arguments)`` is called instead."""
