@@ -130,7 +130,7 @@ def test_tables_name_differences_and_reasons():
         "limit": {"failed": "RuntimeError"},
     }
     programs = {
-        "lstm": {"title": "An LSTM", "seconds": 1.0, "options": options},
+        "lstm": {"title": "An LSTM", "seconds": 1.0, "cell_seconds": 0.0124, "options": options},
         "torchao": {"title": "Quantization", "options": {}, "skipped": "not installed: torchao"},
         "last": {"title": "The last program", "options": {}},
     }
@@ -139,7 +139,7 @@ def test_tables_name_differences_and_reasons():
     assert [line.split()[:1] for line in text.splitlines()[:3]] == [["program"], ["lstm"], ["torchao"]]
     assert "1.00" in text and "lstm, lines: rng: cell 1" in text and "not installed: torchao" in text
     assert "last     not run" in text and "1 programs" in text
-    assert "| `lstm`: An LSTM | 1.00 | - | DIFFERS | - | - | FAILED | - | - | - |" in markdown_table(results)
+    assert "| `lstm`: An LSTM | 12 | 1.00 | - | DIFFERS | - | - | FAILED | - | - | - |" in markdown_table(results)
     assert "3 runs with the extension, 2 with a difference" in text
 
 
