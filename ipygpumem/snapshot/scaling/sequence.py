@@ -171,13 +171,26 @@ class StepSequence:
         return result
 
     def _older_allocations(self) -> tuple[Ints, Ints]:
-        """Return rows of allocations that are older than the recorded step, and the same blocks of the state."""
+        """Return rows of allocations that are older than the recorded step, and the same blocks of the state.
+
+        An allocation that the step frees, such as a gradient of the previous step, may have another address in the
+        state. It corresponds to a block of the same size that does not exist before the recorded step.
+        """
         allocations, blocks, step = self._recording.allocations, self.state.state.blocks, self.step
         older = np.flatnonzero((allocations.start <= step.first) & (allocations.end > step.first))
         addresses, sizes = allocations.address[older], allocations.size[older]
         _, rows, same = np.intersect1d(addresses, blocks["address"], assume_unique=True, return_indices=True)
         equal = sizes[rows] == blocks["requested"][same]
-        return older[rows[equal]], self.count + same[equal]
+        rows, same = rows[equal], same[equal]
+        moved = np.setdiff1d(np.flatnonzero(allocations.end[older] <= step.last), rows)
+        new = np.setdiff1d(np.arange(len(blocks)), same)
+        moved = moved[np.argsort(sizes[moved], kind="stable")]
+        new = new[np.argsort(blocks["requested"][new], kind="stable")]
+        first = np.searchsorted(blocks["requested"][new], sizes[moved])
+        place = first + np.arange(len(moved)) - np.searchsorted(sizes[moved], sizes[moved])
+        found = place < np.searchsorted(blocks["requested"][new], sizes[moved], side="right")
+        rows, same = np.append(rows, moved[found]), np.append(same, new[place[found]])
+        return older[rows], self.count + same
 
     def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:
         """Return all pools, and the index of the pool of each allocation and of each segment of the state."""
