@@ -154,19 +154,15 @@ def write_file(target: Path, data: bytes) -> Path:
 
 def open_for_appending(path: Path) -> IO[bytes]:
     """Open a regular file for unbuffered reading and appending. The file is created if it does not exist."""
-    file = _open_regular(path, "a+b", _NO_FOLLOW, buffering=0)
+    file = open_regular_file(path, "a+b", _NO_FOLLOW, buffering=0)
     if _is_foreign(os.fstat(file.fileno()), path.parent):
         file.close()
         raise OSError(errno.EPERM, "the file belongs to another user")
     return file
 
 
-def open_regular_file(path: str) -> IO[bytes]:
+def open_regular_file(path: str | Path, mode: str = "rb", flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
     """Open a regular file in binary mode. Raises `OSError` for a pipe or device, because reading it might never end."""
-    return _open_regular(path, "rb")
-
-
-def _open_regular(path: str | Path, mode: str, flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
     flags_added |= _NON_BLOCKING  # opening a pipe would otherwise block until it has a writer
     with DeferredInterrupts():  # an interrupt in the opener would leave the file open
         file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666))  # noqa: SIM115

@@ -25,7 +25,7 @@ _SECRET_NAME = re.compile(
     r"|service|shared|signing|ssh|ssl|storage|tls|wandb) ?key|(access|recovery|unlock) code|(?<!by)(?<!com)pass\b|passw"
     r"|phrase\b|secret|credential|otp\b|pwd?\b"
     r"|(access|api|auth|bot|hf|refresh|session) tokens\b"
-    r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )token\b"
+    r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )(?<!\btik)token\b"
     r"(?! (classification|count|embedding|ids|length|type))"
 )
 """Pattern of names (split into words) that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
@@ -65,10 +65,9 @@ _CODE_MAGIC = re.compile(
 _COMMAND = re.compile(r"[!%,;/]|(alias|conda|env|mamba|micromamba|pip3?|run|set_env|sql|sx|system|uv) +[\w./~-]")
 """Pattern of shell commands and magics, also without the percent sign, and of IPython's automatic calls."""
 _CODE = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^"'#])*?"""
-_BEFORE_COMMAND = re.compile(rf"{_CODE}=\s*(?=[!%])")
-"""Pattern of code before a shell command or magic, as in ``files = !ls``."""
+_BEFORE_COMMAND = re.compile(rf"{_CODE}[=:;]\s*(?=[!%])")
 _BEFORE_COMMAND_IN_MAGIC = re.compile(rf"{_CODE}[=\s]\s*(?=[!%][^\s=])")
-"""Pattern of a magic with its options and code before a shell command or magic, as in ``%timeit -n1 !ls``."""
+"""Patterns of code before a shell command or magic, as in ``files = !ls`` and ``%timeit -n1 !ls``."""
 _QUOTED_WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
 """Pattern of a name that suggests a secret only with values other than words, as in ``sort(key="size")``."""
@@ -100,6 +99,8 @@ def redact_code(line: str, magics: str = "") -> str:
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0
     words = line[start:].lstrip("!%,;/")
     signs = line[start : len(line) - len(words)]
+    if _mentions_secret(words.partition("|")[2]):
+        words = re.sub(r"\s.*?\|", f" {_REDACTED} |", words, count=1)
     return _redact_literals(line[:start], line) + signs + redact_command(_QUOTED_WORD.findall(words))
 
 
@@ -122,9 +123,9 @@ def _redact_literals(code: str, line: str) -> str:
         quote = match[1] or ("# " if match[0].startswith("#") else "")
         if not quote and not match[0][0].isdecimal():
             return _REDACTED if _is_random(match[0], 32) else match[0]
-        is_word = is_key and _WORD.fullmatch(match[0])
-        is_hidden = is_secret and not is_word and not _SPECIAL_TOKEN.fullmatch(match[0])
-        return f"{quote}{_REDACTED}{match[1] or ''}" if is_hidden or _may_contain_secret(match[0]) else match[0]
+        is_word = (is_key and _WORD.fullmatch(match[0])) or _SPECIAL_TOKEN.fullmatch(match[0])
+        is_hidden = (is_secret and not is_word) or _may_contain_secret(match[0])
+        return f"{quote}{_REDACTED}{match[1] or ''}" if is_hidden else match[0]
 
     return _LITERAL.sub(redact, code)
 
@@ -205,7 +206,7 @@ def _redact(text: str, name: str = "") -> str:
     is_number = _NUMBER.fullmatch(text) is not None
     if len(text) > _MAX_WORD_LENGTH or (_names_secret(name) and not (is_number and _COUNT.search(_split_name(name)))):
         return _REDACTED
-    is_short_option = name.startswith("-") and len(name) == len("-x") and name != "-m"  # ambiguous
+    is_short_option = name.startswith("-") and len(name) == len("-x") and name not in {"-m", "-q", "-U"}  # ambiguous
     is_password = name in {"-p", "-P"} and not _PORT.fullmatch(text)
     is_plain = not is_password and (is_number or _SUFFIX.search(text) or _HOST.fullmatch(text))
     if is_short_option and not is_plain and not _ABSOLUTE.match(text):
@@ -256,7 +257,8 @@ def _may_contain_secret(text: str) -> bool:
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True
-    return _mentions_secret(_BARE_KEY.sub("", text))
+    is_command = re.search(r"[\s\"']-[pPu](?=[^\"'])", text) is not None
+    return is_command or _mentions_secret(_BARE_KEY.sub("", text))
 
 
 def _mentions_secret(text: str) -> bool:

@@ -275,6 +275,10 @@ secret = 0x8151fish
 !app --message "correct swordfish battery"
 !app "correct horse swordfish
 !wandb login --relogin swordfish
+!echo swordfish 8151 | wandb login --stdin
+if x: !app --api-key swordfish
+os.system("mysql -pswordfish")
+run(["mysql", "-pswordfish"])
 """.strip().splitlines()
 COMMANDS = r"""
 python train.py --batch-size 8 --lr=1e-4 --config configs/gpt2.yaml
@@ -561,6 +565,9 @@ def test_secrets_in_code_are_hidden(line):
         "lines = a = !nvidia-smi -L",
         "time = 3 if x != 2 else time % 5",
         "!python eval.py -d cuda:1",
+        "!pip install -q transformers -U accelerate",
+        'run(["python", "-u", "train.py"])',
+        'encoding = tiktoken.get_encoding("gpt2")',
         "x %= 5",
         "!pip install torch==2.4.0 transformers>=4.40 accelerate",
     ],

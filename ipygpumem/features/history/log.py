@@ -43,26 +43,25 @@ class ReportLog:
             self._process, self._lock = os.getpid(), threading.RLock()
             self._unwritten.clear()
         with self._lock:
-            self._write(report)
-
-    def _write(self, report: Report) -> None:
-        if len(self._unwritten) == _MAX_UNWRITTEN:
-            self._dropped += 1
-        self._unwritten.append(f"{report.to_json()}\n".encode())
-        try:
-            _append(self.path, b"".join(self._unwritten))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            if reason != self._last_error:
-                self._last_error = reason
-                message = f"cannot write the log {self.path}: {reason}; reports are kept until the log is writable"
-                print_error(OptionError(message))
-            return
-        if self._dropped:
-            dropped = many(self._dropped, "report")
-            print_error(OptionError(f"the log {self.path} lacks {dropped} because it was not writable for a long time"))
-        self._unwritten.clear()
-        self._last_error, self._dropped = "", 0
+            if len(self._unwritten) == _MAX_UNWRITTEN:
+                self._dropped += 1
+            self._unwritten.append(f"{report.to_json()}\n".encode())
+            try:
+                _append(self.path, b"".join(self._unwritten))
+            except OSError as error:
+                reason = error.strerror or str(error)
+                if reason != self._last_error:
+                    self._last_error = reason
+                    message = f"cannot write the log {self.path}: {reason}; reports are kept until the log is writable"
+                    print_error(OptionError(message))
+                return
+            if self._dropped:
+                dropped = many(self._dropped, "report")
+                print_error(
+                    OptionError(f"the log {self.path} lacks {dropped} because it was not writable for a long time")
+                )
+            self._unwritten.clear()
+            self._last_error, self._dropped = "", 0
 
 
 def _append(path: Path, data: bytes) -> None:

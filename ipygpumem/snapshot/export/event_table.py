@@ -35,7 +35,6 @@ COLUMNS = (
 """Columns of the table of events. ``file``, ``line`` and ``name`` describe the innermost frame of user code."""
 
 _CHUNK = 1 << 14
-_MAX_DICTIONARY = (1 << 31) - 1
 
 
 def _columns(snapshot: SnapshotData, timeline: Timeline, clean: Callable[[str], str]) -> dict[str, Any]:
@@ -107,8 +106,7 @@ def write_parquet(snapshot: SnapshotData, path: str | os.PathLike[str], device: 
             for name, values in columns.items()
         }
         with replacing(target) as file:
-            options = {"dictionary_pagesize_limit": _MAX_DICTIONARY, "store_schema": False}
-            parquet.write_table(arrow.table(table), file, **options)
+            parquet.write_table(arrow.table(table), file, dictionary_pagesize_limit=1 << 30, store_schema=False)
     except MemoryError:
         raise OptionError(f"{target} was not written: not enough memory; use CSV instead") from None
 
