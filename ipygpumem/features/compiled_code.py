@@ -12,7 +12,7 @@ from ipygpumem.measurement.compiled_graphs import CompiledGraph, GraphNode
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.stacks import Frame
 
-_GENERATED_FILE = re.compile(r"[/\\]c[a-z2-7]{51}\.py$|^<eval_with_key>")
+_GENERATED_FILE = re.compile(r"[/\\]c[a-z2-7]{51}\.py$|^<eval_with_key>|^fx_generated_")
 """File names of Inductor (which contain a hash) and of torch.fx."""
 _OPERATIONS = re.compile(r"# .*Source Nodes: \[(.*?)\]")
 _ALLOCATION = re.compile(r"\s*(buf\d+) = empty_strided")

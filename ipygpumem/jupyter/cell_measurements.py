@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
-from ipygpumem.core.introspection import shown_warnings_kept
+from ipygpumem.core.introspection import is_instance, shown_warnings_kept
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.baseline import HolderBaselines
@@ -187,7 +187,7 @@ class CellMeasurements:
         if record.recorder is not None:
             cell_info = measurement.cell_info(label, success=success)
             record.add(cell_info, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
-        rejected = isinstance(getattr(result, "error_in_exec", None), UsageError) and cell.is_single_magic
+        rejected = is_instance(getattr(result, "error_in_exec", None), UsageError) and cell.is_single_magic
         if cell.reported or rejected:
             cell.abandon()
             return None

@@ -16,11 +16,11 @@ from typing import Any
 
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
+from ipygpumem.snapshot.model.stacks import formatted_frames
 from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo
 from ipygpumem.sources.pytorch import remove_own_frames
 
 _PREFIX = "__compiled_fn_"
-_STACK_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 _OPTIMIZER_FILE = re.compile(r"[/\\]torch[/\\]optim[/\\]")
 
 
@@ -39,7 +39,7 @@ class GraphNode:
     @property
     def stack(self) -> list[tuple[str, int, str]]:
         """File, line number and function name of each frame, outermost call first."""
-        return [(file, int(line), name) for file, line, name in _STACK_FRAME.findall(self.trace)]
+        return formatted_frames(self.trace)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

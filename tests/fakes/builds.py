@@ -1,6 +1,8 @@
 """Differences between versions and builds of PyTorch; tests pass with all supported ones."""
 
+import gzip
 import inspect
+import json
 
 import pytest
 import torch
@@ -19,3 +21,9 @@ needs_saved_tensors = pytest.mark.skipif(
     not SAVED_TENSORS_ARE_READABLE,
     reason="old versions of PyTorch, such as 2.4, do not show which tensors autograd has saved (SavedTensor.data)",
 )
+
+
+def trace_of_profiler(path):
+    """Read a trace that PyTorch wrote. PyTorch 2.4 rarely writes invalid characters in names of functions."""
+    data = path.read_bytes()
+    return json.loads((gzip.decompress(data) if path.suffix == ".gz" else data).decode(errors="replace"), strict=False)

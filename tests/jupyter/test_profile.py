@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import time
 
 import pytest
 from IPython.core.error import UsageError
+
+from fakes.builds import trace_of_profiler
 
 CUPTI = (
     "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "
@@ -37,7 +37,7 @@ def test_both_files_and_plot_below_report(notebook, tmp_path, warnings_version):
     assert set(plot) == {"text/plain", "image/png"}
     assert plot["text/plain"].startswith("cpu at its peak (")
     assert "all categories" in plot["text/plain"]
-    assert "traceEvents" in json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))
+    assert "traceEvents" in trace_of_profiler(tmp_path / "t.json.gz")
     assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
     assert notebook.last.profile.timeline == str(tmp_path / "t.html")
     assert warnings_version() == version
@@ -53,7 +53,7 @@ def test_failing_cell(notebook, tmp_path):
         "%%gpumem --trace {folder}/t.json --timeline {folder}/t.html\n" + BODY + "raise ValueError('mine')"
     )
     assert isinstance(result.error, ValueError)
-    text = (tmp_path / "t.json").read_text()
+    text = (tmp_path / "t.json").read_text(errors="replace")
     assert "aten::mul" in text
     assert "ultratb" not in text, "rendering the traceback is not part of the cell"
     assert (tmp_path / "t.html").exists()
@@ -186,7 +186,7 @@ def test_extension_unloaded_during_a_profile(notebook, tmp_path):
     result = notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY + "%unload_ext ipygpumem")
     assert result.success
     assert f"trace: {tmp_path}/t.json (" in result.stdout
-    assert "aten::mul" in (tmp_path / "t.json").read_text()
+    assert "aten::mul" in (tmp_path / "t.json").read_text(errors="replace")
     assert "showtraceback" not in vars(notebook.shell)
 
 

@@ -97,6 +97,9 @@ def test_values_of_pluggable_allocator_are_none(make_gpu):
     assert device.process == 1112 * MIB
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.cuda, "host_memory_stats"), reason="PyTorch 2.7 added statistics of pinned memory"
+)
 def test_pinned_memory(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
     fake_gpu.pinned = 7 * MIB

@@ -103,9 +103,10 @@ def _draw_panel(layout: PlotLayout, panel: _DevicePanel, top: float) -> None:
     axes.fill_between(edges, panel.usage[ends].sum(axis=1), panel.highest[ends], color=_UP_TO_PEAK, **options)
     if PLOT_WIDTH / width >= _MIN_BAR_WITH_GAP:
         axes.vlines(edges, 0, panel.highest[ends], color="white", linewidth=POINT)
-    axes.hlines(panel.peaks[shown], edges[:-1], edges[1:], color=INK, linewidth=2 * POINT)
     failed = np.where(panel.failed[shown], panel.limit, np.nan)
-    axes.hlines(failed, edges[:-1], edges[1:], color=_FAILED, linewidth=8 * POINT)
+    for heights, color, thickness in ((panel.peaks[shown], INK, 2), (failed, _FAILED, 8)):
+        drawn = np.isfinite(heights)  # matplotlib 3.6 warns about NaN
+        axes.hlines(heights[drawn], edges[:-1][drawn], edges[1:][drawn], color=color, linewidth=thickness * POINT)
     info = [f"highest usage {size(int(panel.highest.max()))}"]
     if panel.capacity is not None and panel.capacity > panel.limit:
         info.append(f"capacity {size(panel.capacity)}, above the plot")

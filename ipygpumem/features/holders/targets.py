@@ -103,6 +103,7 @@ class SearchTargets:
                 tensors.append(gradient)
             if is_target and base is not None and base is not tensor:
                 self._add_hidden(base, tensor, self.base_ids, hidden)
+            self._add_attributes(tensor, hidden)
         for storage in by_role.get("storage", ()):
             self._add(storage, is_tensor=False)
         for role, objects in by_role.items():
@@ -140,6 +141,12 @@ class SearchTargets:
         ids.add(id(tensor))
         hidden.append(tensor)
 
+    def _add_attributes(self, tensor: Any, hidden: list[Any]) -> None:
+        attributes = None if gc.get_referents(tensor) else instance_dict(tensor)
+        if attributes:  # before PyTorch 2.10, gc does not traverse tensors that C++ objects refer to
+            self.extra.setdefault(id(attributes), []).append(tensor)
+            hidden.append(attributes)
+
     def _set_roles(self) -> None:
         for target in self.by_id.values():
             if target.wrapped and self._types.related(target.obj)[2] is not None:  # the tensors inside have no graph
@@ -166,8 +173,7 @@ class SearchTargets:
                 seen_ids |= wrapped_ids
                 pending += wrapped_ids
                 for location in target.locations:
-                    address = (location.device, location.address)
-                    self.kinds[address] = min(kind, self.kinds.get(address, "plain"), key=KINDS.index)
+                    self.kinds[location[:2]] = min(kind, self.kinds.get(location[:2], "plain"), key=KINDS.index)
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
         """Return the inner tensors that ``__tensor_flatten__`` names; if it names none, all tensors in attributes."""
@@ -263,8 +269,7 @@ class _AutogradGraphs:
 
     def _search_hook(self, hook: Any) -> list[Any]:
         """Add the saved tensors to which a hook refers, as in checkpointing. Return the nodes that it refers to."""
-        nodes, frontier = [], [hook]
-        seen_ids = {id(hook)}
+        nodes, frontier, seen_ids = [], [hook], {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):
             next_frontier: list[Any] = []
             for obj in frontier:

@@ -16,7 +16,7 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
-from ipygpumem.core.introspection import attempt, is_own_frame, thread_name
+from ipygpumem.core.introspection import attempt, is_instance, is_own_frame, thread_name
 from ipygpumem.core.units import parse_size
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.oom.model import FailedAllocation, Frame, free_blocks
@@ -58,7 +58,7 @@ class FailedAllocationObserver:
     def add_error(self, error: Any) -> None:
         """Record the error of a cell if it is an out-of-memory error that the allocator backend did not report."""
         torch = pytorch.started()
-        if torch is None or self._is_listening or not isinstance(error, torch.cuda.OutOfMemoryError):
+        if torch is None or self._is_listening or not is_instance(error, torch.cuda.OutOfMemoryError):
             return
         text = str(error)
         index, requested = _DEVICE.search(text), _REQUESTED.search(text)

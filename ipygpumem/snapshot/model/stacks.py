@@ -20,9 +20,17 @@ _NOT_USER_CODE = re.compile(
     | ^<(frozen[ ]|__array_function__|eval_with_key|fx-generated|decorator-gen|lambdifygenerated|attrs[ ]generated)
     | [/\\]ipygpumem[/\\](core|features|jupyter|measurement|sources)[/\\]
     | torchinductor_ | [/\\]\.triton[/\\] | [/\\]torch_geometric\.[^/\\]+_propagate_\w+\.py$
+    | (^|[/\\])fx_generated_\w+\.py$
     | \.(c|cc|cpp|cxx|cu|cuh|h|hpp|inl|so)(\.\d+)*$""",
     re.VERBOSE | re.IGNORECASE,
 )
+
+_FORMATTED_FRAME = re.compile(r'File "([^"\n]+)", line (\d{1,9}), in (\S+)')
+
+
+def formatted_frames(trace: str) -> list[tuple[str, int, str]]:
+    """Return file, line number and function name of each frame of a formatted stack trace, outermost frame first."""
+    return [(file, int(line), name) for file, line, name in _FORMATTED_FRAME.findall(trace)]
 
 
 def is_user_file(filename: str) -> bool:

@@ -56,7 +56,9 @@ def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) 
     if type(value) is not int:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not an integer")
     if not low <= value <= high:
-        raise SnapshotFormatError(f"{where} is out of range")
+        is_address = value >= _INT64 and where.endswith((" addr", " address"))
+        reason = ": addresses of 2**63 or more, as on Intel XPUs, are not supported" if is_address else ""
+        raise SnapshotFormatError(f"{where} is out of range{reason}")
     return value
 
 

@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
-from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, user_code
+from ipygpumem.snapshot.model.stacks import (
+    UNKNOWN_FILE,
+    Frame,
+    StackTable,
+    formatted_frames,
+    is_user_file,
+    user_code,
+)
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader.checks import TextBudget, check_repetition, integer, is_plain, mapping, sequence, text
 
@@ -92,6 +99,8 @@ class StackBuilder:
     def __init__(self, budget: TextBudget) -> None:
         self._budget = budget
         self._frames = IndexByValue()
+        self._source_of: dict[int, int] = {}  # source code of generated code: index of the frame that it comes from
+        self._sources: dict[str, int] = {}  # by formatted stack, which a file can repeat in two bytes
         self._frame_of: dict[int, int] = {}  # by id of the dict in the file
         self._stacks = IndexByValue()
         self._stack_of: dict[bytes, int] = {}  # by ids of the frames
@@ -114,7 +123,21 @@ class StackBuilder:
             self._budget.count(key[2], where)
         number = self._frame_of[id(frame)] = self._frames[key]
         self._objects.append(frame)
+        trace = frame.get("fx_original_trace")
+        if trace is not None and number not in self._source_of:
+            source = self._source(text(trace, f"{where}: fx_original_trace"), where)
+            if source >= 0:
+                self._source_of[number] = source
         return number
+
+    def _source(self, trace: str, where: str) -> int:
+        """Return the index of the innermost frame of user code in a formatted stack; -1 if there is none."""
+        if trace not in self._sources:
+            key = next((frame for frame in reversed(formatted_frames(trace)) if is_user_file(frame[0])), None)
+            if key is not None:
+                self._budget.count(f"{key[0]}{key[2]}", where)
+            self._sources[trace] = -1 if key is None else self._frames[key]
+        return self._sources[trace]
 
     def stack(self, frames: Any, where: str) -> int:
         """Return the index of a stack, given as a list of frames, innermost first."""
@@ -129,8 +152,10 @@ class StackBuilder:
         ids = array("Q", map(id, items)).tobytes()
         number = self._stack_of.get(ids)
         if number is None:
-            number = self._stacks[array("i", [self.frame(frame, where) for frame in items]).tobytes()]
-            self._stack_of[ids] = number
+            numbers = [self.frame(frame, where) for frame in items]
+            if self._source_of:
+                numbers = [n for frame in numbers for n in (self._source_of.get(frame, -1), frame) if n >= 0]
+            number = self._stack_of[ids] = self._stacks[array("i", numbers).tobytes()]
         self._stack_of_list[id(frames)] = number
         self._objects.append(frames)
         return number

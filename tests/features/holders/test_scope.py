@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from fakes.builds import needs_saved_tensors
 from ipygpumem.features.holders import tracked_objects
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import Root
@@ -229,6 +230,7 @@ def test_heap_is_not_searched_for_memory_that_no_tensor_holds(fake_gpu, heap_sea
     assert (result.complete, heap_searches) == (True, [])
 
 
+@needs_saved_tensors
 def test_heap_is_searched_for_autograd_graph_of_unknown_tensor(fake_gpu, library, heap_searches):
     variables = {"x": ones(100 * MIB)}
     fake_gpu.alloc(50 * MIB)

@@ -10,23 +10,16 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from fakes.sessions import cell
-from ipygpumem import OptionError, measure, merge_reports
+from fakes.workers import measured
+from ipygpumem import OptionError, merge_reports
 from ipygpumem.core.report import Report
 
 MIB = 1 << 20
 
 
-def task(mib):
-    """Measure in a worker, and return the report."""
-    with measure() as m:
-        block = b"x" * (mib << 20)
-    del block
-    return m.report
-
-
 def test_reports_of_workers():
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        reports = dict(zip(("one", "two"), pool.map(task, (64, 200)), strict=True))
+        reports = dict(zip(("one", "two"), pool.map(measured, (64, 200)), strict=True))
     merged = merge_reports(reports)
     assert [(source, row.device) for source, row in merged.rows] == [("one", "host"), ("two", "host")]
     assert merged.spread().highest_of == ("two", "host")
@@ -44,7 +37,7 @@ def test_reports_of_a_dask_cluster():
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
-        merged = merge_reports(client.gather(client.map(task, (64, 200))))
+        merged = merge_reports(client.gather(client.map(measured, (64, 200))))
     assert merged.spread().highest_of == ("1", "host")
 
 

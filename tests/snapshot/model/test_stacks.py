@@ -24,6 +24,8 @@ from ipygpumem.snapshot.model.stacks import is_user_file
         ("/workspace/pytorch/torch/nn/functional.py", False),
         ("<frozen runpy>", False),
         ("<eval_with_key>.3", False),
+        ("fx_generated__0a1b.py", False),
+        ("/home/user/fx_generated_/train.py", True),
         ("/tmp/torchinductor_me/ab/cab.py", False),
         ("/tmp/pyg/torch_geometric.nn.conv.gcn_conv_GCNConv_propagate_tc9lwn9b.py", False),
         ("CUDACachingAllocator.cpp", False),

@@ -48,6 +48,16 @@ def test_values_of_future_versions():
         assert snapshot.settings["fine"] == 5
 
 
+@pytest.mark.parametrize("convert", [lambda raw: raw, pickle.dumps, lambda raw: json.dumps(raw).encode()])
+def test_addresses_of_xpus_are_refused(convert):
+    address = 0xFF00_0000_0020_0000
+    trace = {"segments": [], "device_traces": [[event("alloc", address, 1, 5)] * 30]}
+    segments = {"segments": [{"address": address, "total_size": 512}]}
+    for raw, key in ((trace, r"device_traces\[0\]\[0\]: addr"), (segments, r"segments\[0\]: address")):
+        with pytest.raises(SnapshotError, match=f"{key} is out of range: addresses of 2.*63 or more, as on Intel XPUs"):
+            Snapshot.load(convert(raw))
+
+
 def test_host_traces():
     entry = {"action": "alloc", "addr": 4096, "size": 10, "stream": 0, "time_us": 1}
     raw = {"device_traces": [], "segments": []}
