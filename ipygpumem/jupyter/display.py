@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from ipygpumem.features.profile.model import ProfileSummary
 from ipygpumem.features.profile.table import category_tables
 from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.features.report.short_report import short_bundle
+from ipygpumem.jupyter.method_patch import replace_method
 
 
 def is_terminal(shell: Any) -> bool:
@@ -32,6 +34,17 @@ def uses_color(shell: Any) -> bool:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return bool(getattr(sys.stdout, "isatty", lambda: False)())
+
+
+def _flush_streams(publisher: Any) -> None:
+    """Flush stdout and stderr like ipykernel, but wait once instead of twice for the thread that sends their text."""
+    sender = getattr(getattr(publisher, "pub_socket", None), "io_thread", None)
+    senders = [getattr(stream, "pub_thread", None) for stream in (sys.stdout, sys.stderr)]
+    if sender is not None and senders == [sender, sender]:
+        sender.schedule(sys.stdout.flush)  # before the flush of stderr
+    else:
+        sys.stdout.flush()
+    sys.stderr.flush()
 
 
 class DisplayMixin:
@@ -53,7 +66,11 @@ class DisplayMixin:
     ) -> None:
         """Display a MIME bundle as a new output, or as the new content of the output with the ID ``display_id``."""
         update: dict[str, Any] = {} if display_id is None else {"transient": {"display_id": display_id}, "update": True}
-        self.shell.display_pub.publish(data=bundle, metadata=metadata or {}, **update)
+        publisher = self.shell.display_pub
+        with contextlib.ExitStack() as restored:
+            if hasattr(publisher, "_flush_streams"):  # in a kernel
+                restored.callback(replace_method(publisher, "_flush_streams", lambda: _flush_streams(publisher)))
+            publisher.publish(data=bundle, metadata=metadata or {}, **update)
 
     def show_line(self, report: Report, display_id: str | None = None) -> None:
         """Display a report as a single line."""

@@ -113,6 +113,19 @@ def test_ten_thousand_lines(kernel):
     assert len(answer.reports) == 1
 
 
+def test_displays_wait_once_for_the_thread_that_sends_messages(kernel):
+    answer = kernel.run(
+        "import sys, threading\n"
+        "flush, threads = sys.stdout.flush, []\n"
+        "sys.stdout.flush = lambda: (threads.append(threading.current_thread()), flush())\n"
+        "get_ipython().run_line_magic('gpumem', '')\n"
+        "sys.stdout.flush = flush\n"
+        "flush()\n"
+        "[thread.name for thread in threads]"
+    )
+    assert answer.value == "['IOPub']"
+
+
 def test_reports_of_session(kernel):
     number = kernel.run("x = 1").reply["execution_count"]
     kernel.run("import ipygpumem")
