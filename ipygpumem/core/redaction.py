@@ -66,7 +66,7 @@ _COMMAND = re.compile(r"[!%,;/]|(alias|conda|env|mamba|micromamba|pip3?|run|set_
 """Pattern of shell commands and magics, also without the percent sign, and of IPython's automatic calls."""
 _CODE = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^"'#])*?"""
 _BEFORE_COMMAND = re.compile(rf"{_CODE}[=:;]\s*(?=[!%])")
-_BEFORE_COMMAND_IN_MAGIC = re.compile(rf"{_CODE}[=\s]\s*(?=[!%][^\s=])")
+_BEFORE_COMMAND_IN_MAGIC = re.compile(rf".{_CODE}(?<=[=\s])(?=[!%][^\s=])")
 """Patterns of code before a shell command or magic, as in ``files = !ls`` and ``%timeit -n1 !ls``."""
 _QUOTED_WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
@@ -99,8 +99,9 @@ def redact_code(line: str, magics: str = "") -> str:
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0
     words = line[start:].lstrip("!%,;/")
     signs = line[start : len(line) - len(words)]
-    if _mentions_secret(words.partition("|")[2]):
-        words = re.sub(r"\s.*?\|", f" {_REDACTED} |", words, count=1)
+    head, _, tail = words.partition("|")
+    if _mentions_secret(tail):  # the output of the first command may be a secret
+        words = f"{' '.join(head.split()[:1])} {_REDACTED} |{tail}"
     return _redact_literals(line[:start], line) + signs + redact_command(_QUOTED_WORD.findall(words))
 
 
@@ -253,12 +254,11 @@ def _redact_directories(path: str) -> str:
 
 
 def _may_contain_secret(text: str) -> bool:
-    """Return whether a literal or comment contains random text, a URL password or a name that suggests a secret."""
+    """Return whether a literal or comment contains random text, a URL password, ``-p x`` or a name of a secret."""
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True
-    is_command = re.search(r"[\s\"']-[pPu](?=[^\"'])", text) is not None
-    return is_command or _mentions_secret(_BARE_KEY.sub("", text))
+    return re.search(r"[\s\"']-[pPu](?=[^\"'])", text) is not None or _mentions_secret(_BARE_KEY.sub("", text))
 
 
 def _mentions_secret(text: str) -> bool:

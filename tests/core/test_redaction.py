@@ -497,8 +497,10 @@ def test_long_arguments_are_examined_in_linear_time(command):
     assert len(short_name(command)) <= 60
     for text in ("=" * 400, "a=" * 400 + "swordfish", ",a" * 499):
         assert "fish" not in redact_command(["app", text])
-    for character in "'\"#=:@a1 ":
+    for character in "'\"#=:@a1 !%|":
         redact_code((character + "a") * 1_000)
+    for line in ("%time", "x =", "!a | token", "x = '"):
+        redact_code(f"{line}{' ' * 200_000}a")
 
 
 @pytest.mark.parametrize("line", COMMANDS)
