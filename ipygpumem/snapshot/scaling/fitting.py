@@ -2,123 +2,112 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.scaling.alignment import match
 from ipygpumem.snapshot.scaling.results import AllocationMisfit, Misfit, Unmatched
 from ipygpumem.snapshot.scaling.size_model import Size, SizeModel, choose_nodes
 from ipygpumem.snapshot.scaling.step import StackKey, StepRecording
 
-Recordings = Sequence[tuple[Size, StepRecording]]
+Run = tuple[Size, StepRecording]
+"""A recording of the step and its size."""
+
 _MAX_MISFITS = 20
 """Number of allocations that a `Misfit` contains."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MatchedRecordings:
     """Several runs of a step, whose allocations are matched with those of the run at the largest size.
 
     Attributes:
-        recordings: All runs with their sizes.
+        runs: All runs.
         size: The largest size.
         step: The run at this size.
-        counterparts: For each run, the index of the counterpart of each allocation of ``step``, or -1.
     """
 
-    recordings: Recordings
-    size: Size
-    step: StepRecording
-    counterparts: tuple[Ints, ...]
-
-    @classmethod
-    def of(cls, recordings: Recordings) -> MatchedRecordings:
-        """Match the allocations of all runs."""
-        size, step = max(recordings, key=lambda item: float(np.prod(item[0])))
-        return cls(recordings, size, step, tuple(_counterparts(size, step, *other) for other in recordings))
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self.size, self.step = max(runs, key=lambda run: math.prod(run[0]))
+        self._counterparts = [_counterparts((self.size, self.step), run) for run in runs]
 
     def fit(self, degrees: tuple[int, ...]) -> SizeModel:
         """Return the sizes of the allocations of ``step`` as polynomials with the given degree on each axis.
 
         An allocation that is missing from a run is assumed to be proportional to the size of the step.
         """
-        nodes = choose_nodes([size for size, _ in self.recordings], degrees)
+        nodes = choose_nodes([size for size, _ in self.runs], degrees)
         grid = list(product(*nodes))
         values = np.full((len(self.step.rows), len(grid)), -1.0)
-        for (size, run), indices in zip(self.recordings, self.counterparts, strict=True):
+        for (size, run), indices in zip(self.runs, self._counterparts, strict=True):
             if size in grid:
-                found = np.where(indices >= 0, np.append(run.sizes, -1)[indices], -1)
                 place = grid.index(size)
-                values[:, place] = np.maximum(values[:, place], found)
+                values[:, place] = np.maximum(values[:, place], np.append(run.sizes, -1)[indices])
         missing = (values < 0).any(axis=1)
-        share = np.asarray([np.prod(size) for size in grid]) / float(np.prod(self.size))
+        share = np.asarray([math.prod(size) / math.prod(self.size) for size in grid])
         values[missing] = self.step.sizes[missing, None] * share
         return SizeModel.fit(nodes, values.reshape(-1, *map(len, nodes)))
 
-    def determines(self, degrees: tuple[int, ...]) -> bool:
-        """Return whether enough sizes were recorded for polynomials of the given degrees."""
-        try:
-            choose_nodes([size for size, _ in self.recordings], degrees)
-        except OptionError:
-            return False
-        return True
+    def misfits(self, model: SizeModel) -> tuple[Misfit, ...]:
+        """Compare the predictions with all runs."""
+        return tuple(
+            self._misfit(model, run, indices) for run, indices in zip(self.runs, self._counterparts, strict=True)
+        )
 
-    def misfit(self, model: SizeModel, size: Size, run: StepRecording) -> Misfit:
-        """Compare the prediction for a size with a run at this size."""
-        return compare(self.size, self.step, model.sizes(size)[: len(self.step.rows)], size, run)
+    def misfit(self, model: SizeModel, run: Run) -> Misfit:
+        """Compare a prediction with another run."""
+        return self._misfit(model, run, _counterparts((self.size, self.step), run))
+
+    def _misfit(self, model: SizeModel, run: Run, indices: Ints) -> Misfit:
+        return _compare((self.size, self.step), model.sizes(run[0])[: len(self.step.rows)], run, indices)
 
 
-def compare(size: Size, step: StepRecording, sizes: Ints, other: Size, run: StepRecording) -> Misfit:
-    """Compare a step whose allocations have the given sizes with a run of the step at another size."""
-    indices = _counterparts(size, step, other, run)
+def compare_runs(first: Run, second: Run) -> Misfit:
+    """Compare two runs at the same size."""
+    return _compare(first, first[1].sizes, second, _counterparts(first, second))
+
+
+def _counterparts(first: Run, second: Run) -> Ints:
+    """Return the index in the second run of the counterpart of each allocation of the first one, or -1."""
+    numbers: dict[StackKey, int] = {}
+    growth = [1.0]
+    for ours, theirs in zip(first[0], second[0], strict=True):
+        growth += [factor * (theirs / ours) ** power for factor in growth for power in (1, 2)]
+    steps = first[1], second[1]
+    keys = steps[0].keys(numbers), steps[1].keys(numbers)
+    return match(keys, (steps[0].sizes, steps[1].sizes), sorted(set(growth)))
+
+
+def _compare(first: Run, sizes: Ints, second: Run, indices: Ints) -> Misfit:
+    """Compare a run whose allocations have the given sizes with another one."""
+    step, (size, run) = first[1], second
     matched = np.flatnonzero(indices >= 0)
     predicted, recorded = sizes[matched], run.sizes[indices[matched]]
     error = np.abs(predicted - recorded)
-    worst = np.flatnonzero(error)
-    worst = worst[np.argsort(-error[worst], kind="stable")][:_MAX_MISFITS]
-    lines = step.lines(matched[worst])
+    worst = np.argsort(-error, kind="stable")[: min(_MAX_MISFITS, np.count_nonzero(error))]
+    columns = (step.lines(matched[worst]), predicted[worst].tolist(), recorded[worst].tolist())
+    unmatched = _by_line(first, np.flatnonzero(indices < 0))
+    unmatched += _by_line(second, np.setdiff1d(np.arange(len(run.rows)), indices))
     return Misfit(
-        size=other,
+        size=size,
         predicted=run.start + int(step.own_levels(sizes).max()),
         recorded=run.start + run.own_peak,
-        allocations=tuple(
-            AllocationMisfit(line, int(predicted[row]), int(recorded[row]))
-            for line, row in zip(lines, worst, strict=True)
-        ),
-        unmatched=_unmatched(indices, (size, step), (other, run)),
+        difference=int(error.sum()) / max(int(recorded.sum()), 1),
+        allocations=tuple(AllocationMisfit(*values) for values in zip(*columns, strict=True)),
+        unmatched=tuple(sorted(unmatched, key=lambda item: (-item.at_peak, -item.bytes))),
     )
 
 
-def _unmatched(
-    indices: Ints, first: tuple[Size, StepRecording], second: tuple[Size, StepRecording]
-) -> tuple[Unmatched, ...]:
-    """Return the allocations that only one of two runs contains, by line."""
-    only_first = np.flatnonzero(indices < 0)
-    only_second = np.setdiff1d(np.arange(len(second[1].rows)), indices)
-    items = _by_line(*first, only_first) + _by_line(*second, only_second)
-    return tuple(sorted(items, key=lambda item: (-item.at_peak, -item.bytes)))
-
-
-def _counterparts(size: Size, step: StepRecording, other: Size, run: StepRecording) -> Ints:
-    """Return the index of the counterpart in another run of each allocation of a step, or -1."""
-    numbers: dict[StackKey, int] = {}
-    growth = [1.0]
-    for ours, theirs in zip(size, other, strict=True):
-        growth += [factor * (theirs / ours) ** power for factor in growth for power in (1, 2)]
-    return match((step.keys(numbers), run.keys(numbers)), (step.sizes, run.sizes), sorted(set(growth)))
-
-
-def _by_line(size: Size, run: StepRecording, indices: Ints) -> tuple[Unmatched, ...]:
-    at_peak = np.isin(indices, run.live_at_own_peak()).tolist()
+def _by_line(run: Run, indices: Ints) -> list[Unmatched]:
+    """Return some of the allocations of a run by line."""
+    size, step = run
+    at_peak = np.isin(indices, step.live_at_own_peak()).tolist()
     sums: dict[str, list[int]] = {}
-    for line, nbytes, inside in zip(run.lines(indices), run.sizes[indices].tolist(), at_peak, strict=True):
+    for line, nbytes, inside in zip(step.lines(indices), step.sizes[indices].tolist(), at_peak, strict=True):
         total = sums.setdefault(line, [0, 0, 0])
-        total[0] += 1
-        total[1] += nbytes
-        total[2] += nbytes * inside
-    return tuple(Unmatched(line, size, *total) for line, total in sums.items())
+        sums[line] = [total[0] + 1, total[1] + nbytes, total[2] + nbytes * inside]
+    return [Unmatched(line, size, *total) for line, total in sums.items()]

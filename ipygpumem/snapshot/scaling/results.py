@@ -56,15 +56,22 @@ class Misfit(PlainData):
         size: Size of the step.
         predicted: Predicted peak of the requested bytes.
         recorded: Recorded peak of the requested bytes.
-        allocations: Allocations whose sizes differ, the largest difference first.
+        difference: Sum of the absolute differences of all allocations, relative to the sum of their recorded sizes.
+        allocations: Allocations whose sizes differ, the largest difference first; at most 20.
         unmatched: Allocations that have no counterpart.
     """
 
     size: tuple[int, ...]
     predicted: int
     recorded: int
+    difference: float
     allocations: tuple[AllocationMisfit, ...]
     unmatched: tuple[Unmatched, ...]
+
+    @property
+    def error(self) -> float:
+        """Larger one of the relative differences of the peaks and of the allocations."""
+        return max(abs(self.relative), self.difference)
 
     @property
     def relative(self) -> float:
@@ -79,9 +86,8 @@ class Piece(PlainData):
     Attributes:
         first: Smallest size.
         last: Largest size.
-        bytes: Requested bytes at the event for a size of 0, extrapolated; None if they do not grow linearly.
-        bytes_per_unit: Growth of the requested bytes per unit of the size; from ``first`` to ``last`` on average if it
-            is not constant.
+        bytes: Requested bytes at the event, extrapolated to a size of 0; None if they do not grow linearly.
+        bytes_per_unit: Growth of the requested bytes per unit of the size, on average from ``first`` to ``last``.
         phase: Phase of the step: ``"forward"``, ``"backward"``, ``"optimizer"``, or that of an insertion.
         line: Label of the innermost line of user code that was running.
         event: Index of the event in the predicted sequence.
@@ -107,7 +113,7 @@ class Prediction(PlainData):
         allocated: Peak of the total size of the blocks in use.
         reserved: Peak of reserved memory.
         outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
-            not fit"``. Without a limit, it is ``"fits"``.
+            not fit"``, and then ``allocated`` and ``reserved`` are the peaks without a limit.
         retries: Number of requests that are served only after cached segments are freed.
         missing: Bytes by which the failing request exceeds the limit; 0 if the step fits.
         left: Change of the requested bytes from the start to the end of the step.

@@ -8,18 +8,22 @@ from dataclasses import replace
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.units import many, parse_size
+from ipygpumem.core.units import GIB, many, parse_size
+from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.queries.groups import Group, group_rows
 from ipygpumem.snapshot.replay.recording import Recording
 from ipygpumem.snapshot.replay.run import Run, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.scaling.pieces import find_pieces
 from ipygpumem.snapshot.scaling.results import DOES_NOT_FIT, FITS, FITS_AFTER_RELEASE, Piece, Prediction
 from ipygpumem.snapshot.scaling.sequence import StepSequence
-from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
+from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
 
 MAX_SIZE = 1 << 20
 """Largest size that is considered by default."""
+_MAX_BYTES = 1 << 46
+"""Largest peak that can be replayed, because addresses are limited."""
+_ROUNDING = 1.0
+"""Bytes by which rounding may change the level of an event."""
 
 
 class ScaledStep:
@@ -37,34 +41,35 @@ class ScaledStep:
     def predict(
         self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
     ) -> Prediction:
-        """Predict the memory of the step at a size, by a replay of its requests.
+        """Predict the memory of the step by a replay of its requests.
 
         Args:
             size: Size of the step.
             capacity: Limit of reserved memory, in bytes or as text such as ``"24 GiB"``; by default without a limit.
             settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
         """
-        at, limit = check_size(size, len(self.model.nodes)), None if capacity is None else parse_size(capacity)
-        sizes = self.model.sizes(at)
-        levels = self.sequence.base + self.sequence.levels(sizes)
-        event = int(np.argmax(levels)) - 1
+        limit = None if capacity is None else parse_size(capacity)
         chosen = None if settings is None else AllocatorSettings.parse(settings)
+        sizes, levels, event = self._levels(size)
+        requested = int(levels.max())
+        if requested >= _MAX_BYTES:
+            raise OptionError(
+                f"the size {size!r} is too large: the step would need more than {_MAX_BYTES // GIB:,} GiB"
+            )
         requests = self.sequence.requests(sizes)
         result = _run(requests, chosen, limit)
-        outcome, missing = FITS, 0
+        outcome, retries, missing = FITS, result.allocator.retries, 0
         if result.failures:
             failure = result.failures[0]
             outcome, missing = DOES_NOT_FIT, failure.reserved + failure.segment - (limit or 0)
-        elif result.allocator.retries:
-            outcome = FITS_AFTER_RELEASE
-        retries = result.allocator.retries
-        if result.failures:
             result = _run(requests, chosen, None)
+        elif retries:
+            outcome = FITS_AFTER_RELEASE
         phase, line = self.sequence.position(event)
         return Prediction(
-            size=at,
+            size=self._check(size),
             capacity=limit,
-            requested=int(levels.max()),
+            requested=requested,
             allocated=int(result.allocated().max()),
             reserved=result.allocator.peak,
             outcome=outcome,
@@ -77,7 +82,7 @@ class ScaledStep:
 
     def events(self, size: int | Sequence[int]) -> Recording:
         """Return the requests of the step at a size, in the form that `ipygpumem.snapshot.replay.run.run` replays."""
-        return self.sequence.requests(self.model.sizes(check_size(size, len(self.model.nodes))))
+        return self.sequence.requests(self.model.sizes(self._check(size)))
 
     def largest(
         self,
@@ -89,58 +94,89 @@ class ScaledStep:
         after_release: bool = False,
         settings: str | None = None,
     ) -> int | None:
-        """Return the largest size at which the step fits; None if it does not fit even at the smallest one.
+        """Return the largest size at which the step fits; None if it does not fit at the smallest one.
 
         Args:
             capacity: Limit of reserved memory, in bytes or as text.
             margin: Share of the capacity that must remain unused.
             first: Smallest size.
             last: Largest size.
-            after_release: Whether to include sizes that fit only after PyTorch freed cached segments.
+            after_release: Whether to include sizes that fit only after PyTorch frees cached segments.
             settings: Allocator settings, as in `predict`.
         """
-        self._require_one_axis()
         limit = int(parse_size(capacity) * (1 - margin))
         accepted = (FITS, FITS_AFTER_RELEASE) if after_release else (FITS,)
 
         def fits(size: int) -> bool:
-            requested = (self.sequence.base + self.sequence.levels(self.model.sizes((size,)))).max()
-            return requested <= limit and self.predict(size, limit, settings).outcome in accepted
+            requested = self._levels(size)[1].max()
+            return bool(requested <= limit) and self.predict(size, limit, settings).outcome in accepted
 
-        if not fits(first):
-            return None
-        fitting, failing = first, last + 1
+        fitting, failing = first - 1, last + 1
         while failing - fitting > 1:
-            middle = (fitting + failing) // 2
+            middle = (fitting + failing) // 2 if fitting >= first else first
             fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
-        return fitting
+        return fitting if fitting >= first else None
 
     def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[Piece, ...]:
-        """Return the events that are the peak at the sizes from ``first`` to ``last``, ordered by size."""
-        self._require_one_axis()
-        return find_pieces(self.sequence, self.model, first, last)
+        """Return the events of the peak of the requested bytes for the sizes from ``first`` to ``last``."""
+        self._check(first)
+        coefficients = self.sequence.levels(self.model.coefficients)
+        linear = coefficients.shape[1] <= len((0, 1))
+
+        def levels(size: int) -> Floats:
+            values: Floats = self.sequence.base + self.model.evaluate(coefficients, (size,))
+            return values
+
+        result: list[Piece] = []
+        size = first
+        while size <= last:
+            now = levels(size)
+            highest = np.flatnonzero(now >= now.max() - _ROUNDING)
+            event = int(highest[np.argmax(levels(last)[highest])])
+            end, beyond = size, last + 1
+            while beyond - end > 1:
+                middle = (end + beyond) // 2
+                at = levels(middle)
+                end, beyond = (middle, beyond) if at[event] >= at.max() - _ROUNDING else (end, middle)
+            span = 1 if linear else max(end - size, 1)
+            growth = float(levels(size + span)[event] - now[event]) / span
+            constant = round(float(levels(0)[event])) if linear else None
+            result.append(Piece(size, end, constant, growth, *self.sequence.position(event - 1), event - 1))
+            size = end + 1
+        return tuple(result)
 
     def breakdown(self, size: int | Sequence[int], key: str = "line") -> tuple[Group, ...]:
-        """Return the requested bytes that exist at the peak of a size by line, or by another key of `KEYS`."""
-        sequence, sizes = self.sequence, self.model.sizes(check_size(size, len(self.model.nodes)))
-        event = int(np.argmax(sequence.base + sequence.levels(sizes))) - 1
+        """Return the requested bytes that exist at the peak by line, or by another key of `KEYS`, largest first."""
+        sizes, _, event = self._levels(size)
+        sequence = self.sequence
         step, state = sequence.step, sequence.state
-        live = np.flatnonzero((sequence.start <= event) & (sequence.end > event))
+        live, blocks = sequence.live(event)
         own, inserted = live[live < len(step.rows)], live[live >= len(step.rows)]
-        groups = [*group_rows(step.snapshot, step.timeline, step.rows[own], key, sizes[own])]
-        older = state.state.blocks["row"][sequence.blocks_at(event)]
+        older = state.state.blocks["row"][blocks]
+        groups = list(group_rows(step.snapshot, step.timeline, step.rows[own], key, sizes[own]))
         groups += group_rows(state.snapshot, state.recording.timeline, older, key)
-        groups += [Group(sequence.insertion_of(number).line, int(sizes[number]), 1) for number in inserted.tolist()]
+        for number in (inserted - len(step.rows)).tolist():
+            insertion, nbytes = sequence.inserted[number]
+            groups.append(Group(insertion.line, nbytes, 1))
         merged: dict[str, Group] = {}
         for group in groups:
             same = merged.get(group.label)
-            both = (group.bytes + same.bytes, group.count + same.count) if same else (group.bytes, group.count)
-            merged[group.label] = replace(same or group, bytes=both[0], count=both[1])
+            count, nbytes = (same.count, same.bytes) if same else (0, 0)
+            merged[group.label] = replace(group, bytes=group.bytes + nbytes, count=group.count + count)
         return tuple(sorted(merged.values(), key=lambda group: -group.bytes))
 
-    def _require_one_axis(self) -> None:
-        if len(self.model.nodes) != 1:
-            raise OptionError("there are two axes: fix the size on one of them with at()")
+    def _levels(self, size: int | Sequence[int]) -> tuple[Ints, Ints, int]:
+        """Return the sizes of allocations, the requested bytes before and after each event, and the peak's event."""
+        sizes = self.model.sizes(self._check(size))
+        levels = self.sequence.base + self.sequence.levels(sizes)
+        return sizes, levels, int(np.argmax(levels)) - 1
+
+    def _check(self, size: int | Sequence[int]) -> Size:
+        checked = check_size(size)
+        axes = len(self.model.nodes)
+        if len(checked) != axes:
+            raise OptionError(f"{size!r} does not have {many(axes, 'value')}, as the recorded sizes do")
+        return checked
 
 
 def _run(requests: Recording, settings: AllocatorSettings | None, limit: int | None) -> Run:
@@ -148,13 +184,10 @@ def _run(requests: Recording, settings: AllocatorSettings | None, limit: int | N
     return run(requests, chosen, limit=limit, by_fraction=chosen.collection_threshold > 0)
 
 
-def check_size(size: int | Sequence[int], axes: int | None = None) -> Size:
-    """Return a size as a tuple; raise `OptionError` if it is invalid or does not have the given number of axes."""
+def check_size(size: int | Sequence[int]) -> Size:
+    """Return a size as a tuple; raise `OptionError` if it is invalid."""
     values = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
-    if not values or any(
-        isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1 for value in values
-    ):
+    integers = all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in values)
+    if not values or not integers or min(values) < 1:
         raise OptionError(f"{size!r} is not the size of a step: expected positive integers")
-    if axes is not None and len(values) != axes:
-        raise OptionError(f"the size {size!r} does not have {many(axes, 'value')}, as the recorded sizes do")
     return tuple(int(value) for value in values)

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.units import size as size_text
+from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.model.timeline import BEFORE, Allocations, Ints
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.recording import Recording, Release
 from ipygpumem.snapshot.replay.verification import verified
 from ipygpumem.snapshot.scaling.results import PredictionError
 from ipygpumem.snapshot.scaling.start_state import StartState
-from ipygpumem.snapshot.scaling.step import Insertion, StepRecording
+from ipygpumem.snapshot.scaling.step import StepRecording
 
 _COLUMNS = ("action", "address", "size", "stream", "time", "stack", "context", "metadata", "pool")
 _DEFAULT_POOL = -1
@@ -32,10 +33,9 @@ class StepSequence:
         state: The state from which the step starts.
 
     Attributes:
-        inserted: Requested sizes of the allocations of insertions.
-        count: Number of the allocations of the step and its insertions.
+        inserted: Insertion of each of its allocations, and their requested size.
         operations: Requests in their order, as in `Recording`.
-        start: Event of each of these allocations.
+        start: Event of each allocation of the step and its insertions.
         end: Event that frees each of them; the number of events if it is not freed.
         base: Requested bytes of the state's blocks before the first event and after each event.
     """
@@ -43,29 +43,28 @@ class StepSequence:
     def __init__(self, step: StepRecording, state: StartState) -> None:
         self.step = step
         self.state = state
-        self.inserted = np.asarray([size for item in step.insertions for size in item.sizes], np.int64)
-        self.count = len(step.rows) + len(self.inserted)
+        self.inserted = [(item, size) for item in step.insertions for size in item.sizes]
+        self._count = len(step.rows) + len(self.inserted)
         self._recording = verified(step.snapshot, step.device).recording
-        self._special: list[Release | int] = []
-        self._events: list[int] = []
-        self.operations: list[int] = []
-        self._list_operations()
+        self._pools, self._pool_of, self._segment_pools = self._assign_pools()
+        self.operations, self._events = self._list_operations()
+        releases = [event for event, number in enumerate(self.operations) if number >= len(self._pool_of)]
+        self._special: list[Release | int] = [Release(event, 1, retry=False) for event in releases]
         blocks, count = state.state.blocks, len(self.operations)
-        starts = np.full(self.count, BEFORE, np.int64)
-        ends = np.full(self.count + len(blocks), count, np.int64)
+        starts = np.full(self._count, BEFORE, np.int64)
+        ends = np.full(self._count + len(blocks), count, np.int64)
         for event, operation in enumerate(self.operations):
             if operation < 0:
                 ends[~operation] = event
-            elif operation < self.count:
+            elif operation < self._count:
                 starts[operation] = event
         self.start: Ints = starts
-        self.end: Ints = ends[: self.count]
-        self._block_ends: Ints = ends[self.count :]
+        self.end: Ints = ends[: self._count]
+        self._block_ends: Ints = ends[self._count :]
         change = np.zeros(count + 2, np.int64)
         change[0] = int(blocks["requested"].sum())
         np.subtract.at(change, self._block_ends + 1, blocks["requested"])
         self.base: Ints = np.cumsum(change)[:-1]
-        self._pools, self._pool_of, self._segment_pools = self._assign_pools()
 
     def levels(self, sizes: NDArray[Any]) -> NDArray[Any]:
         """Return the requested bytes of the step's allocations before the first event and after each event.
@@ -77,25 +76,38 @@ class StepSequence:
         np.subtract.at(change, self.end + 1, sizes)
         return np.cumsum(change, axis=0)[:-1]
 
+    def live(self, event: int) -> tuple[Ints, Ints]:
+        """Return the allocations of the step, and the indices of the state's blocks, that exist after an event."""
+        return np.flatnonzero((self.start <= event) & (self.end > event)), np.flatnonzero(self._block_ends > event)
+
+    def position(self, event: int) -> tuple[str, str]:
+        """Return the phase of the step and the line of code at an event; empty for the time before the first event."""
+        numbers = [number for number in self.operations[: event + 1] if 0 <= number < self._count]
+        if not numbers:
+            return "", ""
+        if numbers[-1] < len(self.step.rows):
+            return self.step.phases[numbers[-1]], self.step.line_before(numbers[-1])
+        insertion, _ = self.inserted[numbers[-1] - len(self.step.rows)]
+        return insertion.phase, insertion.line
+
     def requests(self, sizes: Ints) -> Recording:
         """Return the requests with given requested sizes of the allocations of the step and its insertions."""
         blocks = self.state.state.blocks.copy()
-        blocks["row"] = self.count + np.arange(len(blocks))
-        unknown = np.full(self.count + len(blocks), -1, np.int64)
+        blocks["row"] = self._count + np.arange(len(blocks))
+        unknown = np.full(self._count + len(blocks), -1, np.int64)
         ends = np.append(self.end, self._block_ends)
         scaled = copy.copy(self._recording)
         scaled.allocations = Allocations(
-            address=np.append(unknown[: self.count], blocks["address"]),
+            address=np.append(unknown[: self._count], blocks["address"]),
             size=np.append(sizes, blocks["requested"]),
-            start=np.append(self.start, unknown[self.count :]),
+            start=np.append(self.start, unknown[self._count :]),
             free_requested=ends,
             end=ends,
             stack=unknown.astype(np.int32),
             nth=unknown,
             block=unknown,
         )
-        trace = self.step.timeline.trace
-        events = np.asarray(self._events, np.int64)
+        trace, events = self.step.timeline.trace, np.asarray(self._events, np.int64)
         scaled.trace = replace(trace, device_free={}, **{name: getattr(trace, name)[events] for name in _COLUMNS})
         scaled.operations, scaled.events = self.operations, list(range(len(self.operations)))
         scaled.special, scaled.pools = self._special, self._pools
@@ -104,71 +116,36 @@ class StepSequence:
         scaled.settings, scaled.total = self.state.recording.settings, self.state.recording.total
         return scaled
 
-    def blocks_at(self, event: int) -> Ints:
-        """Return the indices of the state's blocks that exist after an event."""
-        return np.flatnonzero(self._block_ends > event)
-
-    def insertion_of(self, number: int) -> Insertion:
-        """Return the insertion that contains an allocation."""
-        end = len(self.step.rows)
-        for item in self.step.insertions:
-            end += len(item.sizes)
-            if number < end:
-                return item
-        raise IndexError(number)
-
-    def position(self, event: int) -> tuple[str, str]:
-        """Return the phase of the step and the line of code at an event; empty for the time before the first event."""
-        while event >= 0 and not 0 <= self.operations[event] < self.count:
-            event -= 1
-        if event < 0:
-            return "", ""
-        number = self.operations[event]
-        if number < len(self.step.rows):
-            return self.step.phases[number], self.step.line_before(number)
-        insertion = self.insertion_of(number)
-        return insertion.phase, insertion.line
-
-    def _list_operations(self) -> None:
+    def _list_operations(self) -> tuple[list[int], list[int]]:
+        """Return the operations of the step and its insertions, and the events of the recording at which they occur."""
         recording, step = self._recording, self.step
-        if len(step.out_of_memory_events()):
-            raise PredictionError("a recorded step ran out of memory: record smaller sizes")
         number_of = np.full(len(recording.allocations), -1, np.int64)
         number_of[step.rows] = np.arange(len(step.rows))
         older, same = self._older_allocations()
         number_of[older] = same
         numbers = number_of.tolist()
-        insertions = sorted(self._insertions())
+        operations: list[tuple[int, int, int]] = []  # event, whether it was inserted, operation
+        calls = 0
         first, end = np.searchsorted(recording.events, [step.first + 1, step.last + 1]).tolist()
         for event, operation in zip(recording.events[first:end], recording.operations[first:end], strict=True):
-            while insertions and insertions[0][0] < event:
-                self._add(*insertions.pop(0)[::2])
-            if operation >= len(numbers):
-                item = recording.special[operation - len(numbers)]
-                if isinstance(item, Release) and not item.retry:
-                    number = self.count + len(self.state.state.blocks) + len(self._special)
-                    self._special.append(Release(len(self.operations), 1, retry=False))
-                    self._add(event, number)
-            elif numbers[max(operation, ~operation)] >= 0:
+            if operation < len(numbers):
                 number = numbers[max(operation, ~operation)]
-                self._add(event, number if operation >= 0 else ~number)
-        for event, _, operation in insertions:
-            self._add(event, operation)
-
-    def _add(self, event: int, operation: int) -> None:
-        self._events.append(event)
-        self.operations.append(operation)
-
-    def _insertions(self) -> list[tuple[int, int, int]]:
-        """Return event, position and operation of all requests of insertions."""
-        result: list[tuple[int, int, int]] = []
-        offset = len(self.step.rows)
-        for item in self.step.insertions:
-            for operation in item.operations:
-                number = operation + offset if operation >= 0 else ~(~operation + offset)
-                result.append((max(item.event, 0), len(result), number))
-            offset += len(item.sizes)
-        return result
+                if number >= 0:
+                    operations.append((event, 0, number if operation >= 0 else ~number))
+                continue
+            item = recording.special[operation - len(numbers)]
+            if not isinstance(item, Release):
+                raise PredictionError("a recorded step ran out of memory: record it at smaller sizes")
+            if not item.retry:  # the step calls torch.cuda.empty_cache
+                calls += 1
+                operations.append((event, 0, len(self._pool_of) + calls - 1))
+        offset = len(step.rows)
+        for insertion in step.insertions:
+            inserted = (number + (offset if number >= 0 else -offset) for number in insertion.operations)
+            operations += [(insertion.event, 1, operation) for operation in inserted]
+            offset += len(insertion.sizes)
+        operations.sort(key=lambda item: item[:2])
+        return [operation for _, _, operation in operations], [max(event, 0) for event, _, _ in operations]
 
     def _older_allocations(self) -> tuple[Ints, Ints]:
         """Return rows of allocations that are older than the recorded step, and the same blocks of the state.
@@ -190,37 +167,31 @@ class StepSequence:
         place = first + np.arange(len(moved)) - np.searchsorted(sizes[moved], sizes[moved])
         found = place < np.searchsorted(blocks["requested"][new], sizes[moved], side="right")
         rows, same = np.append(rows, moved[found]), np.append(same, new[place[found]])
-        return older[rows], self.count + same
+        return older[rows], self._count + same
 
     def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:
-        """Return all pools, and the index of the pool of each allocation and of each segment of the state."""
-        own, state = self._recording, self.state
-        step_pools = [own.pools[number] for number in own.pool_of[self.step.rows].tolist()]
-        private = [row for row, pool in enumerate(step_pools) if pool.private]
-        if private:
-            line = self.step.lines(np.asarray(private[:1]))[0]
-            total = size_text(int(self.step.sizes[private].sum()))
-            raise PredictionError(
-                f"{total} are allocated in private pools, as of CUDA graphs, at {line}: such steps cannot be predicted"
-            )
-        streams = [pool.stream for pool in step_pools]
-        trace = self.step.timeline.trace
-        for item in self.step.insertions:
-            streams += [int(trace.stream[max(item.event, 0)])] * len(item.sizes)
-        segments = state.state.segments
+        """Return all pools, the index of the pool of each allocation and block, and that of each segment of the state.
+
+        Pools of the recording and of the state are the same if their streams are.
+        """
+        step, state, pools = self.step, self.state, self._recording.pools
+        own = [pools[number] for number in self._recording.pool_of[step.rows].tolist()]
+        private = np.flatnonzero([pool.private for pool in own])
+        if len(private):
+            line, total = step.lines(private[:1])[0], size_text(int(step.sizes[private].sum()))
+            raise PredictionError(f"{line} allocates {total} in private pools, as of a CUDA graph: not predictable")
+        streams = [pool.stream for pool in own]
+        streams += [int(step.timeline.trace.stream[max(item.event, 0)]) for item, _ in self.inserted]
         keys = [(_DEFAULT_POOL, stream) for stream in streams]
-        private_ids = [pool != (0, 0) for pool in state.snapshot.pools]
-        for segment in segments:
-            number = int(segment["pool"])
-            is_private = number >= 0 and private_ids[number]
-            keys.append((number if is_private else _DEFAULT_POOL, int(segment["stream"])))
-        index = {key: place for place, key in enumerate(sorted(set(keys)))}
-        pools = [
-            Pool(number, stream, small, number != _DEFAULT_POOL)
-            for number, stream in sorted(index)
-            for small in (False, True)
+        for number, stream in state.state.segments[["pool", "stream"]].tolist():
+            is_private = number >= 0 and state.snapshot.pools[number] != (0, 0)
+            keys.append((number if is_private else _DEFAULT_POOL, stream))
+        unique = sorted(set(keys))
+        indices = {key: 2 * place for place, key in enumerate(unique)}
+        result = [
+            Pool(number, stream, small, number != _DEFAULT_POOL) for number, stream in unique for small in (False, True)
         ]
-        numbers = np.asarray([2 * index[key] for key in keys], np.int64)
-        of_segment = numbers[self.count :]
-        of_block = of_segment[state.segment_of_blocks()]
-        return pools, np.append(numbers[: self.count], of_block), of_segment
+        of_all = np.asarray([indices[key] for key in keys], np.int64)
+        of_segments = of_all[self._count :]
+        owner = find_range(state.state.segments, state.state.blocks["address"])
+        return result, np.append(of_all[: self._count], of_segments[owner]), of_segments

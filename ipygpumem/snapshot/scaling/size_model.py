@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from ipygpumem.snapshot.model.timeline import Ints
 Floats = NDArray[np.float64]
 Size = tuple[int, ...]
 """Size of a step on each axis, such as ``(batch, length)``."""
+
+_LARGEST = 1 << 46
+"""Limit of the size of an allocation, with which sums do not overflow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +49,8 @@ class SizeModel:
 
     def sizes(self, size: Size) -> Ints:
         """Return the size of each allocation in bytes for a size of the step."""
-        sizes: Ints = np.maximum(np.rint(self.evaluate(self.coefficients, size)), 0).astype(np.int64)
-        return sizes
+        sizes: Floats = np.rint(self.evaluate(self.coefficients, size))
+        return np.clip(sizes, 0, _LARGEST).astype(np.int64)
 
     def evaluate(self, coefficients: NDArray[Any], size: Size) -> Any:
         """Return the values of polynomials, given by an array whose last axes are those of ``coefficients``."""
@@ -56,7 +59,7 @@ class SizeModel:
             result = result @ _basis(points, at)
         return result
 
-    def with_constants(self, sizes: Ints) -> SizeModel:
+    def with_constants(self, sizes: Sequence[int]) -> SizeModel:
         """Return the model with further allocations that have the same size for all sizes of the step."""
         constant = np.zeros((len(sizes), *self.coefficients.shape[1:]))
         constant.reshape(len(sizes), math.prod(constant.shape[1:]))[:, 0] = sizes
@@ -73,24 +76,26 @@ def _basis(points: tuple[int, ...], at: int) -> Floats:
     return np.cumprod([1.0, *(at - point for point in points[:-1])]).astype(np.float64)
 
 
-def choose_nodes(sizes: Sequence[Size], degree: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return sizes on each axis whose combinations were all recorded; the smallest, the largest and those between them.
+def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return sizes on each axis that determine polynomials of the given degrees, and whose combinations were recorded.
+
+    Those with the largest distance are chosen, and for a quadratic polynomial one near the middle.
 
     Raises:
-        OptionError: The sizes do not determine the polynomials.
+        OptionError: There are no such sizes.
     """
+
+    def quality(nodes: tuple[tuple[int, ...], ...]) -> tuple[int, float]:
+        spread = math.prod(points[-1] - points[0] for points in nodes)
+        return spread, -sum(abs(2 * sum(points[1:-1]) - (points[0] + points[-1])) for points in nodes)
+
+    values = [sorted(set(axis)) for axis in zip(*sizes, strict=True)]
+    candidates = product(*(combinations(axis, degree + 1) for axis, degree in zip(values, degrees, strict=True)))
     recorded = set(sizes)
-    nodes = []
-    for axis, count in enumerate(degree):
-        values = sorted({size[axis] for size in sizes})
-        if len(values) <= count:
-            raise OptionError(
-                f"{count + 1} different sizes are needed to predict others, but only {', '.join(map(str, values))} "
-                "was recorded: record another size"
-            )
-        places = np.linspace(0, len(values) - 1, count + 1).astype(int)
-        nodes.append(tuple(values[place] for place in places))
-    missing = [size for size in product(*nodes) if size not in recorded]
-    if missing:
-        raise OptionError(f"the sizes {', '.join(map(str, missing))} are needed to predict others: record them, too")
-    return tuple(nodes)
+    complete = [nodes for nodes in candidates if recorded.issuperset(product(*nodes))]
+    if not complete:
+        needed = " and ".join(f"{degree + 1} different sizes" for degree in degrees)
+        both = " in all combinations" if len(degrees) > 1 else ""
+        names = ", ".join(str(size if len(size) > 1 else size[0]) for size in sorted(recorded))
+        raise OptionError(f"{needed} are needed{both} to predict others, but only {names} were recorded")
+    return max(complete, key=quality)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ipygpumem.snapshot.model.segment_history import AllocatorState, find_range
-from ipygpumem.snapshot.model.timeline import Ints
+from ipygpumem.snapshot.model.segment_history import AllocatorState
 from ipygpumem.snapshot.replay.recording import Recording
 from ipygpumem.snapshot.replay.verification import verified, with_block_sizes
 from ipygpumem.snapshot.scaling.step import StepRecording
@@ -59,7 +58,3 @@ class StartState:
         blocks = self.state.blocks
         kept = ~np.isin(blocks["address"], np.asarray(sorted(addresses), np.int64))
         return replace(self, state=replace(self.state, blocks=blocks[kept]))
-
-    def segment_of_blocks(self) -> Ints:
-        """Return the index of the segment of each block."""
-        return find_range(self.state.segments, self.state.blocks["address"])

@@ -7,8 +7,6 @@ from functools import cached_property
 
 import numpy as np
 
-from ipygpumem.snapshot.model.annotations import innermost
-from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints
 from ipygpumem.snapshot.queries.groups import label_rows
@@ -133,19 +131,9 @@ class StepRecording:
     @cached_property
     def phases(self) -> list[str]:
         """Phase of the step for each of ``rows``."""
-        trace, stacks = self.timeline.trace, self.snapshot.stacks
-        events = self.timeline.allocations.start[self.rows]
-        of_stack = {int(stack): _phase(stacks.stack(stack)) for stack in np.unique(trace.stack[events])}
-        annotations = self.snapshot.annotations(self.device)
-        regions = innermost(annotations, trace.time[events]).tolist()
-        in_optimizer = [region >= 0 and annotations[region].name.startswith("Optimizer.step#") for region in regions]
-        phases = [of_stack[stack] for stack in trace.stack[events].tolist()]
-        return [OPTIMIZER if inside else phase for phase, inside in zip(phases, in_optimizer, strict=True)]
-
-    def out_of_memory_events(self) -> Ints:
-        """Return the events of out-of-memory errors during the step."""
-        events = self.timeline.trace.events(Action.OOM)
-        return events[(events > self.first) & (events <= self.last)]
+        stacks = self.timeline.allocations.stack[self.rows]
+        phases = {stack: _phase(self.snapshot.stacks.stack(stack)) for stack in np.unique(stacks).tolist()}
+        return [phases[stack] for stack in stacks.tolist()]
 
 
 def _phase(stack: tuple[Frame, ...]) -> str:

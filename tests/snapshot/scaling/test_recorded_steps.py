@@ -53,3 +53,20 @@ def test_peak_of_a_ten_times_larger_step(scaled, target):
     assert (prediction.phase, prediction.line) == ("backward", "project/train_gpt.py:21 step")
     assert scaled.misfit(2560, target).relative == 0
     assert scaled.reasons == ()
+
+
+def test_other_sizes_of_a_long_recording():
+    """At 1,024 tokens and more, the backward pass makes further allocations, which do not exist at the peak."""
+    recorded = steps("gpt_100k")
+    snapshot = recorded[256][0].snapshot
+    replay = snapshot.replay()
+    for pair in ((256, 384), (512, 768), (1024, 1152)):
+        runs = [(tokens, recorded[tokens][0]) for tokens in pair]
+        for tokens, (step, *_) in recorded.items():
+            scaled = ScaledRecording.from_recordings(runs, state=StartState.before_step(step))
+            prediction = scaled.predict(tokens)
+            window = slice(step.first + 1, step.last + 2)
+            assert scaled.misfit(tokens, step).relative == 0
+            assert 0 <= prediction.requested - step.peak < 50_000  # the previous step's input and loss are not freed
+            assert prediction.allocated == pytest.approx(replay.allocated.bytes[window].max(), rel=1e-4)
+            assert prediction.reserved == replay.reserved.bytes[window].max()

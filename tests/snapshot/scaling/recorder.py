@@ -1,0 +1,93 @@
+"""Records programs of allocations whose sizes depend on the size of a step, with a slow model of the allocator."""
+
+from __future__ import annotations
+
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.scaling.step import StepRecording
+from snapshot.entries import block, event, frame, free_events, segment
+from snapshot.replay import allocator_model
+
+MIB = 1 << 20
+TORCH = "/usr/lib/python3.12/site-packages/torch/"
+BACKWARD = ()
+OPTIMIZER = (frame(TORCH + "optim/adamw.py", 9, "step"), frame("/home/user/train.py", 99, "step"))
+
+
+def line(number):
+    return (frame(TORCH + "nn/modules/linear.py", 1, "forward"), frame("/home/user/train.py", number, "forward"))
+
+
+class Recorder:
+    """Runs steps one after another. A step is a function that is called with the recorder and the size."""
+
+    def __init__(self):
+        self.following = 1 << 40
+        options = {"expandable": False, "max_split": None, "large_segment": 20 * MIB, "limit": None, "total": 1 << 40}
+        self.model = allocator_model.Reference(self.address, **options)
+        self.trace, self.live = [], {}
+        self.windows, self.peaks = [], []
+
+    def address(self, size):
+        self.following += size
+        return self.following - size
+
+    def alloc(self, size, frames=BACKWARD, stream=0, **fields):
+        rounded = max(-(-size // 512), 1) * 512
+        before = len(self.model.segments)
+        address, actual = self.model.allocate(rounded, stream)
+        for new in self.model.segments[before:]:
+            length = sum(part.size for part in new.blocks)
+            self.log("segment_alloc", new.address, length, frames, stream=stream, **fields)
+        self.live[address] = (size, actual)
+        self.log("alloc", address, size, frames, stream=stream, **fields)
+        return address
+
+    def free(self, address):
+        size, _ = self.live.pop(address)
+        self.model.free(address)
+        self.trace += free_events(address, size, len(self.trace))
+        self.measure()
+
+    def empty_cache(self):
+        before = {item.address: sum(part.size for part in item.blocks) for item in self.model.segments}
+        self.model.release()
+        for address in before.keys() - {item.address for item in self.model.segments}:
+            self.log("segment_free", address, before[address], (frame("memory.py", 1, "empty_cache"),))
+
+    def log(self, action, address, size, frames=(), **fields):
+        self.trace.append(event(action, address, size, len(self.trace), frames, **fields))
+        self.measure()
+
+    def measure(self):
+        if self.peaks:
+            requested, allocated, reserved = self.peaks[-1]
+            sizes = list(self.live.values())
+            self.peaks[-1] = (
+                max(requested, sum(size for size, _ in sizes)),
+                max(allocated, sum(actual for _, actual in sizes)),
+                max(reserved, self.model.reserved),
+            )
+
+    def run(self, step, *sizes):
+        for size in sizes:
+            self.peaks.append((0, 0, 0))
+            first = len(self.trace) - 1
+            self.measure()
+            step(self, size)
+            self.windows.append((size, first, len(self.trace) - 1))
+        return self
+
+    def steps(self):
+        """Return the size and the recording of each step."""
+        segments = []
+        for item in self.model.segments:
+            blocks = [
+                block(part.address, part.size, self.live[part.address][0] if part.used else 0)
+                | {"state": "active_allocated" if part.used else "inactive"}
+                for part in item.blocks
+            ]
+            small = "small" if item.small else "large"
+            length = sum(part.size for part in item.blocks)
+            segments.append(segment(item.address, length, blocks, stream=item.stream, segment_type=small))
+        snapshot = Snapshot.load({"segments": segments, "device_traces": [self.trace], "allocator_settings": {}})
+        return [(size, StepRecording(snapshot, 0, first, last)) for size, first, last in self.windows]
