@@ -84,6 +84,7 @@ def make_notebook(tmp_path_factory, monkeypatch):
         config = Config(sections)
         config.HistoryManager.enabled = False
         config.InteractiveShell.colors = "NoColor" if sys.modules["IPython"].version_info < (9,) else "nocolor"
+        config.InteractiveShell.xmode = "Plain"  # IPython's default mode inspects every imported module
         config.TerminalInteractiveShell.simple_prompt = True
         kind = TerminalInteractiveShell if terminal else InteractiveShell
         for singleton in (TerminalInteractiveShell, InteractiveShell):

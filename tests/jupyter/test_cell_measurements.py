@@ -267,6 +267,7 @@ def test_classes_and_functions_have_their_source(cpu_notebook):
 
 @pytest.mark.parametrize("head", ["", "%%gpumem\n", "%%gpumem -q\n", "\n\n%%gpumem\n"])
 def test_traceback_lines(cpu_notebook, head):
+    cpu_notebook.shell.InteractiveTB.set_mode("Context")
     result = cpu_notebook.run(head + "x = 1\n\ndef f():\n    1/0\nf()")
     blank_lines = head.lstrip("\n").count("\n")
     lines = [frame.lineno for frame in traceback.extract_tb(result.error.__traceback__) if frame.name != "run_code"]

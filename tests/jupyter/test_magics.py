@@ -261,6 +261,7 @@ def test_cell_of_statements_reports_each_and_itself(cpu_notebook):
 
 
 def test_statement_that_raises(cpu_notebook):
+    cpu_notebook.shell.InteractiveTB.set_mode("Context")
     cpu_notebook.run("def f():\n    1/0")
     number = cpu_notebook.shell.execution_count
     result = cpu_notebook.run("%gpumem f()")
