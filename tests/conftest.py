@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import ipygpumem
+from ipygpumem.features.holders.tracked_objects import TrackedObjects
 
 # shells ignore SIGINT in background processes, but some tests send it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -93,7 +94,7 @@ def frozen_imports():
 
 @pytest.fixture(autouse=True)
 def small_heap(request):
-    """Let searches for holders skip frozen objects, other tests and this package, which is a library if it is installed.
+    """Let searches for holders skip frozen objects, other tests, and this package, a library if it is installed.
 
     pytest's frames refer to all tests. (`monkeypatch` would be undone only after a fake GPU has been removed.)
     """
@@ -101,23 +102,21 @@ def small_heap(request):
     pytest_objects = (request.session.items, config, config.pluginmanager, *config.pluginmanager.get_plugins())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "get_freeze_count", lambda: 375)  # as in Python 3.12, where no call froze them
-        module = sys.modules.get("ipygpumem.features.holders.tracked_objects")
-        if module is not None:
-            initialize = module.TrackedObjects.__init__
+        initialize = TrackedObjects.__init__
 
-            def initialize_small(heap, *arguments, **options):
-                initialize(heap, *arguments, **options)
-                if heap._stop_ids is not None:
-                    own = [
-                        vars(module)
-                        for module in list(sys.modules.values())
-                        if module is not request.module
-                        and str(getattr(module, "__file__", None)).startswith(_TESTS_AND_PACKAGE)
-                    ]
-                    heap._stop_ids = {*heap._stop_ids, *map(id, own)}
-                    heap.seen_ids.update(map(id, [*own, *pytest_objects]))
+        def initialize_small(heap, *arguments, **options):
+            initialize(heap, *arguments, **options)
+            if heap._stop_ids is not None:
+                own = [
+                    vars(module)
+                    for module in list(sys.modules.values())
+                    if module is not request.module
+                    and str(getattr(module, "__file__", None)).startswith(_TESTS_AND_PACKAGE)
+                ]
+                heap._stop_ids = {*heap._stop_ids, *map(id, own)}
+                heap.seen_ids.update(map(id, [*own, *pytest_objects]))
 
-            patch.setattr(module.TrackedObjects, "__init__", initialize_small)
+        patch.setattr(TrackedObjects, "__init__", initialize_small)
         yield
 
 

@@ -299,7 +299,6 @@ def test_mark_is_unknown_without_the_plugin(pytester, run):
 
 
 def test_entry_point(pytester, run, monkeypatch, tmp_path_factory):
-    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     declared = (FOLDER.parent / "pyproject.toml").read_text()
     group, point = "[project.entry-points.pytest11]", 'ipygpumem = "ipygpumem.pytest_plugin"'
     assert f"{group}\n{point}\n" in declared
@@ -310,7 +309,7 @@ def test_entry_point(pytester, run, monkeypatch, tmp_path_factory):
     (info / "entry_points.txt").write_text("[pytest11]\nipygpumem = ipygpumem.pytest_plugin\n")
     monkeypatch.setenv("PYTHONPATH", f"{installed}:{FOLDER.parent}")
     pytester.makepyfile("import pytest\n\n@pytest.mark.gpumem_limit('1 GiB')\ndef test_it(): pass\n")
-    run(plugin=False).assert_outcomes(passed=1)
+    run("-p", "ipygpumem", plugin=False).assert_outcomes(passed=1)  # the name of the entry point
 
 
 def test_mark_of_a_parameter_set_wins(pytester, run_on_gpu):

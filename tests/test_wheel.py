@@ -30,9 +30,11 @@ def wheel(tmp_path_factory):
         shutil.copy(ROOT / name, source)
     for name in ("ipygpumem", "tests"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
-    isolation = ["--no-build-isolation"] if can_build() else []
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *isolation, "-w", str(out), str(source)]
-    subprocess.run(command, check=True, timeout=240)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(out), str(source)]
+    if can_build():  # as pip does without build isolation
+        code = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+        command = [sys.executable, "-c", code, str(out)]
+    subprocess.run(command, check=True, timeout=240, cwd=source, stdout=subprocess.DEVNULL)
     (wheel,) = out.iterdir()
     with zipfile.ZipFile(wheel) as opened:
         yield opened

@@ -50,8 +50,10 @@ def test_invalid_arguments_exit_with_status_two(arguments, capsys):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full does not exist")
-def test_error_of_full_or_closed_output():
-    command = f"'{sys.executable}' -m ipygpumem summary '{OOM}'"
+def test_error_of_full_or_closed_output(tmp_path):
+    file = tmp_path / "empty.json"
+    file.write_text('{"segments": []}')
+    command = f"'{sys.executable}' -m ipygpumem summary {file}"
     assert shell(f"{command} > /dev/full") == (1, "", "ipygpumem: the output: No space left on device\n")
     assert shell(f"{command} >&-") == (1, "", "ipygpumem: the output cannot be written because stdout is closed\n")
     assert shell(f"{command} 2>&-")[0] == 0

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def test_reports_of_workers():
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         reports = dict(zip(("one", "two"), pool.map(measured, (64, 200)), strict=True))
     merged = merge_reports(reports)
     assert [(source, row.device) for source, row in merged.rows] == [("one", "host"), ("two", "host")]
