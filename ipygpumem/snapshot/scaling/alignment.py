@@ -55,37 +55,38 @@ def match(keys: tuple[Ints, Ints], sizes: tuple[Ints, Ints], growth: Sequence[fl
 def _common(first: range, second: range, same: Callable[[int, int], bool]) -> list[tuple[int, int]]:
     """Return the index pairs of a longest common subsequence (Myers 1986); none if the sequences differ too much."""
     n, m = len(first), len(second)
-    reach = {1: 0}
-    history = []
+    history: list[list[int]] = []  # for each number of edits, the furthest position on the diagonals -edits, ..., edits
     for edits in range(min(n + m, _MAX_DIFFERENCES) + 1):
-        history.append(reach.copy())
+        reached = []
         for diagonal in range(-edits, edits + 1, 2):
-            x = _step(reach, diagonal, edits)
+            x = _after_edit(history, diagonal, edits)[0]
             while x < n and x - diagonal < m and same(first[x], second[x - diagonal]):
                 x += 1
-            reach[diagonal] = x
+            reached.append(x)
             if x >= n and x - diagonal >= m:
                 return [(first[i], second[j]) for i, j in _path(history, n, m)]
+        history.append(reached)
     return []
 
 
-def _step(reach: dict[int, int], diagonal: int, edits: int) -> int:
-    """Return the furthest position on a diagonal after one more insertion or deletion."""
-    if diagonal == -edits or (diagonal != edits and reach[diagonal - 1] < reach[diagonal + 1]):
-        return reach[diagonal + 1]
-    return reach[diagonal - 1] + 1
+def _after_edit(history: list[list[int]], diagonal: int, edits: int) -> tuple[int, int]:
+    """Return the furthest position on a diagonal after the last edit, and the diagonal before it."""
+    if not edits:
+        return 0, 0
+    before, place = history[edits - 1], (diagonal + edits) // 2
+    if place == 0 or (place < edits and before[place - 1] < before[place]):
+        return before[place], diagonal + 1
+    return before[place - 1] + 1, diagonal - 1
 
 
-def _path(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
-    """Return the pairs on the path to a position, which are the diagonal steps."""
+def _path(history: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
+    """Return the pairs on the path to the end, which are its diagonal steps."""
     pairs = []
-    for edits in range(len(history) - 1, -1, -1):
-        reach, diagonal = history[edits], x - y
-        start = _step(reach, diagonal, edits)
-        while x > start and y > start - diagonal:
-            x, y = x - 1, y - 1
-            pairs.append((x, y))
+    for edits in range(len(history), -1, -1):
+        diagonal = x - y
+        start, previous = _after_edit(history, diagonal, edits)
+        pairs += [(i, i - diagonal) for i in range(x - 1, start - 1, -1)]
         if edits:
-            previous = diagonal + 1 if start == reach.get(diagonal + 1) else diagonal - 1
-            x, y = reach[previous], reach[previous] - previous
+            x = start if previous > diagonal else start - 1
+            y = x - previous
     return pairs[::-1]

@@ -63,7 +63,7 @@ class MatchedRecordings:
         return self._misfit(model, run, _counterparts((self.size, self.step), run))
 
     def _misfit(self, model: SizeModel, run: Run, indices: Ints) -> Misfit:
-        return _compare((self.size, self.step), model.sizes(run[0])[: len(self.step.rows)], run, indices)
+        return _compare((self.size, self.step), model.sizes(run[0]), run, indices)
 
 
 def compare_runs(first: Run, second: Run) -> Misfit:
@@ -94,8 +94,8 @@ def _compare(first: Run, sizes: Ints, second: Run, indices: Ints) -> Misfit:
     unmatched += _by_line(second, np.setdiff1d(np.arange(len(run.rows)), indices))
     return Misfit(
         size=size,
-        predicted=run.start + int(step.own_levels(sizes).max()),
-        recorded=run.start + run.own_peak,
+        predicted=run.peak + int(step.own_levels(sizes).max()) - run.own_peak,
+        recorded=run.peak,
         difference=int(error.sum()) / max(int(recorded.sum()), 1),
         allocations=tuple(AllocationMisfit(*values) for values in zip(*columns, strict=True)),
         unmatched=tuple(sorted(unmatched, key=lambda item: (-item.at_peak, -item.bytes))),

@@ -118,9 +118,9 @@ def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
     """Return a reason if a relevant part of the peak becomes smaller when the size grows."""
     step, doubled = matched.step, tuple(2 * value for value in matched.size)
     live = step.live_at_own_peak()
-    change = (model.sizes(doubled)[: len(step.rows)] - step.sizes)[live]
+    change = (model.sizes(doubled) - step.sizes)[live]
     lost = -int(change[change < 0].sum())
-    if lost <= _MAX_SHARE * (step.start + step.own_peak):
+    if lost <= _MAX_SHARE * step.peak:
         return ""
     line = step.lines(live[np.argmin(change)][None])[0]
     return (

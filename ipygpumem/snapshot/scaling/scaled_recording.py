@@ -58,11 +58,12 @@ class ScaledRecording(ScaledStep):
             raise OptionError("recordings of a step at several sizes are needed, with the same number of axes")
         matched = MatchedRecordings(runs)
         model = choose_model(matched, axis)
+        last = runs[-1][1]
         try:
-            sequence = StepSequence(matched.step, state or StartState.after_step(runs[-1][1]))
+            sequence = StepSequence(matched.step, state or StartState.at(last.snapshot, last.device, last.last))
         except ReplayError as error:
             raise PredictionError(str(error)) from None
-        return cls(matched, model.with_constants([size for _, size in sequence.inserted]), sequence)
+        return cls(matched, model, sequence)
 
     def misfit(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> Misfit:
         """Compare the prediction for a size with a recording of the step at this size."""

@@ -30,7 +30,7 @@ class ScaledStep:
     """A step at any size. A size is an integer, or a tuple with one integer per axis, such as ``(batch, length)``.
 
     Attributes:
-        model: Sizes of the allocations of the step and of its insertions.
+        model: Sizes of the allocations of the step.
         sequence: The requests of the step.
     """
 
@@ -151,13 +151,9 @@ class ScaledStep:
         sequence = self.sequence
         step, state = sequence.step, sequence.state
         live, blocks = sequence.live(event)
-        own, inserted = live[live < len(step.rows)], live[live >= len(step.rows)]
         older = state.state.blocks["row"][blocks]
-        groups = list(group_rows(step.snapshot, step.timeline, step.rows[own], key, sizes[own]))
+        groups = list(group_rows(step.snapshot, step.timeline, step.rows[live], key, sizes[live]))
         groups += group_rows(state.snapshot, state.recording.timeline, older, key)
-        for number in (inserted - len(step.rows)).tolist():
-            insertion, nbytes = sequence.inserted[number]
-            groups.append(Group(insertion.line, nbytes, 1))
         merged: dict[str, Group] = {}
         for group in groups:
             same = merged.get(group.label)

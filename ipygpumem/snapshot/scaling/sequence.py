@@ -26,16 +26,15 @@ _DEFAULT_POOL = -1
 class StepSequence:
     """The requests of a step that starts from a given state. Events are numbered from 0.
 
-    Allocations are numbered, too: first those of the step, then those of its insertions, then the blocks of the state.
+    Allocations are numbered, too: first those of the step, then the blocks of the state.
 
     Args:
         step: The recorded step.
         state: The state from which the step starts.
 
     Attributes:
-        inserted: Insertion of each of its allocations, and their requested size.
         operations: Requests in their order, as in `Recording`.
-        start: Event of each allocation of the step and its insertions.
+        start: Event of each allocation of the step.
         end: Event that frees each of them; the number of events if it is not freed.
         base: Requested bytes of the state's blocks before the first event and after each event.
     """
@@ -43,8 +42,7 @@ class StepSequence:
     def __init__(self, step: StepRecording, state: StartState) -> None:
         self.step = step
         self.state = state
-        self.inserted = [(item, size) for item in step.insertions for size in item.sizes]
-        self._count = len(step.rows) + len(self.inserted)
+        self._count = len(step.rows)
         self._recording = verified(step.snapshot, step.device).recording
         self._pools, self._pool_of, self._segment_pools = self._assign_pools()
         self.operations, self._events = self._list_operations()
@@ -85,13 +83,10 @@ class StepSequence:
         numbers = [number for number in self.operations[: event + 1] if 0 <= number < self._count]
         if not numbers:
             return "", ""
-        if numbers[-1] < len(self.step.rows):
-            return self.step.phases[numbers[-1]], self.step.line_before(numbers[-1])
-        insertion, _ = self.inserted[numbers[-1] - len(self.step.rows)]
-        return insertion.phase, insertion.line
+        return self.step.phases[numbers[-1]], self.step.line_before(numbers[-1])
 
     def requests(self, sizes: Ints) -> Recording:
-        """Return the requests with given requested sizes of the allocations of the step and its insertions."""
+        """Return the requests with given requested sizes of the allocations of the step."""
         blocks = self.state.state.blocks.copy()
         blocks["row"] = self._count + np.arange(len(blocks))
         unknown = np.full(self._count + len(blocks), -1, np.int64)
@@ -117,35 +112,32 @@ class StepSequence:
         return scaled
 
     def _list_operations(self) -> tuple[list[int], list[int]]:
-        """Return the operations of the step and its insertions, and the events of the recording at which they occur."""
+        """Return the operations of the step and their events in the recording."""
         recording, step = self._recording, self.step
         number_of = np.full(len(recording.allocations), -1, np.int64)
-        number_of[step.rows] = np.arange(len(step.rows))
+        number_of[step.rows] = np.arange(self._count)
         older, same = self._older_allocations()
         number_of[older] = same
         numbers = number_of.tolist()
-        operations: list[tuple[int, int, int]] = []  # event, whether it was inserted, operation
-        calls = 0
+        operations, events = [], []
+        following = len(self._pool_of)
         first, end = np.searchsorted(recording.events, [step.first + 1, step.last + 1]).tolist()
         for event, operation in zip(recording.events[first:end], recording.operations[first:end], strict=True):
             if operation < len(numbers):
                 number = numbers[max(operation, ~operation)]
-                if number >= 0:
-                    operations.append((event, 0, number if operation >= 0 else ~number))
-                continue
-            item = recording.special[operation - len(numbers)]
-            if not isinstance(item, Release):
-                raise PredictionError("a recorded step ran out of memory: record it at smaller sizes")
-            if not item.retry:  # the step calls torch.cuda.empty_cache
-                calls += 1
-                operations.append((event, 0, len(self._pool_of) + calls - 1))
-        offset = len(step.rows)
-        for insertion in step.insertions:
-            inserted = (number + (offset if number >= 0 else -offset) for number in insertion.operations)
-            operations += [(insertion.event, 1, operation) for operation in inserted]
-            offset += len(insertion.sizes)
-        operations.sort(key=lambda item: item[:2])
-        return [operation for _, _, operation in operations], [max(event, 0) for event, _, _ in operations]
+                if number < 0:
+                    continue
+                operations.append(number if operation >= 0 else ~number)
+            else:
+                item = recording.special[operation - len(numbers)]
+                if not isinstance(item, Release):
+                    raise PredictionError("a recorded step ran out of memory: record it at smaller sizes")
+                if item.retry:
+                    continue
+                operations.append(following)  # the step calls torch.cuda.empty_cache
+                following += 1
+            events.append(event)
+        return operations, events
 
     def _older_allocations(self) -> tuple[Ints, Ints]:
         """Return rows of allocations that are older than the recorded step, and the same blocks of the state.
@@ -180,9 +172,7 @@ class StepSequence:
         if len(private):
             line, total = step.lines(private[:1])[0], size_text(int(step.sizes[private].sum()))
             raise PredictionError(f"{line} allocates {total} in private pools, as of a CUDA graph: not predictable")
-        streams = [pool.stream for pool in own]
-        streams += [int(step.timeline.trace.stream[max(item.event, 0)]) for item, _ in self.inserted]
-        keys = [(_DEFAULT_POOL, stream) for stream in streams]
+        keys = [(_DEFAULT_POOL, pool.stream) for pool in own]
         for number, stream in state.state.segments[["pool", "stream"]].tolist():
             is_private = number >= 0 and state.snapshot.pools[number] != (0, 0)
             keys.append((number if is_private else _DEFAULT_POOL, stream))

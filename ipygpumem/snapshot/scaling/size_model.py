@@ -59,12 +59,6 @@ class SizeModel:
             result = result @ _basis(points, at)
         return result
 
-    def with_constants(self, sizes: Sequence[int]) -> SizeModel:
-        """Return the model with further allocations that have the same size for all sizes of the step."""
-        constant = np.zeros((len(sizes), *self.coefficients.shape[1:]))
-        constant.reshape(len(sizes), math.prod(constant.shape[1:]))[:, 0] = sizes
-        return SizeModel(self.nodes, np.concatenate([self.coefficients, constant]))
-
     def at(self, axis: int, size: int) -> SizeModel:
         """Return the model of the remaining axes for a fixed size on one axis."""
         moved = np.moveaxis(self.coefficients, axis + 1, -1) @ _basis(self.nodes[axis], size)

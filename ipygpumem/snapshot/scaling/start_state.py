@@ -9,7 +9,6 @@ import numpy as np
 from ipygpumem.snapshot.model.segment_history import AllocatorState
 from ipygpumem.snapshot.replay.recording import Recording
 from ipygpumem.snapshot.replay.verification import verified, with_block_sizes
-from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 
@@ -28,7 +27,7 @@ class StartState:
     state: AllocatorState
 
     @classmethod
-    def after(cls, snapshot: SnapshotData, device: int, event: int) -> StartState:
+    def at(cls, snapshot: SnapshotData, device: int, event: int) -> StartState:
         """Return the state right after an event; -1 stands for the time before the first event.
 
         Raises:
@@ -42,19 +41,3 @@ class StartState:
             blocks["rounded"] = np.where(blocks["rounded"] > 0, blocks["rounded"], rounded)
             state = replace(state, blocks=blocks)
         return cls(snapshot, recording, state)
-
-    @classmethod
-    def before_step(cls, step: StepRecording) -> StartState:
-        """Return the state before a step."""
-        return cls.after(step.snapshot, step.device, step.first)
-
-    @classmethod
-    def after_step(cls, step: StepRecording) -> StartState:
-        """Return the state after a step."""
-        return cls.after(step.snapshot, step.device, step.last)
-
-    def without(self, addresses: set[int]) -> StartState:
-        """Return the state after the blocks at some addresses are freed. Their memory remains reserved."""
-        blocks = self.state.blocks
-        kept = ~np.isin(blocks["address"], np.asarray(sorted(addresses), np.int64))
-        return replace(self, state=replace(self.state, blocks=blocks[kept]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 from functools import cached_property
 
 import numpy as np
@@ -14,28 +14,10 @@ from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _BACKWARD_FUNCTIONS = {"backward", "_engine_run_backward", "unpack_hook", "recompute_fn"}
+_OPTIMIZER_FUNCTION = re.compile(r"[/\\]torch[/\\]optim[/\\].*:\d+ (step|wrapper)$")
 
 StackKey = tuple[tuple[Frame, ...], int]
 """Call stack and stream of an allocation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Insertion:
-    """Allocations that the step makes, but that were not recorded, such as those of an optimizer that was not run.
-
-    Attributes:
-        event: Event of the recording after which they take place.
-        phase: Phase of the step, as in `Piece`.
-        line: Label of the line of code.
-        sizes: Requested sizes in bytes.
-        operations: Indices into ``sizes`` for allocations, and their bitwise complements for frees, in their order.
-    """
-
-    event: int
-    phase: str
-    line: str
-    sizes: tuple[int, ...]
-    operations: tuple[int, ...]
 
 
 class StepRecording:
@@ -46,7 +28,6 @@ class StepRecording:
         device: Device index; by default the device with the highest peak.
         first: Last event before the step; by default, the step starts with the first event.
         last: Last event of the step; by default the last event.
-        insertions: Allocations that were not recorded, ordered by event.
 
     Attributes:
         rows: Rows of the allocations of the step in ``timeline.allocations``, ordered by event.
@@ -56,19 +37,13 @@ class StepRecording:
     """
 
     def __init__(
-        self,
-        snapshot: SnapshotData,
-        device: int | None = None,
-        first: int = BEFORE,
-        last: int | None = None,
-        insertions: tuple[Insertion, ...] = (),
+        self, snapshot: SnapshotData, device: int | None = None, first: int = BEFORE, last: int | None = None
     ) -> None:
         self.snapshot = snapshot
         self.timeline = snapshot.timeline(device)
         self.device = self.timeline.device
         self.first = check_event(first, self.timeline)
         self.last = check_event(len(self.timeline.trace) - 1 if last is None else last, self.timeline)
-        self.insertions = insertions
         allocations = self.timeline.allocations
         rows = np.flatnonzero((allocations.start > self.first) & (allocations.start <= self.last))
         self.rows: Ints = rows[np.argsort(allocations.start[rows])]
@@ -82,11 +57,6 @@ class StepRecording:
     def peak(self) -> int:
         """Maximum of the requested bytes on the device during the step."""
         return int(self.timeline.requested.bytes[self.first + 1 : self.last + 2].max())
-
-    @property
-    def left(self) -> int:
-        """Change of the requested bytes from the start to the end of the step."""
-        return int(self.timeline.requested.bytes[self.last + 1]) - self.start
 
     def own_levels(self, sizes: Ints) -> Ints:
         """Return the sum of the sizes of the step's allocations before the step and after each of its events."""
@@ -138,7 +108,7 @@ class StepRecording:
 
 def _phase(stack: tuple[Frame, ...]) -> str:
     """Return the phase of a call stack. The threads of PyTorch's autograd engine have no Python frames."""
-    if any(frame.name == "step" and "torch/optim/" in frame.file.replace("\\", "/") for frame in stack):
+    if any(_OPTIMIZER_FUNCTION.search(str(frame)) for frame in stack):
         return OPTIMIZER
     backward = any(frame.name in _BACKWARD_FUNCTIONS or "autograd::Engine" in frame.name for frame in stack)
     return BACKWARD if backward or not stack else FORWARD

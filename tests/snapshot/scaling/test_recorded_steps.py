@@ -40,7 +40,7 @@ def target():
 
 @pytest.fixture(scope="module")
 def scaled(small, target):
-    return ScaledRecording.from_recordings(list(small.items()), state=StartState.before_step(target))
+    return ScaledRecording.from_recordings(list(small.items()), state=StartState.at(target.snapshot, 0, target.first))
 
 
 def test_peak_of_a_ten_times_larger_step(scaled, target):
@@ -63,7 +63,7 @@ def test_other_sizes_of_a_long_recording():
     for pair in ((256, 384), (512, 768), (1024, 1152)):
         runs = [(tokens, recorded[tokens][0]) for tokens in pair]
         for tokens, (step, *_) in recorded.items():
-            scaled = ScaledRecording.from_recordings(runs, state=StartState.before_step(step))
+            scaled = ScaledRecording.from_recordings(runs, state=StartState.at(snapshot, 0, step.first))
             prediction = scaled.predict(tokens)
             window = slice(step.first + 1, step.last + 2)
             assert scaled.misfit(tokens, step).relative == 0

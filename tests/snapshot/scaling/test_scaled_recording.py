@@ -12,8 +12,12 @@ from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.scaling.results import PredictionError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.start_state import StartState
-from ipygpumem.snapshot.scaling.step import Insertion, StepRecording
 from snapshot.scaling.recorder import BACKWARD, OPTIMIZER, Recorder, line
+
+
+def state_before(step):
+    return StartState.at(step.snapshot, step.device, step.first)
+
 
 requests = st.lists(
     st.tuples(
@@ -49,13 +53,13 @@ def test_random_steps_are_predicted_exactly(items, target):
     recorder = Recorder()
     recorder.run(program(items), 2, 5, target)
     *small, (_, last) = recorder.steps()
-    scaled = ScaledRecording.from_recordings(small, state=StartState.before_step(last))
+    scaled = ScaledRecording.from_recordings(small, state=state_before(last))
     prediction = scaled.predict(target)
     assert (prediction.requested, prediction.allocated, prediction.reserved) == recorder.peaks[-1]
     assert sum(group.bytes for group in scaled.breakdown(target)) == prediction.requested
     (piece,) = (piece for piece in scaled.pieces(1, 40) if piece.first <= target <= piece.last)
     assert prediction.requested == pytest.approx(piece.bytes + piece.bytes_per_unit * target, abs=2)
-    assert prediction.left == last.left
+    assert prediction.left == sum(size for size, _ in recorder.live.values()) - last.start
 
 
 def train(recorder, size):
@@ -137,7 +141,7 @@ def test_two_axes():
     sizes = [(batch, length) for batch in (2, 3) for length in (16, 32, 64)]
     recorder = Recorder().run(attention, *sizes, (4, 48), (7, 300))
     *small, (_, last) = recorder.steps()
-    scaled = ScaledRecording.from_recordings(small, state=StartState.before_step(last))
+    scaled = ScaledRecording.from_recordings(small, state=state_before(last))
     prediction = scaled.predict((7, 300))
     assert (prediction.requested, prediction.allocated, prediction.reserved) == recorder.peaks[-1]
     by_batch, by_length = scaled.at(1, 300), scaled.at(0, 7)
@@ -149,41 +153,6 @@ def test_two_axes():
         scaled.at(2, 1)
 
 
-def test_update_that_was_not_run():
-    """The memory of an optimizer that was not run is inserted."""
-
-    def without_update(recorder, size):
-        activation = recorder.alloc(size * MIB, line(5))
-        gradient = recorder.alloc(8 * MIB, BACKWARD)
-        recorder.free(activation)
-        recorder.free(gradient)
-
-    *steps, (_, last) = Recorder().run(without_update, 2, 4, 100).steps()
-    events = {run.last - 2: size for size, run in steps}  # before the gradient is freed
-    steps = [
-        (size, StepRecording(
-            run.snapshot, 0, run.first, run.last,
-            (Insertion(event, "optimizer", "AdamW", (6 * MIB, 7 * MIB), (0, 1, ~0)),),
-        ))
-        for (size, run), event in zip(steps, events, strict=True)
-    ]  # fmt: skip
-    scaled = ScaledRecording.from_recordings(steps)
-    prediction = scaled.predict(3)
-    assert (prediction.requested, prediction.left) == (21 * MIB, 7 * MIB)
-    assert (prediction.phase, prediction.line) == ("optimizer", "AdamW")
-    assert {group.label: group.bytes for group in scaled.breakdown(3)}["AdamW"] == 13 * MIB
-    assert scaled.predict(100).requested == last.peak
-    assert scaled.predict(3).allocated >= 21 * MIB
-
-
-def test_state_without_blocks():
-    steps = Recorder().run(weights, 1).run(train, 2, 3).steps()
-    state = StartState.after_step(steps[-1][1])
-    without = state.without(set(state.state.blocks["address"].tolist()))
-    predictions = [ScaledRecording.from_recordings(steps[1:], state=start).predict(8) for start in (state, without)]
-    assert predictions[0].requested - predictions[1].requested == 100 * MIB
-
-
 def test_emptied_cache_is_part_of_the_step():
     def step(recorder, size):
         for _ in range(2):
@@ -193,7 +162,7 @@ def test_emptied_cache_is_part_of_the_step():
 
     recorder = Recorder().run(step, 1, 2, 5)
     *small, (_, last) = recorder.steps()
-    prediction = ScaledRecording.from_recordings(small, state=StartState.before_step(last)).predict(5)
+    prediction = ScaledRecording.from_recordings(small, state=state_before(last)).predict(5)
     assert prediction.reserved == recorder.peaks[-1][2] == 142 * MIB
 
 
@@ -254,7 +223,7 @@ def test_allocations_that_differ_are_matched_by_their_growth():
 
     recorder = Recorder().run(step, 2, 3, 6, 30)
     *small, (_, last) = recorder.steps()
-    scaled = ScaledRecording.from_recordings(small, state=StartState.before_step(last))
+    scaled = ScaledRecording.from_recordings(small, state=state_before(last))
     assert scaled.reasons == ()
     assert [sum(item.count for item in misfit.unmatched) for misfit in scaled.misfits] == [12, 12, 0]
     assert scaled.predict(30).requested == recorder.peaks[-1][0]
