@@ -33,7 +33,7 @@ _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b
 """Words in names of numeric options such as ``--num_key_value_heads``. They take precedence over `_SECRET_NAME`."""
 _ADDRESS = re.compile(r"\b(addr|address|bind|endpoint|host|listen|server)\b")
 _NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
-_PORT = re.compile(r"\d{0,5}(\.\d{0,5})?")  # values of -p that are not long enough for a password
+_PORT = re.compile(r"\d{0,5}(\.\d{0,5})?")
 _CONSTANT = re.compile(rf"{_NUMBER.pattern}|[Tt]rue|[Ff]alse|[Nn]one|null")
 _PLAIN = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~%*\[\]-]*")
 _PROGRAM = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~@-]*(:|::[\w.]+)?")
@@ -99,8 +99,8 @@ def redact_code(line: str, magics: str = "") -> str:
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0
     words = line[start:].lstrip("!%,;/")
     signs = line[start : len(line) - len(words)]
-    head, _, tail = words.partition("|")
-    if _mentions_secret(tail):  # the output of the first command may be a secret
+    head, _, tail = words.partition("|")  # the output of the first command may be a secret
+    if _mentions_secret(tail):
         words = f"{' '.join(head.split()[:1])} {_REDACTED} |{tail}"
     return _redact_literals(line[:start], line) + signs + redact_command(_QUOTED_WORD.findall(words))
 
@@ -167,8 +167,7 @@ def _redact_program(path: str) -> str:
 
 def _redact_words(words: Iterator[str]) -> Iterator[str]:
     program = next(words, "")
-    text = _redact_program(program)
-    yield text
+    yield (text := _redact_program(program))
     # in a title, a secret has no quotes and may consist of several words
     is_secret = _is_secret_name(program, is_redacted=text != program)
     is_login = False  # whether a subcommand such as "login" suggests that a secret follows, possibly after options
@@ -178,7 +177,8 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
             yield "..."  # in a title, the end of the code is unknown
             return
         is_option = word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
-        if is_option and not _is_secret_name(program) and not _names_secret(name):
+        is_flag = name.startswith(("--no-", "--use-"))
+        if is_option and not _is_secret_name(program) and (is_flag or not _names_secret(name)):
             text, name = _redact_option(word)
             is_secret = is_login or text.endswith(_REDACTED) or _names_secret(name)
         else:
@@ -272,7 +272,7 @@ def _names_secret(name: str) -> bool:
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
-    name = re.fullmatch(r"/?([\w.-]+):?", word)
+    name = re.fullmatch(r"[/+]?([\w.-]+):?", word)
     return (name is not None and _names_secret(name[1].rpartition(".")[2])) or (is_redacted and _names_secret(word))
 
 

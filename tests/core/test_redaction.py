@@ -68,6 +68,8 @@ login --timeout 8151
 -p 815151
 -p815151
 /password swordfish
++token swordfish
+--use-token swordfish
 create secret generic db swordfish
 config --global user.password swordfish
 config set profile.x.aws_secret_access_key swordfish
@@ -339,6 +341,7 @@ torchrun --nproc_per_node=8 train.py --model meta-llama/Llama-3.1-70B-Instruct
 python t.py --num_key_value_heads 8 --seed -1 optimizer.lr=0.1 model=llama,optim=adam
 vllm serve Qwen/Qwen2.5-7B --port 8000 -tp 2 -O3 -j8
 jupyter-lab --port=8888 --no-browser
+python app.py --no-auth --port 8080 --use-auth-token --epochs 3
 """.strip().splitlines()
 LONG_COMMANDS = {
     "equals": ["app", "=" * 100_000],
