@@ -50,7 +50,7 @@ class DeviceReport(PlainData):
 
     written_properties = (
         *("held", "peak", "cached", "pending", "outside", "outside_peak", "others", "unattributed", "process"),
-        *("used", "total", "started", "ooms", "retries", "grades"),
+        *("used", "total", "started", "ooms", "rejections", "retries", "grades"),
     )
 
     @property
@@ -154,6 +154,11 @@ class DeviceReport(PlainData):
         return difference(self.before.ooms, self.after.ooms) or 0
 
     @property
+    def rejections(self) -> int:
+        """Number of allocations rejected due to the allocator settings for memory limits; 0 before PyTorch 2.12."""
+        return difference(self.before.rejections, self.after.rejections) or 0
+
+    @property
     def retries(self) -> int:
         """Number of failed cudaMalloc calls after which PyTorch released its cache and tried again."""
         return difference(self.before.retries, self.after.retries) or 0
@@ -173,7 +178,7 @@ class DeviceReport(PlainData):
         if self.process_wide or (self.outside is not None and abs(self.outside) >= NOISE):
             metrics.append(self.outside)
         changed = any(metric is not None and abs(metric) >= minimum for metric in metrics)
-        return changed or self.ooms > 0 or self.retries > 0
+        return changed or max(self.ooms, self.rejections, self.retries) > 0
 
     @property
     def _comparable(self) -> bool:

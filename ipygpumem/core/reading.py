@@ -56,6 +56,8 @@ class DeviceReading(PlainData):
         inactive_split: Total size of free blocks in segments that are partly in use.
         retries: Number of failed cudaMalloc calls after which PyTorch released its cache and tried again.
         ooms: Number of out-of-memory errors.
+        rejections: Number of allocations that PyTorch rejected because they would have exceeded its memory limit; None
+            before PyTorch 2.12.
         used: Memory in use on the device, including memory reserved by the driver.
         driver_reserved: Memory reserved by the driver.
         process: Memory usage of this process according to NVML.
@@ -80,6 +82,7 @@ class DeviceReading(PlainData):
     inactive_split: int | None = None
     retries: int | None = None
     ooms: int | None = None
+    rejections: int | None = None
     used: int | None = None
     driver_reserved: int | None = None
     process: int | None = None

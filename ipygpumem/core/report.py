@@ -234,7 +234,8 @@ def build_report(
 
 def _before_context(end: DeviceReading) -> DeviceReading:
     """Return a reading from before the CUDA context existed: 0 for counters of this process, None for the device."""
-    own = ("allocated", "reserved", "active", "requested", "inactive_split", "retries", "ooms", "process")
+    own: tuple[str, ...] = ("allocated", "reserved", "active", "requested", "inactive_split")
+    own += ("retries", "ooms", "rejections", "process")
     zeros: dict[str, Any] = {name: 0 for name in own if getattr(end, name) is not None}
     return DeviceReading(name=end.name, context=False, mode=end.mode, why=end.why, torch_why=end.torch_why, **zeros)
 

@@ -29,6 +29,7 @@ class AllocatorStatistics(NamedTuple):
     inactive_split: int
     retries: int
     ooms: int
+    rejections: int | None
     allocations: int
     segments: int
 
@@ -50,6 +51,7 @@ def allocator_statistics(stats: dict[str, Any]) -> AllocatorStatistics:
         inactive_split=stats["inactive_split_bytes"]["all"]["current"],
         retries=stats["num_alloc_retries"],
         ooms=stats["num_ooms"],
+        rejections=stats.get("num_oom_rejections"),  # since PyTorch 2.12
         allocations=stats["allocation"]["all"]["allocated"],
         segments=segments["allocated"] + segments["freed"],
     )
@@ -110,6 +112,10 @@ def empty_cache() -> bool:
     return True
 
 
+Stack = tuple[tuple[str, int, str], ...]
+"""Frames of a stack as file name, line number and function name, innermost frame first."""
+
+
 class AllocatedBlock(NamedTuple):
     """Allocated block of PyTorch's allocator.
 
@@ -117,7 +123,7 @@ class AllocatedBlock(NamedTuple):
         size: Rounded size in bytes.
         requested: Requested size in bytes; 0 if unknown.
         pool: ID of the memory pool; (0, 0) for the default pool.
-        frames: Recorded stack trace as (file name, line, function) tuples, innermost frame first.
+        frames: Recorded stack; empty if it was not recorded or not listed.
     """
 
     device: str
@@ -125,7 +131,7 @@ class AllocatedBlock(NamedTuple):
     size: int
     requested: int
     pool: tuple[int, int]
-    frames: tuple[tuple[str, int, str], ...] = ()
+    frames: Stack = ()
 
 
 class AllocatedBlocks:
@@ -191,7 +197,17 @@ def allocated_blocks() -> AllocatedBlocks | None:
             size, requested = block["size"], block.get("requested_size", 0)
             if block["state"] == "active_allocated":
                 address = block.get("address", offset)
-                frames = tuple((frame["filename"], frame["line"], frame["name"]) for frame in block.get("frames") or ())
-                blocks.append(AllocatedBlock(device, address, size, requested, pool, frames))
+                blocks.append(AllocatedBlock(device, address, size, requested, pool, _stack(block.get("frames"))))
             offset += size
     return AllocatedBlocks(blocks, ranges)
+
+
+def stack_of_block(block: AllocatedBlock) -> Stack:
+    """Return the stack that allocated a block, innermost frame first; an empty tuple if it was not recorded."""
+    if block.frames or not hasattr(torch_c := sys.modules["torch"]._C, "_cuda_allocationTraceback"):
+        return block.frames
+    return _stack(attempt(lambda: torch_c._cuda_allocationTraceback(block.address)))
+
+
+def _stack(frames: Any) -> Stack:
+    return tuple((frame["filename"], frame["line"], frame["name"]) for frame in frames or ())

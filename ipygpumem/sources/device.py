@@ -216,7 +216,7 @@ class Device:
             now = counters.now
             values |= {"allocated": now.allocated, "reserved": now.reserved}
             values |= {"active": now.active, "requested": now.requested}
-            values |= {"inactive_split": counters.inactive_split, "retries": counters.retries, "ooms": counters.ooms}
+            values |= {name: getattr(counters, name) for name in ("inactive_split", "retries", "ooms", "rejections")}
             if process is not None and process < counters.now.reserved:
                 # the entry is inconsistent or belongs to another process
                 mode, process = "device", None

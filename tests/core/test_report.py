@@ -17,7 +17,7 @@ MIB = 1 << 20
 V2 = "NVML memory info v2"
 START = DeviceReading(
     name="cuda:0", context=True, allocated=100 * MIB, reserved=120 * MIB, active=110 * MIB, requested=99 * MIB,
-    inactive_split=0, retries=0, ooms=0, used=2000 * MIB, driver_reserved=600 * MIB, process=800 * MIB,
+    inactive_split=0, retries=0, ooms=0, rejections=0, used=2000 * MIB, driver_reserved=600 * MIB, process=800 * MIB,
     others=500 * MIB, total=9000 * MIB, mode="process", why="NVML entry verified by a test allocation", source=V2,
 )  # fmt: skip
 
@@ -71,6 +71,7 @@ def test_sources_are_never_mixed(source):
         ({"process": 801 * MIB}, True),
         ({"others": 900 * MIB}, False),
         ({"ooms": 1}, True),
+        ({"rejections": 1}, True),
         ({"retries": 1}, True),
         ({"process": None, "mode": "device", "used": 2015 * MIB}, False),
         ({"process": None, "mode": "device", "used": 2016 * MIB}, True),

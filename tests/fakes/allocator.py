@@ -9,6 +9,7 @@ finished.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -36,6 +37,8 @@ FAMILIES = (
 _EVENTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 _POOLS = ("all", "small_pool", "large_pool")
 _CONTEXTS = (None, "state", "alloc", "all")
+THREAD = threading.local()
+"""``metadata``: the user metadata of a thread's events."""
 
 
 class Stat:
@@ -98,6 +101,7 @@ class Allocator:
         self.oversize = {name: Stat() for name in ("oversize_allocations", "oversize_segments")}
         self.private = {}
         self.events = dict.fromkeys(_EVENTS, 0)
+        self.rejections = 0
         self.history = None
         self.trace = []
         self.stack_of_free_gathered = lambda: None
@@ -124,7 +128,7 @@ class Allocator:
         nested.update(self.events)
         nested["max_split_size"] = -1
         if not accelerator and hasattr(torch._C, "_accelerator_getDeviceStats"):  # not in PyTorch 2.4
-            nested["num_oom_rejections"] = 0
+            nested["num_oom_rejections"] = self.rejections
             nested["reserved_bytes_by_private_pools"] = {
                 pool: {name: stat.to_dict() for name, stat in stats.items()} for pool, stats in self.private.items()
             }
@@ -294,7 +298,7 @@ class Allocator:
         if history is None or action in history["skip_actions"]:
             return
         event = {"action": action, "addr": address, "size": size, "stream": stream, "time_us": time.time_ns() // 1000}
-        event |= {"compile_context": "N/A", "user_metadata": "", "pool_id": pool}
+        event |= {"compile_context": "N/A", "user_metadata": getattr(THREAD, "metadata", ""), "pool_id": pool}
         if action == "oom":
             event["device_free"] = event.pop("addr")
         if history["context"] in {"alloc", "all"} and frames is not None:

@@ -26,7 +26,7 @@ import time
 import types
 import weakref
 
-from fakes.allocator import Allocator
+from fakes.allocator import THREAD, Allocator
 from fakes.nvml import FakeNvml, FakeNvmlDevice
 from fakes.patches import Patches
 
@@ -191,6 +191,10 @@ class FakeGpu:
         names -= {name for name in names if name.startswith("_accelerator") and not hasattr(torch._C, name)}
         if not hasattr(torch.cuda, "host_memory_stats"):  # added in PyTorch 2.7
             names.remove("_cuda_hostMemoryStats")
+        if not hasattr(torch.cuda.memory, "_allocation_traceback"):  # added in PyTorch 2.12
+            names.remove("_cuda_allocationTraceback")
+        if not hasattr(torch.cuda.memory, "_set_memory_metadata"):  # added in PyTorch 2.10
+            names -= {"_cuda_setMemoryMetadata", "_cuda_getMemoryMetadata"}
         return {name: getattr(self, f"c{name}") for name in names}
 
     def c_cuda_init(self):
@@ -309,6 +313,17 @@ class FakeGpu:
             "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
             "external_annotations": [],
         }
+
+    def c_cuda_allocationTraceback(self, data_ptr):  # noqa: N802
+        segments = (segment for device in self.devices for segment in device.allocator.segments)
+        blocks = (block for segment in segments for block in segment.blocks if block.address == data_ptr)
+        return next((block.frames for block in blocks if block.state == "active_allocated"), None)
+
+    def c_cuda_setMemoryMetadata(self, metadata):  # noqa: N802
+        THREAD.metadata = metadata
+
+    def c_cuda_getMemoryMetadata(self):  # noqa: N802
+        return getattr(THREAD, "metadata", "")
 
     # functions that torch binds at import
 

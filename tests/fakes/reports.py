@@ -24,6 +24,7 @@ def before(name="cuda:0", **changes):
         inactive_split=0,
         retries=0,
         ooms=0,
+        rejections=0,
         used=1500 * MIB,
         driver_reserved=615 * MIB,
         process=806 * MIB,

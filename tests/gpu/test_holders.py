@@ -469,3 +469,22 @@ def test_thread_that_allocates_during_search(run_python):
     assert not [note for note in values["notes"] if "outside PyTorch's allocator" in note]
     assert "allocated by other threads during the search" in {label for label, _ in values["labels"]}
     assert all(amount < 4 * MIB for label, amount in values["labels"] if label.startswith("not reachable"))
+
+
+def test_line_that_allocated_memory_without_a_python_object():
+    recorded, table = run(
+        """
+        torch.cuda.memory._record_memory_history(context="alloc", stacks="python")
+        pointer = torch.cuda.caching_allocator_alloc(64 << 20)
+        torch.cuda.memory._record_memory_history(enabled=None)
+        (total,) = ipygpumem.holders().totals
+        get = getattr(torch.cuda.memory, "_allocation_traceback", None)
+        emit(lines=[part.lines for part in total.rest], frames=None if get is None else get(pointer))
+        """,
+        "%gpumem who",
+    )
+    lines = [line for part in recorded.lines for line in part]
+    assert [nbytes for _, nbytes in lines] == [64 * MIB]
+    assert "In [2]:2" in lines[0][0]
+    assert recorded.frames is None or any(frame["line"] == 2 for frame in recorded.frames)
+    assert "allocated by In [2]:2" in table.shown

@@ -97,6 +97,13 @@ def test_values_of_pluggable_allocator_are_none(make_gpu):
     assert device.process == 1112 * MIB
 
 
+def test_rejected_allocations(fake_gpu):
+    fake_gpu.alloc(MIB)
+    fake_gpu.devices[0].allocator.rejections = 3
+    counted = "num_oom_rejections" in torch._C._cuda_memoryStats(0)  # since PyTorch 2.12
+    assert DeviceMonitor().read().devices["cuda:0"].rejections == (3 if counted else None)
+
+
 @pytest.mark.skipif(
     not hasattr(torch.cuda, "host_memory_stats"), reason="PyTorch 2.7 added statistics of pinned memory"
 )

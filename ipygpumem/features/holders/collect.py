@@ -14,6 +14,7 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import gc_paused, user_frame
 from ipygpumem.core.report import Report
 from ipygpumem.core.units import MIB, size
+from ipygpumem.features.holders.allocation_lines import allocation_lines
 from ipygpumem.features.holders.model import (
     KINDS,
     PLACES,
@@ -37,6 +38,8 @@ _HOST = "cpu"
 _CELL_LIMIT = 5.0  # seconds
 _UNREACHED = "not reachable from Python: autograd graphs, C++ objects"
 _NOT_FOUND = "not found within the time limit of the search"
+_PRIVATE = "private pools, such as those of CUDA graphs"
+_NEW = "allocated by other threads during the search"
 _WORKSPACE = "cuBLAS workspace from the preload"
 _NOT_SEARCHED = "less than 1%, searched only with --all"
 
@@ -263,20 +266,17 @@ class _BlockAssignment:
         blocks = [block for block in self._after.blocks if block.device == device]
         unassigned = [block for block in blocks if block[:2] not in self._assigned]
         earlier = set((self._before or self._after).positions)
-        unreached = [block for block in unassigned if block[:2] in earlier]
-        unreached_size = sum(block.size for block in unreached)
-        private = sum(block.size for block in unreached if tuple(block.pool) != (0, 0))
-        unsearched = sum(block.size for block in unreached if block[:2] in self._unsearched and not any(block.pool))
-        workspace = _workspace(baseline, device, unreached_size - private - unsearched)
-        sizes = {
-            _WORKSPACE: workspace,
-            "private pools, such as those of CUDA graphs": private,
-            "allocated by other threads during the search": sum(block.size for block in unassigned) - unreached_size,
-            _NOT_SEARCHED: unsearched,
-            self._unreached_label: unreached_size - workspace - private - unsearched,
-        }
-        unreached_parts = tuple(Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
-        return DeviceTotal(device, held, unreached_parts, sum(block.size for block in blocks))
+        by_label: dict[str, list[AllocatedBlock]] = {label: [] for label in (_PRIVATE, _NEW, _NOT_SEARCHED)}
+        unreached = by_label.setdefault(self._unreached_label, [])
+        for block in unassigned:
+            label = _NOT_SEARCHED if block[:2] in self._unsearched else self._unreached_label
+            by_label[_NEW if block[:2] not in earlier else _PRIVATE if any(block.pool) else label].append(block)
+        workspace = _workspace(baseline, device, sum(block.size for block in unreached))
+        parts = [Remainder(_WORKSPACE, workspace)]
+        for label, members in by_label.items():
+            nbytes = sum(block.size for block in members) - (workspace if members is unreached else 0)
+            parts.append(Remainder(label, nbytes, allocation_lines(members, self._label)))
+        return DeviceTotal(device, held, tuple(part for part in parts if part.amount), sum(b.size for b in blocks))
 
     def _total_without_blocks(self, device: str, held: int, baseline: Baseline | None) -> DeviceTotal:
         try:

@@ -83,10 +83,17 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Size in bytes of allocated memory for which no Python object was found. ``label`` describes the memory."""
+    """Allocated memory for which no Python object was found.
+
+    Attributes:
+        label: Description of the memory.
+        amount: Size in bytes.
+        lines: Up to three lines of code that allocated most of it, with sizes in bytes, if PyTorch recorded its stacks.
+    """
 
     label: str
     amount: int
+    lines: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

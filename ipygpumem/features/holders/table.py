@@ -37,7 +37,9 @@ def _table(holders: Holders, total: DeviceTotal, limit: int, parts: int) -> Tabl
         not_listed = total.held - _bytes(listed)
         if not_listed:
             rows.append(TableRow("other holders", (_size(not_listed), ""), 1))
-        rows += [TableRow(part.label, (_size(part.amount), ""), 1) for part in total.rest]
+        for part in total.rest:
+            rows.append(TableRow(part.label, (_size(part.amount), ""), 1))
+            rows += [TableRow(f"allocated by {_shorten(line)}", (_size(nbytes), ""), 2) for line, nbytes in part.lines]
         label = "allocated (tensors)" if total.allocated is not None else "tensors"
         rows.append(_sum_row(label, whole, listed, 0))
     notes = dict.fromkeys(holder.note for holder in shown if holder.note)

@@ -214,6 +214,12 @@ def report_notes(report: Report) -> list[str]:
     for device in report.devices.values():
         if device.ooms > 0:
             sentences.append(f"{device.name} ran out of memory{_times(device.ooms)}")
+        if device.rejections > 0:
+            sentences.append(
+                f"{device.name}: PyTorch rejected an allocation{_times(device.rejections)} without releasing its cache,"
+                " because the memory limit would have been exceeded (throw_on_cudamalloc_oom); torch.cuda.empty_cache()"
+                " releases the cache"
+            )
         if device.retries > 0:
             sentences.append(f"{device.name} was full: PyTorch released its cache and retried{_times(device.retries)}")
         if device.started:

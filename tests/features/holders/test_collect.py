@@ -16,6 +16,8 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.holders import collect
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import Root
+from ipygpumem.features.holders.table import holders_tables
+from ipygpumem.sources import allocator
 
 MIB = 1 << 20
 
@@ -61,6 +63,35 @@ def test_memory_without_a_python_object_is_listed_by_cause(fake_gpu):
         "not reachable from Python: autograd graphs, C++ objects": 5 * MIB,
     }
     assert_adds_up(result)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_lines_that_allocated_memory_without_a_python_object(fake_gpu, monkeypatch, listed):
+    torch.cuda.memory._record_memory_history(context="alloc", stacks="python")
+    variables = {"x": ones(3 * MIB)}
+    for size in (30, 20):
+        fake_gpu.alloc(size * MIB)
+    fake_gpu.alloc(5 * MIB)
+    fake_gpu.alloc(7 * MIB, pool=(1, 0))
+    torch.cuda.memory._record_memory_history(enabled=None)
+    fake_gpu.alloc(1 * MIB)
+    if not listed:
+        if not hasattr(torch._C, "_cuda_allocationTraceback"):
+            pytest.skip("PyTorch 2.12 added _allocation_traceback")
+        segments = allocator.segments()
+        for block in (block for segment in segments for block in segment["blocks"]):
+            del block["frames"]
+        monkeypatch.setattr(allocator, "segments", lambda: segments)
+    first = sys._getframe().f_code.co_firstlineno
+    result = find(variables, label=lambda _, line, __: f"line {line - first}")
+    assert [part.lines for part in result.totals[0].rest] == [
+        (("line 7", 7 * MIB),),
+        (("line 5", 50 * MIB), ("line 6", 5 * MIB)),
+    ]
+    assert_adds_up(result)
+    (table,) = holders_tables(result)
+    labels = [(row.label, row.cells[0]) for row in table.rows if row.level == 2]
+    assert labels[:2] == [("allocated by line 7", "7.0 MiB"), ("allocated by line 5", "50.0 MiB")]
 
 
 def test_sums_per_device(two_gpus):

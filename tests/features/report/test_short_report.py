@@ -54,12 +54,15 @@ def test_cell_that_started_cuda():
 
 
 def test_failed_cell_with_notes():
-    end = after(ooms=1, retries=3, busy=True)
+    end = after(ooms=1, rejections=2, retries=3, busy=True)
     lines = ShortReport(report(end=end, success=False, notes=("a note",))).text().split("\n")
     assert lines[0].endswith("   In [7], 2.31 s, failed")
     assert lines[1:] == [
         (
-            "a note; cuda:0 ran out of memory; cuda:0 was full: PyTorch released its cache and retried 3 times;"
+            "a note; cuda:0 ran out of memory; cuda:0: PyTorch rejected an allocation 2 times without releasing its"
+            " cache, because the memory limit would have been exceeded (throw_on_cudamalloc_oom);"
+            " torch.cuda.empty_cache()"
+            " releases the cache; cuda:0 was full: PyTorch released its cache and retried 3 times;"
             " cuda:0 was still running kernels at the end: memory that is released only when they finish is included"
         )
     ]
