@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.scaling.alignment import match
 from ipygpumem.snapshot.scaling.results import AllocationMisfit, Misfit, Unmatched
-from ipygpumem.snapshot.scaling.size_model import Size, SizeModel, choose_nodes
+from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, choose_nodes
 from ipygpumem.snapshot.scaling.step import StackKey, StepRecording
 
 Run = tuple[Size, StepRecording]
@@ -19,6 +20,16 @@ Run = tuple[Size, StepRecording]
 
 _MAX_MISFITS = 20
 """Number of allocations that a `Misfit` contains."""
+_MULTIPLES = (1, 4, 16, 64)
+"""Multiples of the largest size at whose peaks allocations are compared."""
+
+
+class Peak(NamedTuple):
+    """A predicted peak: the indices of the allocations that exist, their total size, and the sizes of all."""
+
+    live: Ints
+    bytes: int
+    sizes: Ints
 
 
 class MatchedRecordings:
@@ -52,23 +63,27 @@ class MatchedRecordings:
         values[missing] = self.step.sizes[missing, None] * share
         return SizeModel.fit(nodes, values.reshape(-1, *map(len, nodes)))
 
+    def peaks(self, model: SizeModel) -> list[Peak]:
+        """Return the predicted peaks at the largest size and at multiples of it."""
+        sizes = [model.sizes(tuple(factor * value for value in self.size)) for factor in _MULTIPLES]
+        return [Peak(*self.step.peak_with(predicted), predicted) for predicted in sizes]
+
     def misfits(self, model: SizeModel) -> tuple[Misfit, ...]:
         """Compare the predictions with all runs."""
-        return tuple(
-            self._misfit(model, run, indices) for run, indices in zip(self.runs, self._counterparts, strict=True)
-        )
+        peaks, pairs = self.peaks(model), zip(self.runs, self._counterparts, strict=True)
+        return tuple(_compare((self.size, self.step), model.sizes(run[0]), run, rows, peaks) for run, rows in pairs)
 
     def misfit(self, model: SizeModel, run: Run) -> Misfit:
         """Compare a prediction with another run."""
-        return self._misfit(model, run, _counterparts((self.size, self.step), run))
-
-    def _misfit(self, model: SizeModel, run: Run, indices: Ints) -> Misfit:
-        return _compare((self.size, self.step), model.sizes(run[0]), run, indices)
+        own = self.size, self.step
+        return _compare(own, model.sizes(run[0]), run, _counterparts(own, run), self.peaks(model))
 
 
 def compare_runs(first: Run, second: Run) -> Misfit:
     """Compare two runs at the same size."""
-    return _compare(first, first[1].sizes, second, _counterparts(first, second))
+    step = first[1]
+    peak = Peak(*step.peak_with(step.sizes), step.sizes)
+    return _compare(first, step.sizes, second, _counterparts(first, second), [peak])
 
 
 def _counterparts(first: Run, second: Run) -> Ints:
@@ -82,32 +97,36 @@ def _counterparts(first: Run, second: Run) -> Ints:
     return match(keys, (steps[0].sizes, steps[1].sizes), sorted(set(growth)))
 
 
-def _compare(first: Run, sizes: Ints, second: Run, indices: Ints) -> Misfit:
+def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequence[Peak]) -> Misfit:
     """Compare a run whose allocations have the given sizes with another one."""
     step, (size, run) = first[1], second
-    matched = np.flatnonzero(indices >= 0)
-    predicted, recorded = sizes[matched], run.sizes[indices[matched]]
-    error = np.abs(predicted - recorded)
+    missing = indices < 0
+    recorded = np.where(missing, sizes, np.append(run.sizes, 0)[indices])
+    error = np.abs(sizes - recorded)
     worst = np.argsort(-error, kind="stable")[: min(_MAX_MISFITS, np.count_nonzero(error))]
-    columns = (step.lines(matched[worst]), predicted[worst].tolist(), recorded[worst].tolist())
-    unmatched = _by_line(first, np.flatnonzero(indices < 0))
-    unmatched += _by_line(second, np.setdiff1d(np.arange(len(run.rows)), indices))
+    columns = (step.lines(worst), sizes[worst].tolist(), recorded[worst].tolist())
+    shares = np.zeros(len(sizes))
+    for peak in peaks:
+        shares[peak.live] = np.maximum(shares[peak.live], peak.sizes[peak.live] / max(step.start + peak.bytes, 1))
+    only_there = np.setdiff1d(np.arange(len(run.rows)), indices)
+    other_shares = np.isin(np.arange(len(run.rows)), run.live_at_own_peak()) * run.sizes / max(run.peak, 1)
+    unmatched = _by_line(first, np.flatnonzero(missing), shares) + _by_line(second, only_there, other_shares)
     return Misfit(
         size=size,
-        predicted=run.peak + int(step.own_levels(sizes).max()) - run.own_peak,
+        predicted=run.peak + step.peak_with(sizes)[1] - run.own_peak,
         recorded=run.peak,
-        difference=int(error.sum()) / max(int(recorded.sum()), 1),
+        difference=max(float(error[peak.live].sum() / max(recorded[peak.live].sum(), 1)) for peak in peaks),
         allocations=tuple(AllocationMisfit(*values) for values in zip(*columns, strict=True)),
-        unmatched=tuple(sorted(unmatched, key=lambda item: (-item.at_peak, -item.bytes))),
+        unmatched=tuple(sorted(unmatched, key=lambda item: (-item.share, -item.bytes))),
     )
 
 
-def _by_line(run: Run, indices: Ints) -> list[Unmatched]:
+def _by_line(run: Run, indices: Ints, shares: Floats) -> list[Unmatched]:
     """Return some of the allocations of a run by line."""
     size, step = run
-    at_peak = np.isin(indices, step.live_at_own_peak()).tolist()
-    sums: dict[str, list[int]] = {}
-    for line, nbytes, inside in zip(step.lines(indices), step.sizes[indices].tolist(), at_peak, strict=True):
-        total = sums.setdefault(line, [0, 0, 0])
-        sums[line] = [total[0] + 1, total[1] + nbytes, total[2] + nbytes * inside]
+    columns = (step.lines(indices), step.sizes[indices].tolist(), shares[indices].tolist())
+    sums: dict[str, tuple[int, int, float]] = {}
+    for line, nbytes, share in zip(*columns, strict=True):
+        total = sums.get(line, (0, 0, 0.0))
+        sums[line] = (total[0] + 1, total[1] + nbytes, total[2] + share)
     return [Unmatched(line, size, *total) for line, total in sums.items()]

@@ -74,7 +74,7 @@ def _difference(matched: MatchedRecordings) -> str:
     for first, second in combinations(matched.runs, 2):
         if first[0] == second[0]:
             misfit = compare_runs(first, second)
-            different = max(abs(misfit.predicted - misfit.recorded), sum(item.at_peak for item in misfit.unmatched))
+            different = max(abs(misfit.predicted - misfit.recorded), int(_share(misfit) * misfit.recorded))
             if different > _MAX_SHARE * misfit.recorded:
                 lines = [item.line for item in misfit.unmatched] + [item.line for item in misfit.allocations]
                 return (
@@ -86,18 +86,18 @@ def _difference(matched: MatchedRecordings) -> str:
 
 def _unmatched(misfits: Sequence[Misfit]) -> str:
     """Return a reason if allocations without a counterpart are a relevant part of the peak."""
-
-    def share(misfit: Misfit) -> float:
-        return sum(item.at_peak for item in misfit.unmatched) / max(misfit.recorded, 1)
-
-    worst = max(misfits, key=share)
-    if share(worst) <= _MAX_SHARE:
+    worst = max(misfits, key=_share)
+    if _share(worst) <= _MAX_SHARE:
         return ""
-    count, item = sum(item.count for item in worst.unmatched if item.at_peak), worst.unmatched[0]
+    count, item = sum(item.count for item in worst.unmatched if item.share), worst.unmatched[0]
     return (
-        f"{many(count, 'allocation')} with {share(worst):.1%} of the peak exist only at some of the recorded sizes, "
+        f"{many(count, 'allocation')} with {_share(worst):.1%} of the peak exist only at some of the recorded sizes, "
         f"mainly at {item.line} at size {_name(item.size)}: record sizes at which the step runs the same operations."
     )
+
+
+def _share(misfit: Misfit) -> float:
+    return sum(item.share for item in misfit.unmatched)
 
 
 def _error(worst: Misfit) -> str:
@@ -116,17 +116,17 @@ def _error(worst: Misfit) -> str:
 
 def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
     """Return a reason if a relevant part of the peak becomes smaller when the size grows."""
-    step, doubled = matched.step, tuple(2 * value for value in matched.size)
-    live = step.live_at_own_peak()
-    change = (model.sizes(doubled) - step.sizes)[live]
-    lost = -int(change[change < 0].sum())
-    if lost <= _MAX_SHARE * step.peak:
-        return ""
-    line = step.lines(live[np.argmin(change)][None])[0]
-    return (
-        f"{many(int(np.count_nonzero(change < 0)), 'allocation')} at the peak would become {size_text(lost)} smaller "
-        f"if the size were doubled, mainly at {line}: record larger sizes."
-    )
+    step = matched.step
+    for live, total, sizes in matched.peaks(model)[1:]:
+        change = (sizes - step.sizes)[live]
+        lost = -int(change[change < 0].sum())
+        if lost > _MAX_SHARE * (step.start + total):
+            line = step.lines(live[np.argmin(change)][None])[0]
+            return (
+                f"{many(int(np.count_nonzero(change < 0)), 'allocation')} at the peak of larger sizes would become "
+                f"{size_text(lost)} smaller, mainly at {line}: record larger sizes."
+            )
+    return ""
 
 
 def _name(size: Size) -> str:

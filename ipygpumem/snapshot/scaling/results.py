@@ -23,14 +23,14 @@ class Unmatched(PlainData):
         size: Size of the step at which they were recorded.
         count: Number of allocations.
         bytes: Their total requested size.
-        at_peak: Requested size of those that exist at the highest level of the recorded step.
+        share: Their share of the peak, at this or a larger size.
     """
 
     line: str
     size: tuple[int, ...]
     count: int
     bytes: int
-    at_peak: int
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Misfit(PlainData):
         size: Size of the step.
         predicted: Predicted peak of the requested bytes.
         recorded: Recorded peak of the requested bytes.
-        difference: Sum of the absolute differences of all allocations, relative to the sum of their recorded sizes.
+        difference: Relative difference in the sizes of the allocations that exist at the peak of this or a larger size.
         allocations: Allocations whose sizes differ, the largest difference first; at most 20.
         unmatched: Allocations that have no counterpart.
     """
@@ -88,7 +88,7 @@ class Piece(PlainData):
         last: Largest size.
         bytes: Requested bytes at the event, extrapolated to a size of 0; None if they do not grow linearly.
         bytes_per_unit: Growth of the requested bytes per unit of the size, on average from ``first`` to ``last``.
-        phase: Phase of the step: ``"forward"``, ``"backward"``, ``"optimizer"``, or that of an insertion.
+        phase: Phase of the step: ``"forward"``, ``"backward"`` or ``"optimizer"``.
         line: Label of the innermost line of user code that was running.
         event: Index of the event in the predicted sequence.
     """

@@ -49,29 +49,30 @@ class StepRecording:
         self.rows: Ints = rows[np.argsort(allocations.start[rows])]
         self.sizes: Ints = allocations.size[self.rows]
         self.start = int(self.timeline.requested.bytes[self.first + 1])
-        levels = self.own_levels(self.sizes)
-        self.own_peak = int(levels.max(initial=0))
-        self.own_peak_event = self.first + int(np.argmax(levels)) if len(levels) else self.first
+        self._live_at_own_peak, self.own_peak = self.peak_with(self.sizes)
 
     @property
     def peak(self) -> int:
         """Maximum of the requested bytes on the device during the step."""
         return int(self.timeline.requested.bytes[self.first + 1 : self.last + 2].max())
 
-    def own_levels(self, sizes: Ints) -> Ints:
-        """Return the sum of the sizes of the step's allocations before the step and after each of its events."""
+    def peak_with(self, sizes: Ints) -> tuple[Ints, int]:
+        """Return the indices in ``rows`` of the allocations that exist at the peak if they have the given sizes.
+
+        The second value is the sum of their sizes. Allocations that are older than the step are not considered.
+        """
         allocations = self.timeline.allocations
-        change = np.zeros(self.last - self.first + 1, np.int64)
-        np.add.at(change, allocations.start[self.rows] - self.first, sizes)
-        end = allocations.end[self.rows]
-        freed = end <= self.last
-        np.subtract.at(change, end[freed] - self.first, sizes[freed])
-        return np.cumsum(change)
+        start, end = allocations.start[self.rows], np.minimum(allocations.end[self.rows], self.last + 1)
+        change = np.zeros(self.last - self.first + 2, np.int64)
+        np.add.at(change, start - self.first, sizes)
+        np.subtract.at(change, end - self.first, sizes)
+        levels = np.cumsum(change)[:-1]
+        event = self.first + int(np.argmax(levels))
+        return np.flatnonzero((start <= event) & (end > event)), int(levels.max())
 
     def live_at_own_peak(self) -> Ints:
-        """Return the indices in ``rows`` of the allocations that exist at the highest level of the step."""
-        allocations, event = self.timeline.allocations, self.own_peak_event
-        return np.flatnonzero((allocations.start[self.rows] <= event) & (allocations.end[self.rows] > event))
+        """Return the indices in ``rows`` of the allocations that add up to ``own_peak``."""
+        return self._live_at_own_peak
 
     def keys(self, numbers: dict[StackKey, int]) -> Ints:
         """Return a number for each of ``rows``, which is the same for the same call stack and stream.
