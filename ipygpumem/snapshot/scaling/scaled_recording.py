@@ -1,20 +1,192 @@
-"""Prediction of the memory of a step from recordings of the step at small sizes."""
+"""Prediction of the memory of a step at any size, from recordings of the step at small sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import GIB, many, parse_size
+from ipygpumem.snapshot.model.timeline import Ints
+from ipygpumem.snapshot.queries.groups import Group, group_rows
+from ipygpumem.snapshot.replay.recording import Recording
+from ipygpumem.snapshot.replay.run import Run as ReplayRun
+from ipygpumem.snapshot.replay.run import run
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.verification import ReplayError
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.judgment import choose_model, find_reasons
-from ipygpumem.snapshot.scaling.results import Misfit, PredictionError
-from ipygpumem.snapshot.scaling.scaled_step import ScaledStep, check_size
-from ipygpumem.snapshot.scaling.sequence import StepSequence
-from ipygpumem.snapshot.scaling.size_model import SizeModel
-from ipygpumem.snapshot.scaling.start_state import StartState
+from ipygpumem.snapshot.scaling.results import (
+    DOES_NOT_FIT,
+    FITS,
+    FITS_AFTER_RELEASE,
+    Misfit,
+    Piece,
+    Prediction,
+    PredictionError,
+)
+from ipygpumem.snapshot.scaling.sequence import StartState, StepSequence
+from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+MAX_SIZE = 1 << 20
+"""Largest size that is considered by default."""
+_MAX_BYTES = 1 << 46
+"""Largest peak that can be replayed, because addresses are limited."""
+_ROUNDING = 1.0
+"""Bytes by which rounding may change the level of an event."""
+
+
+class ScaledStep:
+    """A step at any size. A size is an integer, or a tuple with one integer per axis, such as ``(batch, length)``.
+
+    Attributes:
+        model: Sizes of the allocations of the step.
+        sequence: The requests of the step.
+    """
+
+    def __init__(self, model: SizeModel, sequence: StepSequence) -> None:
+        self.model = model
+        self.sequence = sequence
+
+    def predict(
+        self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
+    ) -> Prediction:
+        """Predict the memory of the step by a replay of its requests.
+
+        Args:
+            size: Size of the step.
+            capacity: Limit of reserved memory, in bytes or as text such as ``"24 GiB"``; by default without a limit.
+            settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
+        """
+        limit = None if capacity is None else parse_size(capacity)
+        chosen = None if settings is None else AllocatorSettings.parse(settings)
+        sizes, levels, event = self._levels(size)
+        requested = int(levels.max())
+        if requested >= _MAX_BYTES:
+            raise OptionError(
+                f"the size {size!r} is too large: the step would need more than {_MAX_BYTES // GIB:,} GiB"
+            )
+        requests = self.sequence.requests(sizes)
+        result = _run(requests, chosen, limit)
+        outcome, retries, missing = FITS, result.allocator.retries, 0
+        if result.failures:
+            failure = result.failures[0]
+            outcome, missing = DOES_NOT_FIT, failure.reserved + failure.segment - (limit or 0)
+            result = _run(requests, chosen, None)
+        elif retries:
+            outcome = FITS_AFTER_RELEASE
+        phase, line = self.sequence.position(event)
+        return Prediction(
+            size=self._check(size),
+            capacity=limit,
+            requested=requested,
+            allocated=int(result.allocated().max()),
+            reserved=result.allocator.peak,
+            outcome=outcome,
+            retries=retries,
+            missing=missing,
+            left=int(levels[-1] - levels[0]),
+            phase=phase,
+            line=line,
+        )
+
+    def events(self, size: int | Sequence[int]) -> Recording:
+        """Return the requests of the step at a size, in the form that `ipygpumem.snapshot.replay.run.run` replays."""
+        return self.sequence.requests(self.model.sizes(self._check(size)))
+
+    def largest(
+        self,
+        capacity: int | str,
+        margin: float = 0.0,
+        *,
+        first: int = 1,
+        last: int = MAX_SIZE,
+        after_release: bool = False,
+        settings: str | None = None,
+    ) -> int | None:
+        """Return the largest size at which the step fits; None if it does not fit at the smallest one.
+
+        Args:
+            capacity: Limit of reserved memory, in bytes or as text.
+            margin: Share of the capacity that must remain unused.
+            first: Smallest size.
+            last: Largest size.
+            after_release: Whether to include sizes that fit only after PyTorch frees cached segments.
+            settings: Allocator settings, as in `predict`.
+        """
+        limit = int(parse_size(capacity) * (1 - margin))
+        accepted = (FITS, FITS_AFTER_RELEASE) if after_release else (FITS,)
+
+        def fits(size: int) -> bool:
+            requested = self._levels(size)[1].max()
+            return bool(requested <= limit) and self.predict(size, limit, settings).outcome in accepted
+
+        fitting, failing = first - 1, last + 1
+        while failing - fitting > 1:
+            middle = (fitting + failing) // 2 if fitting >= first else first
+            fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
+        return fitting if fitting >= first else None
+
+    def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[Piece, ...]:
+        """Return the events of the peak of the requested bytes for the sizes from ``first`` to ``last``."""
+        self._check(first)
+        coefficients = self.sequence.levels(self.model.coefficients)
+        linear = coefficients.shape[1] <= len((0, 1))
+
+        def levels(size: int) -> Floats:
+            values: Floats = self.sequence.base + self.model.evaluate(coefficients, (size,))
+            return values
+
+        result: list[Piece] = []
+        size = first
+        while size <= last:
+            now = levels(size)
+            highest = np.flatnonzero(now >= now.max() - _ROUNDING)
+            event = int(highest[np.argmax(levels(last)[highest])])
+            end, beyond = size, last + 1
+            while beyond - end > 1:
+                middle = (end + beyond) // 2
+                at = levels(middle)
+                end, beyond = (middle, beyond) if at[event] >= at.max() - _ROUNDING else (end, middle)
+            span = 1 if linear else max(end - size, 1)
+            growth = float(levels(size + span)[event] - now[event]) / span
+            constant = round(float(levels(0)[event])) if linear else None
+            result.append(Piece(size, end, constant, growth, *self.sequence.position(event - 1), event - 1))
+            size = end + 1
+        return tuple(result)
+
+    def breakdown(self, size: int | Sequence[int], key: str = "line") -> tuple[Group, ...]:
+        """Return the requested bytes that exist at the peak by line, or by another key of `KEYS`, largest first."""
+        sizes, _, event = self._levels(size)
+        sequence = self.sequence
+        step, state = sequence.step, sequence.state
+        live, blocks = sequence.live(event)
+        older = state.state.blocks["row"][blocks]
+        groups = list(group_rows(step.snapshot, step.timeline, step.rows[live], key, sizes[live]))
+        groups += group_rows(state.snapshot, state.recording.timeline, older, key)
+        merged: dict[str, Group] = {}
+        for group in groups:
+            same = merged.get(group.label)
+            count, nbytes = (same.count, same.bytes) if same else (0, 0)
+            merged[group.label] = replace(group, bytes=group.bytes + nbytes, count=group.count + count)
+        return tuple(sorted(merged.values(), key=lambda group: -group.bytes))
+
+    def _levels(self, size: int | Sequence[int]) -> tuple[Ints, Ints, int]:
+        """Return the sizes of allocations, the requested bytes before and after each event, and the peak's event."""
+        sizes = self.model.sizes(self._check(size))
+        levels = self.sequence.base + self.sequence.levels(sizes)
+        return sizes, levels, int(np.argmax(levels)) - 1
+
+    def _check(self, size: int | Sequence[int]) -> Size:
+        checked = _check_size(size)
+        axes = len(self.model.nodes)
+        if len(checked) != axes:
+            raise OptionError(f"{size!r} does not have {many(axes, 'value')}, as the recorded sizes do")
+        return checked
 
 
 class ScaledRecording(ScaledStep):
@@ -53,7 +225,7 @@ class ScaledRecording(ScaledStep):
             OptionError: An argument is invalid, or sizes are missing.
             PredictionError: The step cannot be predicted. This includes recordings that cannot be replayed.
         """
-        runs: list[Run] = [(check_size(size), _as_step(recording)) for size, recording in recordings]
+        runs: list[Run] = [(_check_size(size), _as_step(recording)) for size, recording in recordings]
         if not runs or len({len(size) for size, _ in runs}) > 1:
             raise OptionError("recordings of a step at several sizes are needed, with the same number of axes")
         matched = MatchedRecordings(runs)
@@ -74,8 +246,22 @@ class ScaledRecording(ScaledStep):
         axes = len(self.model.nodes)
         if axes == 1 or not 0 <= axis < axes:
             raise OptionError(f"axis {axis!r} cannot be fixed: the recordings have {axes} axes, numbered from 0")
-        return ScaledStep(self.model.at(axis, *check_size(size)), self.sequence)
+        return ScaledStep(self.model.at(axis, *_check_size(size)), self.sequence)
 
 
 def _as_step(recording: SnapshotData | StepRecording) -> StepRecording:
     return recording if isinstance(recording, StepRecording) else StepRecording(recording)
+
+
+def _run(requests: Recording, settings: AllocatorSettings | None, limit: int | None) -> ReplayRun:
+    chosen = settings or requests.settings
+    return run(requests, chosen, limit=limit, by_fraction=chosen.collection_threshold > 0)
+
+
+def _check_size(size: int | Sequence[int]) -> Size:
+    """Return a size as a tuple; raise `OptionError` if it is invalid."""
+    values = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
+    integers = all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in values)
+    if not values or not integers or min(values) < 1:
+        raise OptionError(f"{size!r} is not the size of a step: expected positive integers")
+    return tuple(int(value) for value in values)

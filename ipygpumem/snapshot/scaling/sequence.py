@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.units import size as size_text
-from ipygpumem.snapshot.model.segment_history import find_range
+from ipygpumem.snapshot.model.segment_history import AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import BEFORE, Allocations, Ints
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.recording import Recording, Release
-from ipygpumem.snapshot.replay.verification import verified
+from ipygpumem.snapshot.replay.verification import verified, with_block_sizes
 from ipygpumem.snapshot.scaling.results import PredictionError
-from ipygpumem.snapshot.scaling.start_state import StartState
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _COLUMNS = ("action", "address", "size", "stream", "time", "stack", "context", "metadata", "pool")
 _DEFAULT_POOL = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StartState:
+    """The memory of a device at one moment, with the true sizes of all blocks.
+
+    Attributes:
+        snapshot: The snapshot that contains the state.
+        recording: The recording of the device.
+        state: Segments and blocks. The rounded sizes of all blocks are known.
+    """
+
+    snapshot: SnapshotData
+    recording: Recording
+    state: AllocatorState
+
+    @classmethod
+    def at(cls, snapshot: SnapshotData, device: int, event: int) -> StartState:
+        """Return the state right after an event; -1 stands for the time before the first event.
+
+        Raises:
+            ReplayError: The recording cannot be replayed.
+        """
+        recording = verified(snapshot, device).recording
+        state, replayed = with_block_sizes(snapshot, snapshot.history(device).at(event))
+        if not replayed:
+            blocks = state.blocks.copy()
+            rounded = recording.settings.round(blocks["requested"])
+            blocks["rounded"] = np.where(blocks["rounded"] > 0, blocks["rounded"], rounded)
+            state = replace(state, blocks=blocks)
+        return cls(snapshot, recording, state)
 
 
 class StepSequence:

@@ -6,7 +6,7 @@ import pytest
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
-from ipygpumem.snapshot.scaling.start_state import StartState
+from ipygpumem.snapshot.scaling.sequence import StartState
 from ipygpumem.snapshot.scaling.step import StepRecording
 from snapshot import files
 

@@ -11,7 +11,7 @@ from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.scaling.results import PredictionError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
-from ipygpumem.snapshot.scaling.start_state import StartState
+from ipygpumem.snapshot.scaling.sequence import StartState
 from snapshot.scaling.recorder import BACKWARD, OPTIMIZER, Recorder, line
 
 
