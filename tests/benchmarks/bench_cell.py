@@ -201,7 +201,7 @@ def _report_cell():
 
 def _memory():
     """Measure the resident memory of kernels after the same cells, with and without the extension."""
-    cells = ["torch.ones(2 << 20, device=device)"] * 500
+    cells = ["x = torch.ones(2 << 20, device=device); del x"] * 500
     work = "x = [torch.ones(1000, device=device) for _ in range(100)]; del x"
     with tempfile.TemporaryDirectory() as folder:
         recorded = f"%%gpumem --snapshot {folder}/x.pickle\n{work}" if _gpu() else work
