@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import torch
 from fakes.cupti import CTYPES, CUPY, NCCL, TORCH, FakeCupti, use_library
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.features.outside.allocation_totals import AllocationOwner
+from ipygpumem.sources.cupti import buffers
 from ipygpumem.sources.cupti.buffers import ActivityBuffers
 
 pytest.importorskip("llvmlite")
@@ -125,26 +127,41 @@ def test_buffers_of_several_threads_are_sorted_by_time(records, cupti):
     assert figures(interval) == {"NCCL": (100, 100, 2)}
 
 
-def test_buffers_are_read_during_an_interval(records, cupti):
+@pytest.fixture
+def small_buffers(monkeypatch):
+    """Buffers that hold 16,384 records instead of 262,144."""
+    monkeypatch.setattr(buffers, "_SIZE", 8 << 10)
+    monkeypatch.setattr(ActivityBuffers, "_shared", None)
+    return ActivityBuffers.shared()
+
+
+def test_buffers_are_read_during_an_interval(small_buffers, records, cupti):
     records.acquire()
     interval = records.open_interval()
-    lost_count = ActivityBuffers.shared().lost
-    for i in range(150_000):  # the buffers hold 262,144 records
+    for i in range(10_000):
         cupti.alloc(0x1000, 512)
         cupti.free(0x1000)
-        if i % 20_000 == 0:
-            time.sleep(0.15)
+        if i % 2500 == 0:
+            wait_for(lambda: not select.select([small_buffers.ready], [], [], 0)[0])
     records.close_interval(interval)
-    assert ActivityBuffers.shared().lost == lost_count
-    assert figures(interval) == {"ctypes": (0, 512, 150_000)}
+    assert small_buffers.lost == 0
+    assert figures(interval) == {"ctypes": (0, 512, 10_000)}
     assert len(records._pending) == 0
 
 
-def test_records_without_buffer_are_counted(records, cupti, monkeypatch):
+def wait_for(condition):
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.01)
+    pytest.fail("the condition did not become true")
+
+
+def test_records_without_buffer_are_counted(small_buffers, records, cupti, monkeypatch):
     monkeypatch.setattr(records, "_read_buffers", lambda *_: None)
     records.acquire()
     interval = records.open_interval()
-    for _ in range(140_000):
+    for _ in range(9000):
         cupti.alloc(0x1000, 512)
         cupti.free(0x1000)
     records.close_interval(interval)
