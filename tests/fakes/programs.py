@@ -37,19 +37,25 @@ def resnet50():
         return torchvision_resnet50()
     except (ImportError, RuntimeError):  # torchvision was built for another version of PyTorch
         pass
-    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    channels = 64
-    for middle, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+    return residual_network(64, (3, 4, 6, 3))
+
+
+def residual_network(width, counts):
+    """Return a model like ResNet-50, with this number of channels after the first layer and these numbers of blocks."""
+    first = nn.Conv2d(3, width, 7, 2, 3, bias=False)
+    layers = [first, nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    channels = width
+    for stage, count in enumerate(counts):
         for number in range(count):
-            layers.append(Block(channels, middle, stride if number == 0 else 1))
-            channels = 4 * middle
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+            layers.append(Block(channels, width << stage, 2 if stage and number == 0 else 1))
+            channels = 4 * width << stage
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
 
 
-def example(steps=2, side=32):
+def example(steps=2, side=32, model=None):
     """Prepare the example from the article "Understanding GPU Memory 1" on PyTorch's blog."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = resnet50().to(device=device)
+    model = (model or resnet50()).to(device=device)
     inputs = torch.randn(2, 3, side, side, device=device)
     labels = torch.rand_like(model(inputs))
     loss_function, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

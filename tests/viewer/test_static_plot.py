@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
-import subprocess
 import sys
 
 import matplotlib as mpl
@@ -32,6 +32,12 @@ def opened(still):
     return image
 
 
+@pytest.fixture
+def low_resolution(monkeypatch):
+    """Draw images at the lowest scale, which takes a third of the time."""
+    monkeypatch.setattr("ipygpumem.viewer.static_plot.SCALES", SCALES[-1:])
+
+
 @pytest.mark.parametrize("name", ["oom_fragmented", "gpt_100k"])
 def test_file_is_small_with_high_resolution(name):
     snapshot = Snapshot.load(files.path(name))
@@ -44,6 +50,7 @@ def test_file_is_small_with_high_resolution(name):
     assert still.text == snapshot.summary()
 
 
+@pytest.mark.usefixtures("low_resolution")
 def test_peak_is_at_its_event():
     """The color of one allocation among thousands covers exactly the pixels of this allocation."""
     low = [event(addr=1 << 30, size=1), event("free_completed", addr=1 << 30, size=1)]
@@ -61,12 +68,6 @@ def test_peak_is_at_its_event():
     assert rows.min() == pytest.approx(300 * scale * (1 - 1 / 1.16), abs=3)
 
 
-@pytest.fixture
-def low_resolution(monkeypatch):
-    """Draw images at the lowest scale, which takes a third of the time."""
-    monkeypatch.setattr("ipygpumem.viewer.static_plot.SCALES", SCALES[-1:])
-
-
 @pytest.mark.usefixtures("low_resolution")
 def test_user_settings_are_neither_used_nor_changed():
     snapshot = load_events([numbered(number) for number in range(9)])
@@ -77,14 +78,15 @@ def test_user_settings_are_neither_used_nor_changed():
         before = dict(mpl.rcParams)
         assert static_image(snapshot).png == expected
         assert dict(mpl.rcParams) == before
-    event = {"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 1}
-    code = (
-        "import sys; from ipygpumem import Snapshot; from ipygpumem.viewer import static_image;"
-        f"static_image(Snapshot.load({{'segments': [], 'device_traces': [[{event}]]}}));"
-        "print('matplotlib.pyplot' in sys.modules)"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert process.stdout == "False\n"
+
+
+@pytest.mark.usefixtures("low_resolution")
+def test_pyplot_is_not_imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    for name in ("plot_image", "static_plot"):  # also when these modules are imported
+        spec = importlib.util.find_spec(f"ipygpumem.viewer.{name}")
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    static_image(load_events([event()]))
 
 
 def test_many_live_blocks_have_a_coarser_picture(monkeypatch):

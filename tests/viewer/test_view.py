@@ -16,6 +16,7 @@ from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.viewer import View, view, widget
 from ipygpumem.viewer.display_target import DisplayTarget, current_target, shell_target
 from ipygpumem.viewer.page import script
+from ipygpumem.viewer.plot_image import SCALES
 from snapshot import files
 from snapshot.decoding import decode
 
@@ -42,7 +43,8 @@ draw_once = functools.cache(view.static_image)
 
 @pytest.fixture(autouse=True)
 def images_are_drawn_once(monkeypatch):
-    """Draw the image of each snapshot once for this module, because drawing takes half a second."""
+    """Draw the image of each snapshot once for this module and at the lowest resolution, because drawing is slow."""
+    monkeypatch.setattr("ipygpumem.viewer.static_plot.SCALES", SCALES[-1:])
     monkeypatch.setattr(view, "static_image", draw_once)
 
 

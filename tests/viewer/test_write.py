@@ -16,6 +16,7 @@ import pytest
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.viewer import open_page
+from ipygpumem.viewer.plot_image import SCALES
 from snapshot import files
 from snapshot.decoding import decode
 
@@ -55,7 +56,8 @@ def test_page_without_paths(snapshot, tmp_path):
     assert ["train_gpt.py", 26, "save"] in header["frames"]
 
 
-def test_picture(snapshot, tmp_path):
+def test_picture(snapshot, tmp_path, monkeypatch):
+    monkeypatch.setattr("ipygpumem.viewer.static_plot.SCALES", SCALES[-1:])
     path = snapshot.to_png(str(tmp_path / "x.png"))
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(DeviceError):
