@@ -25,12 +25,12 @@ _DEFAULT_POOL = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartState:
-    """The memory of a device at one moment, with the true sizes of all blocks.
+    """The memory of a device at one moment.
 
     Attributes:
         snapshot: The snapshot that contains the state.
         recording: The recording of the device.
-        state: Segments and blocks. The rounded sizes of all blocks are known.
+        state: Segments and blocks. The true sizes of the blocks are known if the replay reproduces the recording.
     """
 
     snapshot: SnapshotData
@@ -45,12 +45,7 @@ class StartState:
             ReplayError: The recording cannot be replayed.
         """
         recording = verified(snapshot, device).recording
-        state, replayed = with_block_sizes(snapshot, snapshot.history(device).at(event))
-        if not replayed:
-            blocks = state.blocks.copy()
-            rounded = recording.settings.round(blocks["requested"])
-            blocks["rounded"] = np.where(blocks["rounded"] > 0, blocks["rounded"], rounded)
-            state = replace(state, blocks=blocks)
+        state, _ = with_block_sizes(snapshot, snapshot.history(device).at(event))
         return cls(snapshot, recording, state)
 
 
