@@ -30,7 +30,7 @@ SETTINGS = (
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
     "large_segment_size_mb:64",
-    "expandable_segments:True,max_split_size_mb:128",
+    "expandable_segments:True,roundup_power2_divisions:4",
 )
 TOLERANCE = 20 * MIB
 """Difference of peaks that counts as a hit: the size of one segment."""
@@ -184,8 +184,10 @@ def summary(results):
     runs = [*results["recordings"], *(case["measured"] for case in results["cases"])]
     exact = sum(run.get("grade") == "exact" for run in runs)
     lines.append(f"own replay: {exact} of {len(runs)} recordings are reproduced exactly")
-    other = [case for case in results["cases"] if case["measured"].get("same_requests") != case["measured"]["requests"]]
-    lines += [f"  {case['key']} {case['settings']} requested other memory" for case in other]
+    for case in results["cases"]:
+        same, made = (case["measured"].get(name) for name in ("same_requests", "requests"))
+        if same is None or same != made:
+            lines.append(f"  {case['key']} {case['settings']}: {same} of {made} requests as in the recording")
     lines += [f"failed: {text}" for text in results.get("failed", ())]
     return "\n".join(lines)
 

@@ -26,6 +26,8 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.what_if import what_if
 
 DEVICE = "cuda"
+KEPT = []
+"""Objects that exist until the end of the process."""
 
 
 class Block(nn.Module):
@@ -246,17 +248,17 @@ def graph_trees():
     with torch.no_grad():
         for _ in range(4):
             for rows in (2048, 512, 4096):
+                torch.compiler.cudagraph_mark_step_begin()
                 x = torch.randn(rows, 1024, device=DEVICE)
-                x = functions[0](x).clone()
-                functions[rows == 512](x).sum().item()
-                kept = functions[1](functions[0](x))
-                kept.sum().item()
-                del kept, x
+                output = functions[1](functions[0](x))
+                output.sum().item()
+                del output, x
 
 
 def memory_pool(steps=40):
-    """Buffers in a pool of the program, which is deleted at the end."""
+    """Buffers in a pool of the program, which exists until the end: torch 2.11 does not record the pools of events."""
     pool = torch.cuda.MemPool()
+    KEPT.append(pool)
     kept = []
     for step in range(steps):
         with torch.cuda.use_mem_pool(pool):
@@ -266,7 +268,6 @@ def memory_pool(steps=40):
         kept = kept[-(step % 7 + 2) :]
         del temporary, outside
     kept.clear()
-    del pool
     torch.cuda.empty_cache()
     torch.empty(64 * MIB, device=DEVICE)
 
@@ -331,16 +332,13 @@ def predictions(snapshot, settings):
 
     def add(text, capacity, purpose):
         replay = snapshot.replay(text, capacity)
-        cases.append(
-            {
-                "settings": text,
-                "capacity": capacity,
-                "purpose": purpose,
-                "grade": replay.grade,
-                "predicted": list(replay.reserved_range),
-                "predicted_failure": replay.failure is not None,
-            }
-        )
+        failure, peaks = replay.failure is not None, list(replay.reserved_range)
+        if capacity:  # a memory fraction, which is checked before expandable segments are extended
+            limits = {"limit": capacity, "by_fraction": True, "recorded": False}
+            runs = [replay._run_again(**limits, descending=order) for order in (False, True)]
+            failure, peaks = bool(runs[0].failures), [run.allocator.peak for run in runs]
+        case = {"settings": text, "capacity": capacity, "purpose": purpose, "grade": replay.grade}
+        cases.append({**case, "predicted": [min(peaks), max(peaks)], "predicted_failure": failure})
         return replay
 
     recorded = add("", None, "again")

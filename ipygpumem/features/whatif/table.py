@@ -66,6 +66,8 @@ def _notes(result: WhatIf) -> list[str]:
             item.replay.reason for item in result.alternatives if item.replay.grade == "approximate"
         )
         notes += [f"The other rows are approximate: {reason}." for reason in reasons]
+    if result.without_effect:
+        notes.append(f"Without effect on these requests: {'; '.join(result.without_effect)}.")
     recommended = result.recommended
     if recommended is not None:
         notes.append(f"Recommendation: set PYTORCH_ALLOC_CONF={recommended.settings} before torch is imported.")

@@ -25,6 +25,7 @@ from ipygpumem.snapshot.reader.checks import TextBudget, check_repetition, integ
 
 _FIRST_CHECK = 1 << 16
 _MAX_LINE = (1 << 31) - 1
+_NO_LINE = (1 << 64) - 1  # PyTorch writes -1 as unsigned for a frame that is being left by an exception
 _MAX_TEXT, _MAX_ITEMS = 100, 20  # limits for user metadata that is a dict
 _PAIR = 2
 # Numbers in a file are used as dict keys only as bytes, whose hash is randomized. The hash of integers and tuples is
@@ -113,9 +114,10 @@ class StackBuilder:
         if number is not None:
             return number
         mapping(frame, where)
+        line = frame.get("line", 0)
         key = (
             text(frame.get("filename", UNKNOWN_FILE), f"{where}: filename"),
-            integer(frame.get("line", 0), f"{where}: line", 0, _MAX_LINE),
+            0 if line == _NO_LINE else integer(line, f"{where}: line", 0, _MAX_LINE),
             text(frame.get("name", ""), f"{where}: name"),
         )
         if key not in self._frames:

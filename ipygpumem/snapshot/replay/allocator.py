@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 from ipygpumem.snapshot.replay.expandable import ExpandableSegments
 from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, Pool, SegmentEvent
 from ipygpumem.snapshot.replay.settings import QUANTUM, SMALL, AllocatorSettings
@@ -34,6 +35,7 @@ class Allocator(ExpandableSegments):
         choose_address: Function that returns the address of a new segment with the given size in bytes.
 
     Attributes:
+        raises_limit: Whether the limit is raised when a request would fail.
         retries: Number of requests that were tried again after the cached segments were freed.
         segments: Sizes in bytes of the segments that were allocated with cudaMalloc, by address.
     """
@@ -51,6 +53,7 @@ class Allocator(ExpandableSegments):
         collects = settings.collection_threshold > 0 and by_fraction and limit is not None
         bytes_limit = _UNLIMITED if limit is None else limit
         super().__init__(settings, pools, bytes_limit, by_fraction, total, choose_address, collects)
+        self.raises_limit = False
         self.retries = 0
         self.segments: dict[int, int] = {}
         self._max_split = _UNLIMITED if settings.max_split_size is None else settings.max_split_size
@@ -109,6 +112,15 @@ class Allocator(ExpandableSegments):
             for number, key in mapped:
                 self._unmap(number, key, request)
 
+    def release(self, addresses: list[int], request: int) -> None:
+        """Free segments, given by their addresses, as far as they are not in use."""
+        wanted = set(addresses)
+        for number, free in enumerate(self._free):
+            for key in list(free):
+                address = key & ADDRESS_MASK
+                if address in wanted and self.segments.get(address) == key >> ADDRESS_BITS:
+                    self._release(number, key, request)
+
     def fits(self, pool: int, rounded: int) -> bool:
         """Return whether a free block can serve a request."""
         return self._best_fit(pool, rounded) is not None
@@ -136,6 +148,9 @@ class Allocator(ExpandableSegments):
         if address is None:
             self.retries += 1
             self.release_cached(request)
+            address = self._new_memory(pool, rounded, segment, request)
+        while address is None and self.raises_limit:
+            self.limit += SMALL_SEGMENT
             address = self._new_memory(pool, rounded, segment, request)
         if address is None:
             raise OutOfMemoryError

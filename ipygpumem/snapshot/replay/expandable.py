@@ -71,6 +71,13 @@ class ExpandableSegments(FreeBlocks):
                     position = address + self._unmapped_sizes.get(address, 0)
         return result
 
+    def is_mapped(self, address: int) -> bool:
+        """Return whether an address is in an expandable segment and not in the unmapped memory at its end."""
+        if not self._in_range(address):
+            return False
+        end = self.ranges[self._range_starts[bisect_right(self._range_starts, address) - 1]][0]
+        return address < self._unmapped_starts.get(end, end)
+
     def _in_range(self, address: int) -> bool:
         place = bisect_right(self._range_starts, address) - 1
         return place >= 0 and address < self.ranges[self._range_starts[place]][0]
@@ -103,9 +110,24 @@ class ExpandableSegments(FreeBlocks):
         unit = self._unit(pool)
         size = -(-(self._total + self._total // 8) // unit) * unit
         start = self._choose_address(size)
+        self._truncate_range(start)
+        following = bisect_right(self._range_starts, start)
+        if following < len(self._range_starts):
+            size = min(size, self._range_starts[following] - start)
         self._add_range(pool, start, start + size)
         self._add_unmapped(pool, start, size)
         return start
+
+    def _truncate_range(self, address: int) -> None:
+        """End the range that contains an address there. It was too long if the memory of the device is unknown."""
+        if self._in_range(address):
+            start = self._range_starts[bisect_right(self._range_starts, address) - 1]
+            end, pool = self.ranges[start]
+            unmapped = self._unmapped_starts[end]
+            self._remove_unmapped(pool, unmapped)
+            if address > unmapped:
+                self._add_unmapped(pool, unmapped, address - unmapped)
+            self.ranges[start] = (address, pool)
 
     def _add_range(self, pool: int, start: int, end: int) -> None:
         self.ranges[start] = (end, pool)

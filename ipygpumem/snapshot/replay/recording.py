@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import find_range
+from ipygpumem.snapshot.replay.address_ranges import union
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
@@ -32,11 +34,14 @@ class Release:
         count: Number of events.
         retry: Whether the allocator freed them in order to serve a request. Otherwise, the program called
             ``torch.cuda.empty_cache``.
+        private: Indices of the private pools to which segments belonged. The recording does not say which private pools
+            are no longer used, only whose segments were freed.
     """
 
     first: int
     count: int
     retry: bool
+    private: frozenset[int]
 
 
 class Recording:
@@ -103,6 +108,7 @@ class Recording:
         stream = np.where(started, trace.stream[start], np.append(initial["stream"], 0)[segment])
         pool_id = snapshot.history(self.device).pools(rows)
         pool_id = np.where(started & (trace.pool[start] >= 0), trace.pool[start], pool_id)
+        pool_id = self._complete_pools(pool_id)
         private = [number for number, pool in enumerate(snapshot.pools) if pool != (0, 0)]
         default = next((number for number, pool in enumerate(snapshot.pools) if pool == (0, 0)), -1)
         pool_id = np.where(pool_id < 0, default, pool_id)
@@ -117,6 +123,20 @@ class Recording:
         ]
         self.segment_pools = inverse[len(rows) :] * 2
         return pools, inverse[: len(rows)] * 2
+
+    def _complete_pools(self, pool_id: Ints) -> Ints:
+        """Return the pools of all allocations. All parts of an expandable segment belong to one pool."""
+        trace, initial, addresses = self.trace, self.initial.segments, self.allocations.address
+        mapped, expandable = trace.events(Action.MAP), initial["expandable"]
+        if not len(mapped):
+            return pool_id
+        start = np.append(trace.address[mapped], initial["address"][expandable])
+        ranges = union(start, np.append(trace.size[mapped], initial["size"][expandable]))
+        place = np.searchsorted(ranges[:, 0], addresses, side="right") - 1
+        inside = (place >= 0) & (addresses < ranges[place, 1])
+        pools = np.full(len(ranges), -1, np.int64)
+        np.maximum.at(pools, place[inside], pool_id[inside])
+        return np.where(inside & (pool_id < 0), pools[place], pool_id)
 
     def _list_operations(self) -> tuple[list[int], list[int]]:
         trace, allocations = self.trace, self.allocations
@@ -147,9 +167,21 @@ class Recording:
         for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
             event, following = int(events[first]), int(actions[events[end - 1] + 1])
             forced = following in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM) and not self._calls_empty_cache(event)
-            releases.append(Release(event, end - first, forced))
+            releases.append(Release(event, end - first, forced, self._private_pools(events[first:end])))
         releases += trace.events(Action.OOM).tolist()
         return sorted(releases, key=lambda item: item if isinstance(item, int) else item.first)
+
+    def _private_pools(self, events: Ints) -> frozenset[int]:
+        """Return the indices of the private pools to which freed segments belonged."""
+        trace, addresses = self.trace, self.allocations.address
+        if not any(pool.private for pool in self.pools):
+            return frozenset()
+        pools = set(trace.pool[events].tolist())
+        for event in events[trace.pool[events] < 0].tolist():  # before torch 2.12
+            inside = (addresses >= trace.address[event]) & (addresses < trace.address[event] + trace.size[event])
+            rows = np.flatnonzero(inside & (self.allocations.start < event))
+            pools.update(self.pools[number].id for number in self.pool_of[rows[-1:]].tolist())
+        return frozenset(pools)
 
     def _calls_empty_cache(self, event: int) -> bool:
         stack = int(self.trace.stack[event])
@@ -166,6 +198,11 @@ class Recording:
             for event in self.trace.events(Action.OOM).tolist()
         ]
         return int(reserved.bytes.max()), min(upper, default=None)
+
+    def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
+        """Return the settings without those that change nothing for the requests of this recording."""
+        largest_segment = int(self.initial.segments["size"].max(initial=0))
+        return settings.without_ineffective(self.allocations.size, largest_segment)
 
     def default_pool(self, stream: int, rounded: int) -> int:
         """Return the index of the default pool that serves requests of a size in a stream."""
@@ -185,8 +222,9 @@ class Recording:
         """Return the sizes of the blocks of all devices at the end, in bytes."""
         return self._snapshot.blocks.size
 
+    @cached_property
     def segment_events(self) -> list[tuple[int, int, int, int]]:
-        """Return action, address, size and event of all events of segments."""
+        """Action, address, size and event of all events of segments."""
         trace, events = self.trace, self.trace.events(*_SEGMENT_EVENTS)
         columns = (trace.action[events], trace.address[events], trace.size[events], events)
         return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _STEP = 2 * MIB
 """Smallest step of `Replay.smallest_capacity`. The sizes of almost all segments are multiples of it."""
+_FREE: dict[str, Any] = {"recorded": False}
+"""Option of runs that do not reproduce the recording."""
 _LONG = 100_000
 """Number of events from which `Replay.smallest_capacity` has a precision of 1%."""
 
@@ -104,10 +106,17 @@ class Replay:
         """Lowest and highest peak of reserved memory over the possible addresses of new segments and older blocks."""
         if self.grade == "exact":
             return self.reserved_peak, self.reserved_peak
-        peaks = [self.reserved_peak, self._run_again(recorded=False, descending=True).allocator.peak]
+        peaks = [self.reserved_peak]
+        if any(event.action == Action.SEGMENT_ALLOC for event in self._run.allocator.events):
+            peaks.append(self._run_again(**_FREE, descending=True).allocator.peak)
         if len(self._run.recording.initial.blocks):
-            peaks.append(self._run_again(recorded=False, keep_older=False).allocator.peak)
+            peaks.append(self._run_again(**_FREE, keep_older=False).allocator.peak)
         return min(peaks), max(peaks)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the recording is so short that many replays take little time."""
+        return len(self._run.recording.trace) < _LONG
 
     @cached_property
     def smallest_capacity(self) -> int:
@@ -115,16 +124,28 @@ class Replay:
 
         It can be less than the peak of reserved memory, because PyTorch frees cached segments before a request fails.
         """
-        failing = self.allocated_peak - 1
-        passing = max(self._run_again(limit=None, recorded=False).allocator.peak, self.allocated_peak)
-        step = _STEP if len(self._run.recording.trace) < _LONG else max(_STEP, passing // 100)
-        while passing - failing > step:
-            limit = (passing + failing) // 2 // _STEP * _STEP
-            limit = limit if failing < limit < passing else (passing + failing) // 2
-            if self._run_again(limit=limit, recorded=False).failures:
+        lowest = self.allocated_peak
+        step = _STEP if self.is_short else max(_STEP, lowest // 100)
+        # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary
+        limit: int | None = self._run_again(limit=lowest, raises_limit=True, **_FREE).allocator.limit
+        failing, passing = lowest - 1, None
+        if limit == lowest:
+            return lowest
+        while passing is None or passing - failing > step:
+            result = self._run_again(limit=limit, **_FREE)
+            first = passing is None
+            if not result.failures:  # a run is the same with a limit that it did not reach
+                passing = max(result.allocator.peak, lowest)
+                passing = passing if limit is None else min(passing, limit)
+            elif limit is not None:
                 failing = limit
+            if passing is None:
+                limit = None
+            elif first:
+                limit = passing - step
             else:
-                passing = limit
+                middle = (passing + failing) // 2 // _STEP * _STEP
+                limit = middle if failing < middle < passing else (passing + failing) // 2
         return passing
 
     @cached_property
@@ -273,6 +294,6 @@ def _grade(
         reasons.append("there are private pools, whose use by CUDA graphs is unknown")
     if reasons:
         return "approximate", "; ".join(reasons)
-    if settings.expandable or settings == recording.settings:
+    if settings.expandable:
         return "exact", ""
     return "range", "the addresses of new segments are unknown"

@@ -110,6 +110,7 @@ def run(
     recorded: bool = False,
     keep_older: bool = True,
     descending: bool = False,
+    raises_limit: bool = False,
     end: int | None = None,
 ) -> Run:
     """Replay a recording.
@@ -124,19 +125,22 @@ def run(
         keep_older: Whether the blocks that are older than the first event keep their recorded addresses. Otherwise, the
             simulated allocator allocates them first, in the order of their addresses.
         descending: Whether new segments get descending addresses.
+        raises_limit: As in `Allocator`.
         end: Number of events to replay; by default all.
     """
     rounded_sizes = settings.round(recording.allocations.size)
     rounded = rounded_sizes.tolist()
     pools = (recording.pool_of + (rounded_sizes <= SMALL)).tolist()
+    choose = _address_chooser(recording, recorded=recorded, descending=descending)
     allocator = Allocator(
         settings,
         recording.pools,
         limit=limit,
         by_fraction=by_fraction,
         total=recording.total or _UNKNOWN_TOTAL,
-        choose_address=_address_chooser(recording, settings, recorded=recorded, descending=descending),
+        choose_address=lambda size: choose(allocator, size),
     )
+    allocator.raises_limit = raises_limit
     rows = len(rounded)
     result = Run(recording, allocator, [0] * rows, [0] * rows)
     address_of, size_of = result.addresses, result.sizes
@@ -166,24 +170,33 @@ def run(
     return result
 
 
-def _address_chooser(
-    recording: Recording, settings: AllocatorSettings, *, recorded: bool, descending: bool
-) -> Callable[[int], int]:
+def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) -> Callable[[Allocator, int], int]:
     """Return a function that returns the address of a new segment of a given size."""
-    trace = recording.trace
-    actions = Action.MAP if settings.expandable else Action.SEGMENT_ALLOC
-    events = iter(trace.events(actions).tolist() if recorded else ())
     following = _HIGHEST if descending else _ABOVE_ALL
 
-    def choose(size: int) -> int:
+    def choose(allocator: Allocator, size: int) -> int:
         nonlocal following
-        event = next(events, None)
-        if event is not None and (settings.expandable or trace.size[event] == size):
-            return int(trace.address[event])
+        address = _recorded_address(recording, allocator, size) if recorded else None
+        if address is not None:
+            return address
         following += -size if descending else size
         return following if descending else following - size
 
     return choose
+
+
+def _recorded_address(recording: Recording, allocator: Allocator, size: int) -> int | None:
+    """Return the address of the next recorded segment; None if the replay has departed from the recording."""
+    number, events = len(allocator.events), recording.segment_events
+    if number >= len(events):
+        return None
+    action, address, recorded_size, _ = events[number]
+    if allocator.settings.expandable:
+        return None if action != Action.MAP or allocator.is_mapped(address) else address
+    if action != Action.SEGMENT_ALLOC or recorded_size != size:
+        return None
+    segments = allocator.segments.items()
+    return None if any(start < address + size and address < start + nbytes for start, nbytes in segments) else address
 
 
 def _repeat_special(result: Run, operation: int, *, recorded: bool) -> None:
@@ -191,10 +204,12 @@ def _repeat_special(result: Run, operation: int, *, recorded: bool) -> None:
     recording, allocator = result.recording, result.allocator
     item = recording.special[operation - len(recording.allocations)]
     if not isinstance(item, int):
-        if recorded or not item.retry:
-            # the recording does not say which private pools are unused, only whose segments were freed
-            pools = recording.trace.pool[item.first : item.first + item.count]
-            allocator.release_cached(operation, frozenset(pools[pools >= 0].tolist()))
+        trace, events = recording.trace, slice(item.first, item.first + item.count)
+        partial = allocator.settings.max_split_size is not None or allocator.settings.collection_threshold > 0
+        if recorded and item.retry and partial and (trace.action[events] == Action.SEGMENT_FREE).all():
+            allocator.release(trace.address[events].tolist(), operation)  # how much was needed depends on the limit
+        elif recorded or not item.retry:
+            allocator.release_cached(operation, item.private)
         return
     size = int(recording.trace.size[item])
     pool = recording.default_pool(int(recording.trace.stream[item]), size)

@@ -166,6 +166,26 @@ class AllocatorSettings:
         step = (np.int64(1) << exponent) // np.maximum(divisions, 1)
         return np.where(by_division, -(-requested // np.maximum(step, 1)) * step, rounded)
 
+    def without_ineffective(self, requested: NDArray[np.int64], largest_segment: int) -> AllocatorSettings:
+        """Return the settings without those that change nothing for requests of the given sizes.
+
+        ``largest_segment`` is the size of the largest segment before the first request.
+        """
+        settings = self
+        plain = replace(settings, divisions=AllocatorSettings().divisions)
+        rounded = self.round(requested)
+        if max(self.divisions) > 1 and (plain.round(requested) == rounded).all():
+            settings = plain
+        if self.expandable:
+            return settings
+        if self.max_split_size is not None:
+            largest = self.segment_size(int(rounded.max(initial=1)))
+            if max(largest, self.large_segment, largest_segment) < self.max_split_size:
+                settings = replace(settings, max_split_size=None, non_split_rounding=None)
+        if settings.max_split_size is None and not ((rounded > SMALL) & (rounded < _OWN_SEGMENT)).any():
+            settings = replace(settings, large_segment=_LARGE_SEGMENT)
+        return settings
+
     def segment_size(self, rounded: int) -> int:
         """Return the size of a new segment for a rounded request."""
         if rounded <= SMALL:

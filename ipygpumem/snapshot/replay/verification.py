@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-_SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
+_RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
+_SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *_RELEASES)
 
 
 class ReplayError(SnapshotError):
@@ -51,8 +54,7 @@ def verify(recording: Recording) -> Verification:
     if len(wrong):
         row = wrong[np.argmin(allocations.start[wrong])]
         differences.append((int(allocations.start[row]), f"{size(int(allocations.size[row]))} are at another address"))
-    recorded = recording.segment_events()
-    simulated = result.allocator.events
+    recorded, simulated = _ordered(recording.segment_events), _ordered(result.allocator.events)
     for (action, address, nbytes, event), other in zip(recorded, simulated, strict=False):
         if (action, address, nbytes) != other[:3]:
             differences.append((event, f"a segment of {size(nbytes)} differs"))
@@ -72,6 +74,12 @@ def verify(recording: Recording) -> Verification:
         differences.append((0, f"reserved memory differs by up to {size(error)}"))
     event, text = min(differences, default=(0, ""))
     return Verification(recording, result, f"event {event:,}: {text}" if text else "", error)
+
+
+def _ordered(events: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Return events with the segments that were freed together ordered by address."""
+    groups = groupby(events, lambda event: event[0] in _RELEASES)
+    return [event for released, group in groups for event in (sorted(group) if released else group)]
 
 
 def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:

@@ -10,6 +10,7 @@ from ipygpumem.core.units import parse_size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.pins import Pins, pins
 from ipygpumem.snapshot.replay.result import Replay, replay
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.verification import Verification, verified
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class WhatIf:
         verification: Comparison of the recording with its replay.
         recorded: The recorded settings.
         alternatives: The other settings, the best first.
+        without_effect: Settings with which every request is served as with the recorded settings.
         limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or, if a request failed in
             the recording, the highest reserved memory of the recording; None without a limit.
         pins: Why the last recorded out-of-memory error could not be avoided; None if there was none or if the replay
@@ -73,6 +75,7 @@ class WhatIf:
     verification: Verification
     recorded: Alternative
     alternatives: tuple[Alternative, ...]
+    without_effect: tuple[str, ...]
     limit: int | None
     pins: Pins | None
 
@@ -105,6 +108,7 @@ class WhatIf:
             "pins": None if self.pins is None else self.pins.to_dict(),
             "recommended": None if recommended is None else recommended.settings,
             "recorded": self.recorded.to_dict(),
+            "without_effect": list(self.without_effect),
             "alternatives": [alternative.to_dict() for alternative in self.alternatives],
         }
 
@@ -141,7 +145,9 @@ def what_if(
 
     texts = list(settings) or [text for text in SETTINGS if _exists(text, snapshot.own.torch)]
     recorded = alternative(None)
-    others = [alternative(text) for text in dict.fromkeys(texts) if text != recording.settings.text()]
+    effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
+    unchanged = recording.effective(recording.settings)
+    others = [alternative(text) for text, setting in effective.items() if setting != unchanged]
     others.sort(key=lambda item: (item.fits is False, item.replay.reserved_range[1], item.replay.smallest_capacity))
     ooms = recording.trace.events(Action.OOM)
     return WhatIf(
@@ -150,6 +156,7 @@ def what_if(
         verification,
         recorded,
         tuple(others),
+        tuple(text for text, setting in effective.items() if setting == unchanged and setting.text() != text),
         limit,
         pins(snapshot, recording, int(ooms[-1])) if len(ooms) and not verification.difference else None,
     )

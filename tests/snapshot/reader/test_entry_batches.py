@@ -227,6 +227,13 @@ def test_values_under_unknown_keys_are_not_checked(key, invalid):
     assert ["a.py", "m"] not in Snapshot.load(data).stacks.frames
 
 
+def test_frame_that_is_being_left_by_an_exception_has_no_line():
+    frame = {"filename": "a.py", "line": (1 << 64) - 1, "name": "f"}
+    event = {"action": "alloc", "addr": 1 << 40, "size": 512, "stream": 0, "time_us": 1, "frames": [frame]}
+    snapshot = Snapshot.load({"segments": [], "device_traces": [[event]]})
+    assert [f.line for f in snapshot.stacks.stack(0)] == [0]
+
+
 @pytest.mark.parametrize(
     ("invalid", "message"),
     [
