@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import Report
     from ipygpumem.features.explain.collect import explain
+    from ipygpumem.features.fit.collect import fit
+    from ipygpumem.features.fit.model import Fit
     from ipygpumem.features.history.reports import Reports, load_reports
     from ipygpumem.features.holders.collect import holders
     from ipygpumem.features.holders.model import Holder, Holders
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Baseline",
     "DeviceError",
+    "Fit",
     "GPUMemLimitExceeded",
     "Holder",
     "Holders",
@@ -59,6 +62,7 @@ __all__ = [
     "SnapshotError",
     "__version__",
     "explain",
+    "fit",
     "holders",
     "last",
     "load_ipython_extension",
@@ -77,12 +81,14 @@ __all__ = [
 
 _MODULES = {
     "Baseline": "core.breakdown",
+    "Fit": "features.fit.model",
     "Holder": "features.holders.model",
     "Holders": "features.holders.model",
     "Reading": "core.reading",
     "Report": "core.report",
     "Snapshot": "snapshot",
     "explain": "features.explain.collect",
+    "fit": "features.fit.collect",
     "holders": "features.holders.collect",
     "load_reports": "features.history.reports",
     "measure": "measure_block",

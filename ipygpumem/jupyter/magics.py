@@ -8,8 +8,9 @@ import contextlib
 import functools
 import threading
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from IPython.core import magic
@@ -67,6 +68,13 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
     def evaluate(self, name: str) -> Any:
         """Return the object that a name such as ``net.encoder`` refers to in the notebook's namespace."""
         return resolve_name(name, self.shell.user_ns.__getitem__)
+
+    def compiled(self, statement: str) -> tuple[tuple[CodeType, ...], Callable[[], Any]]:
+        """Compile a statement; return its code objects and a function that runs it in the notebook's namespace."""
+        body, last = code = compile_statement(self.shell, statement)
+        self.cells.statements.add(body.co_filename)
+        codes = (body,) if last is None else (body, last)
+        return codes, functools.partial(run_statement, self.shell, code, None)
 
     def claim_cell(self) -> RunningCell | None:
         """Return the outermost running cell, and suppress its automatic report if it is a single ``%gpumem`` line."""
@@ -129,6 +137,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         return self._breakdown(arguments)
 
     def _command(self, command: Command, rest: str) -> Any:
+        __tracebackhide__ = True
         if rest.split()[-1:] in (["-h"], ["--help"]):
             self.print(command_help(command))
             return None
@@ -141,7 +150,11 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
             command = command.subcommands[names.index(subcommand)]
             name = f"{name} {subcommand}"
         with _usage_errors(f"%gpumem {name}"), shown_warnings_kept():
-            arguments = parse_line(f"%gpumem {name}", command.options_of("magic"), rest)
+            options = command.options_of("magic")
+            rest, code = split_statement(options, rest) if command.statement else (rest, "")
+            arguments = parse_line(f"%gpumem {name}", options, rest)
+            if command.statement:
+                arguments.statement = code
             return None if command.magic is None else command.magic(self, arguments)
 
     def _breakdown(self, arguments: argparse.Namespace) -> Any:

@@ -62,6 +62,7 @@ ENGINE_OPTIONS = {"--engines", "--collect"}
                 "engines",
                 "env",
                 "explain",
+                "fit",
                 "free",
                 "history",
                 "monitor",

@@ -69,6 +69,7 @@ class Command:
         magic: Function that runs the command in a notebook and returns the magic's value; None if it is shell-only.
         shell: Function that runs the command in a shell and returns the exit status; None if it is notebook-only.
         subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
+        statement: Whether the text after the options is Python code, which the argument ``statement`` contains unsplit.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Command:
     magic: Callable[[Notebook, argparse.Namespace], Any] | None = None
     shell: Callable[[argparse.Namespace], int] | None = None
     subcommands: tuple[Command, ...] = ()
+    statement: bool = False
 
     def options_of(self, interface: Interface) -> tuple[Option, ...]:
         """Return the options that the command supports in a notebook (``magic``) or in a shell (``shell``)."""

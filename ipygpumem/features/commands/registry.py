@@ -2,6 +2,7 @@
 
 from ipygpumem.features.environment.command import ENV
 from ipygpumem.features.explain.command import EXPLAIN
+from ipygpumem.features.fit.command import FIT
 from ipygpumem.features.free.command import FREE
 from ipygpumem.features.history.command import COMPARE, HISTORY, NOTEBOOK
 from ipygpumem.features.holders.command import WHO
@@ -13,7 +14,7 @@ from ipygpumem.features.recordings.command import RECORD, VIEW
 from ipygpumem.features.whatif.command import WHATIF
 
 COMMANDS = (
-    *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW, WHATIF),
+    *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW, WHATIF, FIT),
     *(HISTORY, NOTEBOOK, COMPARE, ENGINES, RANKS),
 )
 """Commands in the order in which the help lists them."""

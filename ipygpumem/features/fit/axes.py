@@ -1,0 +1,89 @@
+"""Variables that determine the size of a step, and their ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.serialization import PlainData
+
+_AXIS = re.compile(r"\s*(?P<name>[^\W\d]\w*)=(?P<first>\d+)\.\.(?P<last>\d+)(?:\.\.(?P<step>\d+))?(?=\s|$)")
+_MINIMUM = 3
+"""Number of different sizes that are run: two determine the prediction, and one checks it."""
+_MAX_AXES = 2
+Size: TypeAlias = tuple[int, ...]
+"""Size of a step for each of its variables, such as ``(batch,)``."""
+
+
+def size_name(size: Size) -> str:
+    """Format a size: ``"64"``, ``"64 by 1,024"``."""
+    return " by ".join(f"{value:,}" for value in size)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis(PlainData):
+    """A variable whose value determines the size of the step.
+
+    Attributes:
+        name: Name of the variable.
+        sizes: Values in ascending order.
+    """
+
+    name: str
+    sizes: Sequence[int] = field(metadata={"key": None})
+
+    @property
+    def text(self) -> str:
+        """Description of the values."""
+        return f"{self.name} {self.sizes[0]:,} to {self.sizes[-1]:,}"
+
+    def at_most(self, value: int | None) -> int | None:
+        """Return the largest of the values that does not exceed ``value``."""
+        return None if value is None else max((size for size in self.sizes if size <= value), default=None)
+
+
+def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:
+    """Split ``batch=1..4096 step(batch)`` into the variables and the statement.
+
+    Raises:
+        OptionError: There is no variable or no statement, or a range is empty.
+    """
+    axes, end = [], 0
+    while (match := _AXIS.match(text, end)) is not None:
+        first, last, step = (int(match[name] or 1) for name in ("first", "last", "step"))
+        axes.append(checked_axis(match["name"], range(first, last + 1, max(step, 1))))
+        end = match.end()
+    statement = text[end:].strip()
+    if not axes:
+        raise OptionError(f"{text!r} does not begin with a variable and its range, such as batch=1..4096 step(batch)")
+    if not statement:
+        raise OptionError(f"there is no statement after {text.strip()}: add it, such as {axes[0].name}=1..64 step()")
+    return check_axes(axes), statement
+
+
+def checked_axis(name: str, sizes: Any) -> Axis:
+    """Return an axis. Raises `OptionError` if the sizes are not at least three positive integers."""
+    try:
+        ordered: Sequence[int] = sizes if isinstance(sizes, range) and sizes.step > 0 else sorted(set(sizes))
+    except TypeError:
+        raise OptionError(f"the sizes of {name} must be integers, such as range(1, 65), not {sizes!r}") from None
+    if not ordered:
+        text = f"{sizes.start}..{sizes.stop - 1}" if isinstance(sizes, range) else repr(sizes)
+        raise OptionError(f"the range of {name} is empty: {text} contains no size")
+    bounds = (ordered[0], ordered[-1]) if isinstance(ordered, range) else ordered
+    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in bounds):
+        raise OptionError(f"the sizes of {name} must be positive integers, not {sizes!r}")
+    if len(ordered) < _MINIMUM:
+        raise OptionError(f"at least {_MINIMUM} sizes are needed to predict others: use a longer range for {name}")
+    return Axis(name, ordered)
+
+
+def check_axes(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """Return the axes. Raises `OptionError` if there are too many or one occurs twice."""
+    names = [axis.name for axis in axes]
+    if len(axes) > _MAX_AXES or len(set(names)) < len(names):
+        raise OptionError(f"one or two different variables can be varied at once, not {', '.join(names)}")
+    return tuple(axes)

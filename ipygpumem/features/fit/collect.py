@@ -1,0 +1,150 @@
+"""Prediction of the memory usage of a step, from runs at small sizes that leave the program's state unchanged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
+from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.features.fit.axes import Axis
+from ipygpumem.features.fit.model import Combination, Fit
+from ipygpumem.features.fit.probes import RefusalError, StepRunner
+from ipygpumem.features.fit.ranks import RankAgreement
+from ipygpumem.features.fit.search import MAX_SHARE, Search
+from ipygpumem.features.fit.state import SavedState
+from ipygpumem.features.fit.step_code import StepCode, function_step
+from ipygpumem.features.fit.update import Updates
+from ipygpumem.features.holders.reference_graph import name_providers
+from ipygpumem.measurement.cell_source_code import notebook_sources
+from ipygpumem.measurement.runtime import current
+from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
+from ipygpumem.snapshot.scaling.scaled_step import ScaledStep
+
+_ROWS = 6
+"""Number of values of the second variable for which the largest sizes are shown."""
+
+
+def fit(
+    step: Callable[..., Any],
+    sizes: Any = range(1, 4097),
+    margin: float = 0.02,
+    *,
+    on: int | str | None = None,
+    most: float = 0.25,
+) -> Fit:
+    """Predict the memory usage of a step at sizes at which it has not run, and the largest size that fits.
+
+    The step runs five or six times, at small sizes. Afterwards, the state that it can reach is restored: tensors,
+    gradients, the optimizer's state, objects and random numbers. Optimizers of PyTorch are not run; the memory of their
+    update is computed.
+
+    Args:
+        step: Function that runs one step of training or inference at the size that it is called with.
+        sizes: Possible sizes, such as ``range(1, 4097)``. For a function of two sizes, a dict from the names of its
+            arguments to their ranges.
+        margin: Share of the memory that remains free at the recommended size.
+        on: Memory of another card, such as ``"24 GiB"``, to which the answer refers.
+        most: Share of the free memory that a run may use, at most 0.5.
+
+    Raises:
+        OptionError: An argument is invalid, or the step uses no GPU memory.
+        RecordingError: There is no GPU.
+    """
+    __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
+    return fit_step(function_step(step, sizes), margin=margin, on=on, most=most)
+
+
+def fit_step(code: StepCode, *, margin: float = 0.02, on: int | str | None = None, most: float = 0.25) -> Fit:
+    """Predict the memory usage of a step as `fit` does."""
+    __tracebackhide__ = True
+    if not 0 <= margin < 1:
+        raise OptionError(f"the margin must be at least 0 and less than 1, not {margin}")
+    if not 0 < most <= MAX_SHARE:
+        raise OptionError(f"a run may use at most half of the free memory: most must be between 0 and 0.5, not {most}")
+    sources = notebook_sources()
+    code = replace(code, sources=sources, numbers=_execution_counts(sources))
+    runner, ranks = StepRunner(current(), code), RankAgreement()
+    search = Search(code, runner, ranks, on, most)
+    try:
+        runner.start()
+        ranks.join()
+        saved = _saved_state(runner, code)
+    except RefusalError as refusal:
+        return _result(search, margin, str(refusal))
+    try:
+        with Updates(runner.torch, search.allows) as updates:
+            refusal_text = search.run(saved.objects, updates)
+    finally:
+        with DeferredInterrupts():
+            search.notes += [*search.files.notes(), *saved.restore()]
+            runner.close()
+    return _result(search, margin, refusal_text)
+
+
+def _saved_state(runner: StepRunner, code: StepCode) -> SavedState:
+    try:
+        return SavedState(runner.torch, code.roots, code.namespaces)
+    except IpyGpuMemError as error:
+        raise RefusalError(str(error)) from None
+    except Exception as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise RefusalError(f"the state of the step cannot be saved ({reason})") from error
+
+
+def _execution_counts(files: Iterable[str]) -> dict[str, int]:
+    """Return the execution counts of notebook cells, as the labels of their lines show them."""
+    label = name_providers().label
+    matches = {file: re.match(r"In \[(\d+)\]", label(file, 1, "<module>")) for file in files}
+    return {file: int(match[1]) for file, match in matches.items() if match is not None}
+
+
+def _result(search: Search, margin: float, refusal: str) -> Fit:
+    axes, scaled, capacity = search.code.axes, search.scaled, search.capacity
+    device = current().monitor.devices.get(search.index)
+    values: dict[str, Any] = {}
+    if not refusal and scaled is not None and capacity is not None:
+        if len(axes) == 1:
+            values = _largest(axes[0], scaled, capacity, margin)
+            values["pieces"] = scaled.pieces(axes[0].sizes[0], axes[0].sizes[-1])
+        else:
+            values["combinations"] = tuple(_combinations(axes, scaled, capacity, margin))
+        values["_scaled"] = scaled
+    label = "" if device is None else device.label
+    return Fit(
+        step=search.code.text,
+        axes=axes,
+        device=f"cuda:{search.index}",
+        label=label if search.on is None else f"{label}, for a card with {search.on}",
+        capacity=capacity,
+        margin=margin,
+        probes=tuple(search.probes),
+        refusal=refusal,
+        notes=tuple(search.notes),
+        **values,
+    )
+
+
+def _largest(axis: Axis, scaled: ScaledStep, capacity: int, margin: float) -> dict[str, Any]:
+    first, last = axis.sizes[0], axis.sizes[-1]
+    return {
+        "largest": axis.at_most(scaled.largest(capacity, first=first, last=last)),
+        "recommended": axis.at_most(scaled.largest(capacity, margin, first=first, last=last)),
+        "after_release": axis.at_most(scaled.largest(capacity, first=first, last=last, after_release=True)),
+    }
+
+
+def _combinations(
+    axes: tuple[Axis, ...], scaled: ScaledRecording, capacity: int, margin: float
+) -> Iterable[Combination]:
+    first, second = axes
+    ratio = second.sizes[-1] / second.sizes[0]
+    sizes = {second.at_most(round(second.sizes[0] * ratio ** (row / (_ROWS - 1)))) or 0 for row in range(_ROWS)}
+    for size in sorted(sizes - {0}):
+        remaining = scaled.at(1, size)
+        values = _largest(first, remaining, capacity, margin)
+        recommended = values["recommended"]
+        reserved = None if recommended is None else remaining.predict(recommended).reserved
+        yield Combination(size, values["largest"], recommended, reserved)

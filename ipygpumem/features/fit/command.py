@@ -1,0 +1,77 @@
+"""The command ``%gpumem fit``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import parse_size
+from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, show_result
+from ipygpumem.features.commands.output import print_json
+
+
+def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
+    from ipygpumem.features.fit.axes import parse_axes
+    from ipygpumem.features.fit.collect import fit_step
+    from ipygpumem.features.fit.step_code import statement_step
+
+    __tracebackhide__ = True  # omit this function from tracebacks of errors in the statement
+    axes, statement = parse_axes(arguments.statement)
+    codes, run = notebook.compiled(statement)
+    code = statement_step(statement, axes, codes, notebook.shell.user_ns, run)
+    notebook.claim_cell()
+    result = fit_step(code, margin=arguments.margin, on=arguments.on, most=arguments.most)
+    show = (lambda: print_json(result.to_dict())) if arguments.json else (lambda: notebook.show_tables(result.tables()))
+    return show_result(notebook, arguments, result, show)
+
+
+def _share(text: str) -> float:
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise OptionError(f"the value must be a share such as 2% or 0.02, got {text!r}") from None
+
+
+def _card(text: str) -> str:
+    parse_size(text)
+    return text
+
+
+FIT = Command(
+    "fit",
+    "predict the largest size at which a step fits into GPU memory, from runs at small sizes",
+    (
+        Option(
+            ("statement",),
+            "NAME=FIRST..LAST STATEMENT",
+            "a variable of the statement with its range, such as batch=1..4096, or two such variables; then the "
+            "statement that runs one step, such as step(batch). The step's state is restored afterwards",
+            many=True,
+            usage="NAME=FIRST..LAST STATEMENT",
+        ),
+        Option(("--on",), "SIZE", 'answer for a card with this much memory, such as "24 GiB"', type=_card),
+        Option(
+            ("--margin",),
+            "SHARE",
+            "share of the memory that remains free at the recommended size (default: 2%)",
+            default=0.02,
+            type=_share,
+        ),
+        Option(
+            ("--most",),
+            "SHARE",
+            "share of the free memory that a run may use, up to 50% (default: 25%)",
+            default=0.25,
+            type=_share,
+        ),
+        Option(("--json",), None, "print the result as JSON"),
+        Option(("-v", "--var"), "NAME", "store the result in this variable"),
+        Option(("-q", "--quiet"), None, "show nothing"),
+        Option(("-o",), None, "return the result"),
+        HELP,
+    ),
+    magic=_magic,
+    statement=True,
+)

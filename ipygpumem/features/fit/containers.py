@@ -1,0 +1,90 @@
+"""The items of containers, and the attributes and names of objects, which are restored in place."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import types
+from typing import Any
+
+from ipygpumem.core.introspection import attempt, instance_dict, mro, slot_values, type_dict
+
+
+def _base(container: Any) -> type[Any]:
+    """Return the built-in class whose methods read and change the items, whatever methods a subclass overrides."""
+    bases = (collections.OrderedDict, collections.defaultdict, dict, list, set, collections.deque, bytearray)
+    return next(base for base in bases if isinstance(container, base))
+
+
+def items_of(container: Any) -> Any:
+    """Return the items of a container as a list."""
+    base = _base(container)
+    return list(base.items(container)) if issubclass(base, dict) else list(base.__iter__(container))
+
+
+def restore_items(container: Any, items: list[Any]) -> None:
+    """Restore the items that `items_of` returned."""
+    base = _base(container)
+    current = items_of(container)
+    if issubclass(base, dict):
+        if _identical([part for item in current for part in item], [part for item in items for part in item]):
+            return
+        base.clear(container)
+        for key, value in items:
+            base.__setitem__(container, key, value)
+        return
+    if base is set:
+        if {id(item) for item in current} != {id(item) for item in items}:
+            base.clear(container)
+            base.update(container, items)
+    elif not _identical(current, items):
+        base.clear(container)
+        base.extend(container, items)
+
+
+def _identical(first: list[Any], second: list[Any]) -> bool:
+    return len(first) == len(second) and all(map(operator.is_, first, second))
+
+
+def attributes(instance: Any) -> dict[Any, Any]:
+    """Return the attributes of an object or of a class, including those in slots."""
+    if isinstance(instance, type):
+        special = {"__dict__", "__weakref__", "__doc__", "__annotations__"}
+        return {name: value for name, value in type_dict(instance).items() if name not in special}
+    slots = {name: value for base in mro(type(instance)) for name, value in slot_values(instance, base)}
+    return {**(instance_dict(instance) or {}), **slots}
+
+
+def restore_attributes(instance: Any, saved: dict[Any, Any]) -> None:
+    """Restore the attributes that `attributes` returned."""
+    current = attributes(instance)
+    namespace = None if isinstance(instance, type) else instance_dict(instance)
+    for name in current.keys() - saved.keys():
+        if namespace is not None and name in namespace:
+            dict.__delitem__(namespace, name)
+        else:
+            attempt(functools.partial(_owner(instance).__delattr__, instance, name))
+    for name, value in saved.items():
+        if name not in current or current[name] is not value:
+            if namespace is not None and not _is_slot(instance, name):
+                dict.__setitem__(namespace, name, value)
+            else:
+                attempt(functools.partial(_owner(instance).__setattr__, instance, name, value))
+
+
+def _owner(instance: Any) -> Any:
+    return type if isinstance(instance, type) else object
+
+
+def _is_slot(instance: Any, name: str) -> bool:
+    return any(isinstance(type_dict(base).get(name), types.MemberDescriptorType) for base in mro(type(instance)))
+
+
+def restore_names(variables: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Restore the global variables of a module or notebook."""
+    for name in variables.keys() - saved.keys():
+        del variables[name]
+    for name, value in saved.items():
+        if name not in variables or variables[name] is not value:
+            variables[name] = value

@@ -1,0 +1,144 @@
+"""Data classes of predictions whether a step will fit. Sizes in bytes unless stated otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.tables import Table, TableRepr
+from ipygpumem.features.fit.axes import Axis, Size
+from ipygpumem.snapshot.scaling.results import Piece, Prediction
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.queries.groups import Group
+    from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
+
+Role: TypeAlias = Literal["fit", "again", "check", "verification"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe(PlainData):
+    """A run of the step at a small size.
+
+    Attributes:
+        size: Size of the step.
+        role: ``"fit"`` for the runs that determine the prediction, ``"again"`` for the repeated run, ``"check"`` for a
+            larger run that was predicted first, and ``"verification"`` for the largest run.
+        allocated: Highest allocated memory of the process on the device.
+        reserved: Highest reserved memory.
+        predicted: Predicted highest allocated memory; None if the run was not predicted.
+    """
+
+    size: Size
+    role: Role
+    allocated: int
+    reserved: int
+    predicted: int | None = None
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the prediction."""
+        return None if self.predicted is None else self.predicted / self.allocated - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Combination(PlainData):
+    """Largest sizes of the first variable for one value of the second.
+
+    Attributes:
+        size: Value of the second variable.
+        largest: Largest value of the first variable that fits; None if none fits.
+        recommended: Largest value that leaves the margin.
+        reserved: Highest reserved memory at the recommended value.
+    """
+
+    size: int
+    largest: int | None
+    recommended: int | None
+    reserved: int | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Fit(PlainData, TableRepr):
+    """Prediction of the memory usage of a step, from runs at small sizes.
+
+    Attributes:
+        step: The statement or the name of the function.
+        axes: Variables whose values determine the size.
+        device: Name of the device, such as ``"cuda:0"``.
+        label: Product name of the device, or the description of another card.
+        capacity: Memory that PyTorch can use on the device, including what it has reserved.
+        margin: Share of the capacity that remains free at the recommended size.
+        largest: Largest size that fits without PyTorch having to free its cache; None if none fits or it is unknown.
+        recommended: Largest size that leaves the margin.
+        after_release: Largest size that fits once PyTorch has freed cached memory, which is slow.
+        probes: Runs of the step.
+        pieces: Ranges of sizes in which the peak is at the same line.
+        combinations: With two variables, the largest sizes of the first for several values of the second.
+        refusal: Reason why nothing is predicted; empty if there is none.
+        notes: Side effects of the runs that were not undone, and what else the user should know.
+    """
+
+    step: str
+    axes: tuple[Axis, ...]
+    device: str
+    label: str
+    capacity: int | None
+    margin: float
+    largest: int | None = None
+    recommended: int | None = None
+    after_release: int | None = None
+    probes: tuple[Probe, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    combinations: tuple[Combination, ...] = ()
+    refusal: str = ""
+    notes: tuple[str, ...] = ()
+    _scaled: ScaledRecording | None = field(default=None, metadata={"key": None}, compare=False)
+
+    written_properties = ("error",)
+
+    @property
+    def error(self) -> float | None:
+        """Largest relative error of the predictions that were checked; None if none was."""
+        errors = [abs(probe.error) for probe in self.probes if probe.error is not None]
+        return max(errors, default=None)
+
+    def predict(self, *size: int) -> int:
+        """Return the highest allocated memory of the process while the step runs at a size.
+
+        It includes everything that is allocated before the step.
+
+        Raises:
+            OptionError: Nothing is predicted, or the size is invalid.
+        """
+        return self._prediction(size).allocated
+
+    def reserved(self, *size: int) -> int:
+        """Return the highest reserved memory while the step runs at a size. Raises the same errors as `predict`."""
+        return self._prediction(size).reserved
+
+    def breakdown(self, *size: int) -> tuple[Group, ...]:
+        """Return the memory at the peak by line of code, largest first. Raises the same errors as `predict`."""
+        return self._known().breakdown(size)
+
+    def advice(self) -> tuple[str, ...]:
+        """Return changes that would let a larger size fit. No advice is available yet."""
+        return ()
+
+    def tables(self) -> list[Table]:
+        """Return the tables to display."""
+        from ipygpumem.features.fit.table import fit_tables
+
+        return fit_tables(self)
+
+    def _prediction(self, size: Size) -> Prediction:
+        return self._known().predict(size)
+
+    def _known(self) -> ScaledRecording:
+        if self._scaled is None:
+            raise OptionError(f"{self.step} has no prediction: {self.refusal}")
+        return self._scaled
+
+    __repr__ = TableRepr.__str__

@@ -1,0 +1,160 @@
+"""Runs of a step at small sizes, with their peaks and their recorded allocations."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from dataclasses import dataclass
+
+from ipygpumem.core.errors import OptionError, RecordingError
+from ipygpumem.core.reading import Counters
+from ipygpumem.core.units import parse_size
+from ipygpumem.features.fit.axes import Size, size_name
+from ipygpumem.features.fit.step_code import StepCode, check_result
+from ipygpumem.measurement.allocation_history import recording_problem
+from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.runtime import Runtime
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.sources import allocator, pytorch
+
+
+class RefusalError(Exception):
+    """The memory usage of the step cannot be predicted. The message contains the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Memory of a device. Sizes are in bytes.
+
+    Attributes:
+        limit: Memory that PyTorch can use, including what it has reserved.
+        allocated: Memory that is allocated now.
+    """
+
+    limit: int
+    allocated: int
+
+    @property
+    def free(self) -> int:
+        """Memory that PyTorch can still allocate."""
+        return self.limit - self.allocated
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """A run of the step: its peaks by device index, and its snapshot, which is None if it was not recorded."""
+
+    peaks: dict[int, Counters]
+    snapshot: Snapshot | None
+
+    @property
+    def loaded(self) -> Snapshot:
+        """The snapshot of a run that was recorded."""
+        if self.snapshot is None:
+            raise ValueError("the run was not recorded")
+        return self.snapshot
+
+
+class StepRunner:
+    """Runs the step and measures it. The attribute ``torch`` is the module torch."""
+
+    def __init__(self, runtime: Runtime, code: StepCode) -> None:
+        problem = pytorch.problem(load=True)
+        if problem:
+            raise RecordingError(f"the step must run on a GPU, and {problem}")
+        self.torch = sys.modules["torch"]
+        self._runtime = runtime
+        self._code = code
+
+    def start(self) -> None:
+        """Check that allocations can be recorded, and create a CUDA context if there is none.
+
+        Raises:
+            RefusalError: Allocations cannot be recorded.
+        """
+        torch = self.torch
+        torch.cuda.init()
+        if pytorch.capturing(torch):
+            raise RefusalError("a CUDA graph is being captured, and its allocations come from a separate pool")
+        problem = recording_problem()
+        if problem:
+            raise RefusalError(problem)
+        if allocator.is_recording():
+            raise RefusalError("allocation history is being recorded, and a process can make only one recording")
+        torch.cuda.synchronize()  # creates the context
+        peaks = self._runtime.peaks
+        peaks.install()
+        scope = peaks.scope()
+        for index in pytorch.devices_in_use():
+            peaks.enter(scope, index, reset=True)  # saves the peaks for the program
+        peaks.drop(scope)
+
+    def run(self, size: Size, *, record: bool = False) -> RecordedStep:
+        """Run the step once.
+
+        Raises:
+            RefusalError: The step ran out of memory, or its allocations could not be recorded.
+            OptionError: The code of the step has not run.
+        """
+        __tracebackhide__ = True
+        gc.collect()  # otherwise, garbage of an earlier run could be freed during this one
+        peaks, torch = self._runtime.peaks, self.torch
+        recorder = Recorder(self._runtime) if record else None
+        out_of_memory = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+        try:
+            for index in pytorch.devices_in_use():
+                peaks.discard(index)
+            if recorder is not None:
+                recorder.start()
+            check_result(self._code.text, self._code.run(size))
+            after = {index: allocator.allocator_statistics(peaks.stats(index)) for index in pytorch.devices_in_use()}
+            reached = {index: statistics.peak for index, statistics in after.items()}
+            return RecordedStep(reached, None if recorder is None else self._snapshot(recorder, size))
+        except out_of_memory as error:
+            message = str(error).partition(".")[0]
+            raise RefusalError(f"the step ran out of memory at the size {size_name(size)}: {message}") from None
+        finally:
+            if recorder is not None:
+                recorder.stop()
+
+    def _snapshot(self, recorder: Recorder, size: Size) -> Snapshot:
+        info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
+        if recorder.snapshot is None or info.error:
+            raise RefusalError(f"the allocations at the size {size_name(size)} could not be recorded: {info.error}")
+        if info.dropped:
+            raise RefusalError(f"the step makes more than {recorder.history.options.max_entries:,} allocations")
+        return Snapshot.load(recorder.snapshot)
+
+    def close(self) -> None:
+        """Exclude the runs from the peaks that PyTorch reports to the program."""
+        gc.collect()
+        for index in pytorch.devices_in_use():
+            with contextlib.suppress(RuntimeError):
+                self._runtime.peaks.discard(index)
+
+    def capacity(self, index: int) -> Capacity:
+        """Return the memory of a device at this moment.
+
+        Raises:
+            RefusalError: The free memory is unknown.
+        """
+        reading = self._runtime.reading().devices.get(f"cuda:{index}")
+        if reading is None or reading.free is None or reading.reserved is None or reading.allocated is None:
+            raise RefusalError(f"the free memory of cuda:{index} is unknown")
+        limit = reading.reserved + reading.free
+        fraction = getattr(self.torch.cuda.memory, "get_per_process_memory_fraction", None)  # since PyTorch 2.10
+        if fraction is not None and reading.total:
+            with contextlib.suppress(Exception):
+                total = self.torch.cuda.get_device_properties(index).total_memory
+                limit = min(limit, int(fraction(index) * total))
+        return Capacity(limit, reading.allocated)
+
+    def on_other_card(self, index: int, total: int | str) -> int:
+        """Return the memory for PyTorch on a card with ``total`` bytes, if as much is used outside PyTorch as here."""
+        reading = self._runtime.reading().devices[f"cuda:{index}"]
+        outside = reading.outside if reading.process is not None else 0
+        capacity = parse_size(total) - (outside or 0)
+        if capacity <= 0:
+            raise OptionError(f"{total!r} is less than the memory that this process uses outside PyTorch")
+        return capacity

@@ -1,0 +1,64 @@
+"""Agreement between the ranks of a distributed program, which must all run the step at the same sizes."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import Any
+
+from ipygpumem.features.fit.probes import RefusalError
+from ipygpumem.features.ranks.rank_info import rank_and_world
+
+_TIMEOUT = timedelta(seconds=60)
+
+
+class RankAgreement:
+    """Communication with the other ranks through the store of torch.distributed. It has no effect with one rank.
+
+    Attributes:
+        world: Number of ranks.
+    """
+
+    def __init__(self) -> None:
+        distributed = sys.modules.get("torch.distributed")
+        active = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        rank, world = rank_and_world() if active else (0, 1)
+        self.world = world or 1
+        self._rank = rank or 0
+        self._store: Any = None
+        self._prefix = ""
+        self._round = 0
+        if self.world > 1:
+            self._store = sys.modules["torch.distributed.distributed_c10d"]._get_default_store()
+
+    def join(self) -> None:
+        """Wait for the other ranks.
+
+        Raises:
+            RefusalError: Not all ranks follow.
+        """
+        if self._store is not None:
+            call = (int(self._store.add("ipygpumem/fit/calls", 1)) - 1) // self.world
+            self._prefix = f"ipygpumem/fit/{call}"
+            self.minimum(0)
+
+    def minimum(self, value: int) -> int:
+        """Return the smallest value of all ranks.
+
+        Raises:
+            RefusalError: Not all ranks have called this method.
+        """
+        if self._store is None:
+            return value
+        self._round += 1
+        keys = [f"{self._prefix}/{self._round}/{rank}" for rank in range(self.world)]
+        self._store.set(keys[self._rank], str(value))
+        try:
+            self._store.wait(keys, _TIMEOUT)
+        except RuntimeError:
+            missing = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
+            raise RefusalError(
+                f"rank {', '.join(missing)} of {self.world} did not run fit within {_TIMEOUT.seconds} s: call it in "
+                "every rank, because the step's collectives wait for all ranks"
+            ) from None
+        return min(int(self._store.get(key)) for key in keys)

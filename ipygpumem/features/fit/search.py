@@ -1,0 +1,281 @@
+"""Runs of a step at small sizes, until its memory usage can be predicted and the prediction is checked."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import math
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeAlias
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import size as size_text
+from ipygpumem.features.fit.axes import Axis, Size, size_name
+from ipygpumem.features.fit.model import Probe, Role
+from ipygpumem.features.fit.probes import Capacity, RecordedStep, RefusalError, StepRunner
+from ipygpumem.features.fit.ranks import RankAgreement
+from ipygpumem.features.fit.side_effects import WrittenFiles
+from ipygpumem.features.fit.step_code import StepCode
+from ipygpumem.features.fit.step_objects import StepObjects
+from ipygpumem.features.fit.update import ComputedUpdate, Updates
+from ipygpumem.snapshot.scaling.results import PredictionError
+from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
+from ipygpumem.snapshot.scaling.start_state import StartState
+from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.sources import pytorch
+
+_Runs: TypeAlias = Generator[tuple[Size, Role, int | None], Probe, None]
+
+MAX_SHARE = 0.5
+"""Largest share of the free memory that a run may use."""
+_MAX_MISFIT = 0.02
+"""Relative error of a checked prediction from which nothing is predicted."""
+_GROWTH = 2
+"""Factor between the sizes that are run."""
+_SAFETY = 1.6
+"""Factor by which a run may exceed a prediction from two sizes, if its memory grows with the square of the size."""
+_MAX_DIFFERENCE = 0.005
+"""Difference between two runs at the same size, relative to the peak, from which a step is not repeatable."""
+
+
+class Search:
+    """The runs of a step and the prediction from them.
+
+    Attributes:
+        index: Index of the device.
+        capacity: Memory that PyTorch can use on the device; None if it is unknown.
+        probes: The runs.
+        scaled: The prediction; None if there is none.
+        notes: What the user should know about the runs.
+        files: The files that the step writes.
+    """
+
+    def __init__(
+        self, code: StepCode, runner: StepRunner, ranks: RankAgreement, on: int | str | None, most: float
+    ) -> None:
+        self.code = code
+        self.on = on
+        self.index = 0
+        self.capacity: int | None = None
+        self.probes: list[Probe] = []
+        self.scaled: ScaledRecording | None = None
+        self.notes: list[str] = []
+        self.files = WrittenFiles()
+        self._runner, self._ranks, self._most = runner, ranks, most
+        self._before: dict[int, Capacity] = {}
+        self._steps: list[tuple[Size, StepRecording]] = []
+        self._determining = 0
+        self._leaves: collections.Counter[int] = collections.Counter()
+
+    def allows(self, update: ComputedUpdate) -> bool:
+        """Return whether a run may use the memory of an optimizer's update and of its missing state."""
+        return all(update.total(f"cuda:{index}") <= self._allowance(index) for index in self._before)
+
+    def run(self, objects: StepObjects, updates: Updates) -> str:
+        """Run the step at several sizes; return the reason if nothing can be predicted, otherwise ``""``."""
+        __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
+        runs = self._runs(objects, updates)
+        probe: Any = None
+        try:
+            with contextlib.suppress(StopIteration):
+                while True:  # all runs have the same call stack, by which their allocations are matched
+                    probe = self._add(*runs.send(probe))
+        except (RefusalError, PredictionError) as refusal:
+            return str(refusal)
+        if updates.run:
+            names = ", ".join(sorted(updates.run))
+            self.notes.append(f"The update of {names} cannot be computed, so it was run and then undone.")
+        return ""
+
+    def _runs(self, objects: StepObjects, updates: Updates) -> _Runs:
+        """Yield the size, the role and the prediction of each run, and receive its results."""
+        __tracebackhide__ = True
+        self._before = {index: self._runner.capacity(index) for index in pytorch.devices_in_use()}
+        self.index = int(self._runner.torch.cuda.current_device())
+        self._leaves.update(_nbytes(tensor) for tensor in objects.tensors if tensor.is_leaf)
+        self._check_lower_bound(objects, updates)
+        first = tuple(_smallest(axis) for axis in self.code.axes)
+        with self.files:
+            self._choose_device(self._runner.run(first).peaks)
+        if updates.skipped:
+            raise RefusalError(f"the state and the update of the optimizer need more than {self._share()}")
+        yield first, "fit", None
+        second = self._next_size(self._bound)
+        for size in self._others(first, second):
+            yield size, "fit", None
+        yield first, "again", None
+        self._determining = len(self._steps)
+        self._check_repeatable()
+        self.capacity = self._read_capacity()
+        yield from self._checks(self._predict())
+        self.capacity = self._ranks.minimum(self._read_capacity())
+
+    def _check_lower_bound(self, objects: StepObjects, updates: Updates) -> None:
+        needed = dict.fromkeys(self._before, 0)
+        for leaf in objects.tensors:
+            if leaf.requires_grad and leaf.is_leaf and leaf.grad is None and leaf.device.index in needed:
+                needed[leaf.device.index] += _nbytes(leaf)
+        for update in filter(None, map(updates.prepare, objects.optimizers)):
+            for index in needed:
+                needed[index] += update.total(f"cuda:{index}")
+        for index, nbytes in needed.items():
+            if updates.skipped or nbytes > self._allowance(index):
+                self.index = index
+                raise self._too_large("a step of any size, with its gradients and the optimizer's state,", nbytes)
+
+    def _choose_device(self, peaks: dict[int, Any]) -> None:
+        growth = {index: peaks[index].allocated - before.allocated for index, before in self._before.items()}
+        self.index = max(growth, key=growth.__getitem__)
+        others = [f"cuda:{index}" for index, grown in growth.items() if grown > 0 and index != self.index]
+        if others:
+            self.notes.append(f"The step also uses {', '.join(others)}, which is not predicted.")
+
+    def _add(self, size: Size, role: Role, predicted: int | None) -> Probe:
+        __tracebackhide__ = True
+        recorded: RecordedStep = self._runner.run(size, record=True)
+        step = StepRecording(recorded.loaded, self.index)
+        if not len(step.rows):
+            raise OptionError(f"{self.code.text} allocates no GPU memory at the size {size_name(size)}")
+        peaks = recorded.peaks[self.index]
+        self._steps.append((size, step))
+        self.probes.append(Probe(size, role, peaks.allocated, peaks.reserved, predicted))
+        used = peaks.allocated - self._before[self.index].allocated
+        if len(self.probes) == 1 and used > self._allowance(self.index):
+            raise self._too_large(f"the run at the size {size_name(size)}", used)
+        return self.probes[-1]
+
+    def _predict(self, without: Size | None = None) -> ScaledRecording:
+        used = [item for item in self._steps if item[0] != without]
+        if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
+            used = used[: self._determining]
+        return ScaledRecording.from_recordings(used, state=StartState.after_step(self._steps[-1][1]))
+
+    def _read_capacity(self) -> int:
+        if self.on is not None:
+            return self._runner.on_other_card(self.index, self.on)
+        return self._runner.capacity(self.index).limit
+
+    # sizes
+
+    def _others(self, first: Size, second: Size) -> Sequence[Size]:
+        """Return the further sizes that determine the prediction."""
+        if len(first) == 1:
+            return [second]
+        lengths = (first[1], second[1], _next(self.code.axes[1], _GROWTH * second[1]))  # may be a quadratic function
+        return [(batch, length) for length in lengths for batch in (first[0], second[0])][1:]
+
+    def _next_size(self, added: Callable[[Size], int]) -> Size:
+        """Return the next size to run: twice the largest one or, if that may use too much memory, the next one.
+
+        ``added`` returns the memory that a run at a size adds.
+
+        Raises:
+            RefusalError: The next size may also use too much memory.
+        """
+        last = max(size for size, _ in self._steps)
+        needed = 0
+        for least in (tuple(_GROWTH * value for value in last), tuple(value + 1 for value in last)):
+            size = tuple(map(_next, self.code.axes, least))
+            needed = added(size)
+            if self._ranks.minimum(int(needed <= self._allowance(self.index))):
+                return size
+        raise self._too_large(f"a run at the size {size_name(size)}", needed)
+
+    def _bound(self, size: Size) -> int:
+        """Return an upper bound of the memory that a run adds, if no allocation grows faster than the size squared.
+
+        Allocations with the size of a parameter are gradients or temporary tensors of the optimizer, and do not grow.
+        """
+        at, step = self._steps[-1]
+        constant, leaves = 0, self._leaves + self._leaves
+        for nbytes in step.sizes[step.live_at_own_peak()].tolist():
+            if leaves[nbytes] > 0:
+                leaves[nbytes] -= 1
+                constant += nbytes
+        growth = (math.prod(size) / math.prod(at)) ** 2
+        used = self.probes[-1].allocated - self._before[self.index].allocated
+        return used + int((step.own_peak - constant) * (growth - 1))
+
+    def _added(self, scaled: ScaledRecording, size: Size) -> int:
+        return scaled.predict(size).allocated - self._before[self.index].allocated
+
+    def _verification_size(self, scaled: ScaledRecording) -> Size:
+        """Return the largest size at which a run uses no more memory than it may, or ``(0,)``."""
+        before, axes = self._before[self.index], self.code.axes
+        free = min(before.free, (self.capacity or 0) - before.allocated)
+        limit = int((1 - _MAX_MISFIT) * self._most * free)
+        low, high = -1, max(len(axis.sizes) for axis in axes)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._added(scaled, _along(axes, middle)) <= limit else (low, middle)
+        low = self._ranks.minimum(low)
+        return (0,) if low < 0 else _along(axes, low)
+
+    # checks
+
+    def _check_repeatable(self) -> None:
+        (size, first), (_, again) = self._steps[0], self._steps[-1]
+        difference = abs(first.own_peak - again.own_peak)
+        if difference > _MAX_DIFFERENCE * first.peak:
+            sizes = f"two runs at the size {size_name(size)} differ by {size_text(difference)} at their peaks"
+            raise RefusalError(f"{sizes}, so the step is not repeatable")
+
+    def _checks(self, scaled: ScaledRecording) -> _Runs:
+        """Yield larger sizes, and compare the runs with their predictions."""
+        check = self._next_size(lambda size: int(_SAFETY * self._added(scaled, size)))
+        probe = yield check, "check", scaled.predict(check).allocated
+        wrong = abs(probe.error or 0) > _MAX_MISFIT
+        scaled = self._predict()
+        if scaled.reasons and len(check) == 1:
+            larger = self._predict(without=self._steps[0][0])  # the smallest size may use other kernels
+            scaled = scaled if larger.reasons else larger
+        if scaled.reasons:
+            raise RefusalError(" ".join(scaled.reasons))
+        if wrong and len(check) > 1:
+            raise self._wrong(probe)
+        if wrong:  # the sizes of allocations are not lines, so this run also determines the prediction
+            self.probes[-1] = Probe(check, "fit", probe.allocated, probe.reserved)
+        size = self._verification_size(scaled)
+        if math.prod(size) > math.prod(check):
+            probe = yield size, "verification", scaled.predict(size).allocated
+            if abs(probe.error or 0) > _MAX_MISFIT:
+                raise self._wrong(probe)
+            final = self._predict()
+            scaled = scaled if final.reasons else final
+        elif wrong:
+            raise RefusalError("the memory is not a linear function of the size, and no larger size can be checked")
+        self.scaled = scaled
+
+    @staticmethod
+    def _wrong(probe: Probe) -> RefusalError:
+        error = f"{abs(probe.error or 0):.1%}, more than {_MAX_MISFIT:.0%}"
+        return RefusalError(f"the prediction for the size {size_name(probe.size)} differs from the run by {error}")
+
+    def _allowance(self, index: int) -> int:
+        return int(self._most * self._before[index].free)
+
+    def _share(self) -> str:
+        return f"{self._most:.0%} of the free {size_text(self._before[self.index].free)}"
+
+    def _too_large(self, what: str, nbytes: int) -> RefusalError:
+        more = "" if self._most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
+        return RefusalError(f"{what} needs {size_text(nbytes)}, more than {self._share()}{more}")
+
+
+def _smallest(axis: Axis) -> int:
+    """Return the smallest size that is run: not 1 if possible, because operations on one element may use views."""
+    first, second, *_ = axis.sizes
+    return second if first == 1 and len(axis.sizes) > 3 else first  # noqa: PLR2004 (the number of sizes that are run)
+
+
+def _next(axis: Axis, value: int) -> int:
+    """Return the smallest size of an axis that is at least ``value``, or the largest one."""
+    return next((size for size in axis.sizes if size >= value), axis.sizes[-1])
+
+
+def _along(axes: Sequence[Axis], place: int) -> Size:
+    return tuple(axis.sizes[min(place, len(axis.sizes) - 1)] for axis in axes)
+
+
+def _nbytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())

@@ -1,0 +1,66 @@
+"""Side effects of a step that cannot be undone: iterators that advanced, and files that were written."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import operator
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.introspection import attempt
+from ipygpumem.core.units import many
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_DEPTH = 3
+
+
+def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
+    """Return a value that changes when an iterator advances, as far as this can be read without advancing it."""
+    frame = getattr(iterator, "gi_frame", None)
+    parts: list[Any] = [getattr(iterator, "_num_yielded", None), attempt(lambda: operator.length_hint(iterator, -1))]
+    parts += [None if frame is None else frame.f_lasti, attempt(lambda: repr(iterator))]
+    for referent in gc.get_referents(iterator) if depth else ():
+        parts.append(id(referent))
+        if hasattr(type(referent), "__next__"):
+            parts.append(position(referent, depth - 1))
+    return tuple(parts)
+
+
+class WrittenFiles:
+    """Context manager that notes the files to which the code writes, through Python's file objects.
+
+    It uses Python's profiling function, so it notes nothing while another profiler is active.
+
+    Attributes:
+        names: Names of the files and the number of writes.
+    """
+
+    def __init__(self) -> None:
+        self.names: collections.Counter[str] = collections.Counter()
+        self._active = False
+
+    def __enter__(self) -> Self:
+        self._active = sys.getprofile() is None
+        if self._active:
+            sys.setprofile(self._notify)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._active and sys.getprofile() == self._notify:
+            sys.setprofile(None)
+
+    def _notify(self, _: types.FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and getattr(function, "__name__", "") in {"write", "writelines"}:
+            name = getattr(getattr(function, "__self__", None), "name", None)
+            if isinstance(name, str) and not name.startswith("<"):
+                self.names[name] += 1
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each file."""
+        return [
+            f"Not undone: the file {name} was written ({many(count, 'write')})." for name, count in self.names.items()
+        ]

@@ -1,0 +1,199 @@
+"""Saving and restoring the state that a step changes: tensors, gradients, objects, names and random numbers.
+
+Everything is restored in place. Objects keep their identity, and version counters their value, so that a graph that was
+built before remains valid. The contents of tensors are saved in host memory.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.introspection import attempt
+from ipygpumem.core.units import many, size
+from ipygpumem.features.fit.containers import attributes, items_of, restore_attributes, restore_items, restore_names
+from ipygpumem.features.fit.side_effects import position
+from ipygpumem.features.fit.step_objects import StepObjects, random_state
+from ipygpumem.sources.host import read_host
+
+_HOST_SHARE = 0.5
+"""Share of the available host memory that the saved contents may use."""
+
+
+@dataclass(slots=True)
+class _Gradient:
+    """The gradient of a leaf; ``value`` is its contents in host memory, or None if there was no gradient.
+
+    Only a weak reference is kept: a gradient that the step deletes must be freed, as it would be without the saved
+    state.
+    """
+
+    leaf: Any
+    reference: Any
+    value: Any
+    version: int | None
+    layout: tuple[Any, ...] = ()
+
+
+class SavedState:
+    """The state of all objects that a step can change. Call `restore` once.
+
+    Raises:
+        OptionError: Host memory is insufficient for the contents of the tensors, or there are too many objects.
+    """
+
+    def __init__(self, torch: Any, roots: Mapping[str, Any], namespaces: Iterable[dict[str, Any]] = ()) -> None:
+        self._torch = torch
+        self.objects = objects = StepObjects(torch, roots)
+        for variables in namespaces:
+            if not any(variables is known for known in objects.namespaces):
+                objects.namespaces.append(variables)
+        with _without_modes(torch):
+            self._aliases = [
+                (tensor, tensor.data, _version(tensor), tensor.requires_grad)
+                for tensor in objects.tensors
+                if not tensor.is_meta
+            ]
+            self._check_host_memory()
+            self._contents = list(self._saved_contents())
+            self._gradients = list(self._saved_gradients())
+            self._random = random_state(torch, objects.generators)
+        self._arrays = [(array, array.copy()) for array in objects.arrays if array.flags.writeable]
+        self._items = [(name, container, items_of(container)) for name, container in objects.containers]
+        self._attributes = [(instance, dict(attributes(instance))) for instance in objects.instances]
+        self._variables = [(variables, dict(variables)) for variables in objects.namespaces]
+        self._positions = [(name, iterator, position(iterator)) for name, iterator in objects.iterators]
+        self._grad_enabled = torch.is_grad_enabled()
+
+    def restore(self) -> list[str]:
+        """Restore the state and return sentences that describe what grew or could not be restored."""
+        torch = self._torch
+        notes = [
+            f"Not undone: the iterator {name} advanced." if name else "Not undone: an iterator advanced."
+            for name, iterator, saved_position in self._positions
+            if position(iterator) != saved_position
+        ]
+        for variables, saved in self._variables:
+            restore_names(variables, saved)
+        for instance, values in self._attributes:
+            restore_attributes(instance, values)
+        for name, container, items in self._items:
+            added = len(container) - len(items)
+            if added > 0 and name and type(container) in {list, collections.deque}:
+                notes.append(f"{name} grew by {many(added, 'item')}, which were removed again.")
+            restore_items(container, items)
+        for array, contents in self._arrays:
+            array[...] = contents
+        self._restore_tensors()
+        torch.set_grad_enabled(self._grad_enabled)
+        for restore in self._random:
+            restore()
+        return notes
+
+    def _restore_tensors(self) -> None:
+        torch = self._torch
+        with _without_modes(torch), torch.no_grad():
+            for tensor, alias, _, requires_grad in self._aliases:
+                if attempt(tensor.data_ptr) != attempt(alias.data_ptr) or tensor.shape != alias.shape:
+                    tensor.data = alias
+                if tensor.requires_grad != requires_grad and tensor.is_leaf:
+                    tensor.requires_grad_(requires_grad)
+            for contents, saved in self._contents:
+                contents.copy_(saved)
+            for gradient in self._gradients:
+                self._restore_gradient(gradient)
+            for tensor, _, version, _ in self._aliases:
+                self._set_version(tensor, version)
+
+    def _check_host_memory(self) -> None:
+        needed = sum({_key(alias): _nbytes(alias) for _, alias, _, _ in self._aliases}.values())
+        available = read_host(available=True).available
+        if available is not None and needed > _HOST_SHARE * available:
+            raise OptionError(
+                f"the tensors of the step ({size(needed)}) cannot be saved in host memory, of which "
+                f"{size(available)} is available: run it where twice as much host memory is free"
+            )
+
+    def _saved_contents(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the contents of each storage with a copy. A storage is saved once, whichever tensors share it."""
+        seen = set()
+        for _, alias, _, _ in self._aliases:
+            key = _key(alias)
+            if key in seen:
+                continue
+            seen.add(key)
+            contents = self._bytes(alias)
+            yield contents, contents.to("cpu", copy=True)
+
+    def _bytes(self, tensor: Any) -> Any:
+        torch = self._torch
+        if type(tensor) in {torch.Tensor, torch.nn.Parameter} and tensor.layout is torch.strided:
+            return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+        return tensor  # a tensor subclass, whose storages only its methods can copy
+
+    def _saved_gradients(self) -> Iterator[_Gradient]:
+        for leaf in self._leaves():
+            gradient = leaf.grad
+            if gradient is None:
+                yield _Gradient(leaf, None, None, 0)
+                continue
+            value = gradient.detach().to("cpu", copy=True)
+            layout = (gradient.size(), gradient.stride()) if gradient.layout is self._torch.strided else ()
+            yield _Gradient(leaf, weakref.ref(gradient), value, _version(gradient), layout)
+
+    def _leaves(self) -> Iterator[Any]:
+        for tensor in self.objects.tensors:
+            if tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None):
+                yield tensor
+
+    def _restore_gradient(self, saved: _Gradient) -> None:
+        if saved.reference is None:
+            saved.leaf.grad = None
+            return
+        gradient = saved.reference()
+        if gradient is None:  # nothing refers to the old gradient, so a new tensor with the same contents is equivalent
+            device = saved.leaf.device
+            if saved.layout:
+                gradient = self._torch.empty_strided(*saved.layout, dtype=saved.value.dtype, device=device)
+                gradient.copy_(saved.value)
+            else:
+                gradient = saved.value.to(device, copy=True)
+        else:
+            gradient.data.copy_(saved.value)
+            self._set_version(gradient, saved.version)
+        saved.leaf.grad = gradient
+
+    def _set_version(self, tensor: Any, version: int | None) -> None:
+        if _version(tensor) == version:
+            return
+        set_version: Any = getattr(self._torch._C._autograd, "_unsafe_set_version_counter", None)
+        try:
+            set_version((tensor,), (version,))
+        except TypeError:  # before PyTorch 2.5
+            attempt(lambda: set_version(tensor, version))
+
+
+def _without_modes(torch: Any) -> Any:
+    """Return a context manager in which the program's dispatch modes do not see operations."""
+    disable = getattr(sys.modules.get("torch.utils._python_dispatch"), "_disable_current_modes", None)
+    return torch.no_grad() if disable is None else disable()
+
+
+def _version(tensor: Any) -> int | None:
+    version: int | None = attempt(lambda: tensor._version)  # tensors of inference mode have none
+    return version
+
+
+def _key(tensor: Any) -> tuple[Any, ...]:
+    storage = attempt(tensor.untyped_storage)
+    return (id(tensor),) if storage is None else (tensor.device, storage.data_ptr(), storage.nbytes())
+
+
+def _nbytes(tensor: Any) -> int:
+    storage = attempt(tensor.untyped_storage)
+    return tensor.numel() * tensor.element_size() if storage is None else int(storage.nbytes())

@@ -1,0 +1,106 @@
+"""The code of a step and the sizes at which it can run, from a magic or from a function."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.features.fit.axes import Axis, Size, check_axes, checked_axis
+
+
+@dataclass(frozen=True, slots=True)
+class StepCode:
+    """A step of the user's program.
+
+    Attributes:
+        text: The statement or the name of the function.
+        axes: Variables that determine the size.
+        run: Function that runs the step at a size.
+        roots: Objects from which the step's objects are found, by name.
+        namespaces: Global variables that the step may set.
+        sources: Source code of notebook cells by file name.
+        numbers: Execution counts of notebook cells by file name.
+    """
+
+    text: str
+    axes: tuple[Axis, ...]
+    run: Callable[[Size], Any]
+    roots: Mapping[str, Any]
+    namespaces: tuple[dict[str, Any], ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+def function_step(step: Any, sizes: Any) -> StepCode:
+    """Return the step that a function runs.
+
+    Raises:
+        OptionError: ``step`` is not a function, or the sizes are invalid.
+    """
+    if inspect.isgenerator(step) or not callable(step):
+        kind = type(step).__name__
+        raise OptionError(f"step must be a function that runs one step at a given size, not an object of type {kind}")
+    name = getattr(step, "__name__", type(step).__name__)
+    _check_function(name, step)
+    if isinstance(sizes, Mapping):
+        axes = check_axes([checked_axis(key, values) for key, values in sizes.items()])
+        if not axes:
+            raise OptionError("sizes is empty: expected a range, or a dict from names to ranges")
+        names = [axis.name for axis in axes]
+        return StepCode(name, axes, lambda size: step(**dict(zip(names, size, strict=True))), {name: step})
+    try:
+        parameter = next(iter(inspect.signature(step).parameters), "size")
+    except (TypeError, ValueError):  # a built-in function
+        parameter = "size"
+    return StepCode(name, (checked_axis(parameter, sizes),), lambda size: step(*size), {name: step})
+
+
+def _check_function(name: str, function: Any) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise OptionError(f"{name} is a generator, which a call does not run: pass a function that runs one step")
+    if inspect.iscoroutinefunction(function):
+        raise OptionError(f"{name} is a coroutine, which a call does not run: pass a function that runs one step")
+
+
+def check_result(text: str, result: Any) -> None:
+    """Raise `OptionError` if the result of a step shows that its code has not run."""
+    if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
+        kind = "coroutine" if inspect.iscoroutine(result) else "generator"
+        raise OptionError(f"{text} returns a {kind}, whose code has not run: use a function that runs one step")
+
+
+def statement_step(
+    text: str,
+    axes: tuple[Axis, ...],
+    codes: Sequence[types.CodeType],
+    variables: dict[str, Any],
+    run: Callable[[], Any],
+) -> StepCode:
+    """Return the step that a statement runs, whose code refers to the names in ``variables``.
+
+    Raises:
+        OptionError: A variable does not occur in the statement.
+    """
+    names = {name for code in codes for name in _names(code)}
+    for axis in axes:
+        if axis.name not in names:
+            raise OptionError(f"{axis.name!r} does not occur in the statement {text!r}")
+
+    def at(size: Size) -> Any:
+        __tracebackhide__ = True
+        variables.update({axis.name: value for axis, value in zip(axes, size, strict=True)})
+        return run()
+
+    roots = {name: variables[name] for name in names & variables.keys()}
+    return StepCode(text, axes, at, roots, (variables,))
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)

@@ -1,0 +1,211 @@
+"""Search for the objects whose state a step can change, starting at its code.
+
+The search follows attributes and items, and the global variables that the code of user-defined functions refers to. It
+does not enter libraries other than those that hold the state of training, because restoring the attributes of, for
+example, a logger with a background thread could break it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.introspection import instance_dict, is_instance, is_library_file, mro, slot_values, type_dict
+
+_CONTAINERS = (dict, list, set, collections.deque, bytearray)
+_ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType, types.BuiltinFunctionType)
+_PACKAGES = ("torch", "accelerate")
+"""Libraries whose objects are followed although their classes may have no ``state_dict``."""
+_EXCLUDED = ("torch.utils.data", "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._C")
+_MAX_OBJECTS = 3_000_000
+
+
+class StepObjects:
+    """The mutable objects that can be reached from the code of a step.
+
+    Args:
+        torch: The module torch.
+        roots: Objects at which the search starts, such as the function.
+
+    Attributes:
+        tensors: Tensors, including parameters, buffers and the state of optimizers.
+        containers: Names and instances of the built-in mutable containers and of their subclasses.
+        instances: Objects with attributes, including user-defined classes.
+        namespaces: Global variables of user-defined functions.
+        arrays: NumPy arrays.
+        generators: Random number generators of PyTorch, NumPy and Python.
+        iterators: Iterators with their names.
+        optimizers: Instances of ``torch.optim.Optimizer``.
+    """
+
+    def __init__(self, torch: Any, roots: Mapping[str, Any]) -> None:
+        self._torch = torch
+        self._numpy: Any = sys.modules.get("numpy")
+        self.tensors: list[Any] = []
+        self.containers: list[tuple[str, Any]] = []
+        self.instances: list[Any] = []
+        self.namespaces: list[dict[str, Any]] = []
+        self.arrays: list[Any] = []
+        self.generators: list[Any] = []
+        self.iterators: list[tuple[str, Any]] = []
+        self.optimizers: list[Any] = []
+        self._seen: dict[int, Any] = {}
+        self._pending = list(roots.items())
+        while self._pending:
+            name, value = self._pending.pop()
+            if not isinstance(value, _ATOMIC) and id(value) not in self._seen:
+                self._seen[id(value)] = value  # keeps the object alive, so that its ID stays unique
+                self._visit(name, value)
+                if len(self._seen) > _MAX_OBJECTS:
+                    raise OptionError(
+                        f"the step refers to more than {_MAX_OBJECTS:,} objects, whose state cannot be saved: "
+                        "pass large collections of Python objects as an iterator or a file"
+                    )
+        self._seen.clear()
+
+    def _visit(self, name: str, value: Any) -> None:
+        kind = type(value)
+        if is_instance(value, self._torch.Tensor):
+            self.tensors.append(value)
+        elif self._is_generator(value):
+            self.generators.append(value)
+        elif self._numpy is not None and isinstance(value, self._numpy.ndarray):
+            self.arrays.append(value)
+        elif hasattr(kind, "__next__"):
+            self.iterators.append((name, value))
+        elif isinstance(value, _CONTAINERS):
+            self.containers.append((name, value))
+            self._visit_items(name, value)
+            if kind not in {*_CONTAINERS, collections.OrderedDict, collections.defaultdict}:
+                self._visit_instance(value)
+        elif not self._visit_code_object(name, value) and self._is_followed(kind):
+            self._visit_instance(value)
+
+    def _visit_code_object(self, name: str, value: Any) -> bool:
+        """Visit a function, class, module or tuple; return whether it was one."""
+        if isinstance(value, types.FunctionType):
+            self._visit_function(value)
+        elif isinstance(value, type):
+            self._visit_class(value)
+        elif isinstance(value, tuple | frozenset):
+            self._push(name, value)
+        elif isinstance(value, types.MethodType):
+            self._push(name, (value.__self__, value.__func__))
+        elif isinstance(value, functools.partial):
+            self._push(name, (value.func, value.args, value.keywords))
+        elif isinstance(value, staticmethod | classmethod):
+            self._push(name, (value.__func__,))
+        elif isinstance(value, property):
+            self._push(name, (value.fget, value.fset))
+        else:
+            return isinstance(value, types.ModuleType)
+        return True
+
+    def _push(self, name: str, values: Iterable[Any]) -> None:
+        self._pending += [(name, value) for value in values]
+
+    def _visit_items(self, name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            named = dict.items(value)
+            self._pending += [(key if isinstance(key, str) else name, item) for key, item in named]
+            self._push(name, [key for key in dict.keys(value) if not isinstance(key, _ATOMIC)])
+        elif not isinstance(value, bytearray):
+            self._push(name, [item for item in value if not isinstance(item, _ATOMIC)])
+
+    def _visit_instance(self, value: Any) -> None:
+        attributes = instance_dict(value)
+        slots = {name: item for base in mro(type(value)) for name, item in slot_values(value, base)}
+        if attributes is not None or slots:
+            self.instances.append(value)
+            self._pending += [*(attributes or {}).items(), *slots.items()]
+        if is_instance(value, self._torch.optim.Optimizer):
+            self.optimizers.append(value)
+        self._pending.append(("", type(value)))
+
+    def _visit_class(self, kind: type) -> None:
+        bases = [base for base in mro(kind) if _is_user_class(base)]
+        self.instances += bases
+        for base in bases:
+            self._pending += [(name, item) for name, item in type_dict(base).items() if not name.startswith("__")]
+            self._push("", [type_dict(base).get("__call__"), type_dict(base).get("__init__")])
+
+    def _visit_function(self, function: types.FunctionType) -> None:
+        self._push("", [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
+        names = function.__code__.co_freevars
+        for name, cell in zip(names, function.__closure__ or (), strict=True):
+            try:
+                self._pending.append((name, cell.cell_contents))
+            except ValueError:  # an empty cell
+                continue
+        self._push("", [vars(function).get("__wrapped__")])
+        if not is_library_file(function.__code__.co_filename):
+            self.visit_code(function.__code__, function.__globals__)
+
+    def visit_code(self, code: types.CodeType, variables: dict[str, Any]) -> None:
+        """Add the global variables that a code object refers to."""
+        if not any(namespace is variables for namespace in self.namespaces):
+            self.namespaces.append(variables)
+        names = {name for inner in _nested(code) for name in inner.co_names}
+        for name in names & variables.keys():
+            value = variables[name]
+            if isinstance(value, types.ModuleType) and not is_library_file(getattr(value, "__file__", None) or ""):
+                module = vars(value)
+                self._pending += [(inner, module[inner]) for inner in names & module.keys()]
+            else:
+                self._pending.append((name, value))
+
+    def _is_generator(self, value: Any) -> bool:
+        name = f"{type(value).__module__}.{type(value).__name__}"
+        return (
+            is_instance(value, self._torch.Generator)
+            or (hasattr(value, "getstate") and name.startswith("random."))
+            or name in {"numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
+        )
+
+    @staticmethod
+    def _is_followed(kind: type) -> bool:
+        module = kind.__module__ or ""
+        if module.startswith(_EXCLUDED):
+            return False
+        known = module.partition(".")[0] in _PACKAGES or hasattr(kind, "state_dict")
+        return known or any(_is_user_class(base) for base in mro(kind))
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
+
+
+def _is_user_class(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__ or "")
+    if kind.__module__ == "__main__":
+        return True
+    file = None if module is None else getattr(module, "__file__", None)
+    return file is not None and not is_library_file(file) and not (kind.__module__ or "").startswith("ipygpumem.")
+
+
+def random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[], Any]]:
+    """Save the state of all random number generators and return the functions that restore it."""
+    import random
+
+    restore: list[Callable[[], Any]] = [functools.partial(random.setstate, random.getstate())]
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        restore.append(functools.partial(numpy.set_state, numpy.get_state()))
+    restore.append(functools.partial(torch.set_rng_state, torch.get_rng_state()))
+    device_generators = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    for generator in (*device_generators, *generators):
+        if hasattr(generator, "get_state") and hasattr(generator, "set_state"):
+            restore.append(functools.partial(generator.set_state, generator.get_state()))
+        elif hasattr(generator, "getstate"):
+            restore.append(functools.partial(generator.setstate, generator.getstate()))
+        else:
+            restore.append(functools.partial(setattr, generator.bit_generator, "state", generator.bit_generator.state))
+    return restore

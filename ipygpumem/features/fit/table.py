@@ -1,0 +1,104 @@
+"""Display of predictions whether a step will fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ipygpumem.core.tables import Table, TableRow
+from ipygpumem.core.units import MIB, precise_size, size
+from ipygpumem.features.fit.axes import size_name
+from ipygpumem.snapshot.scaling.step import OPTIMIZER
+
+if TYPE_CHECKING:
+    from ipygpumem.features.fit.model import Fit, Probe
+    from ipygpumem.snapshot.scaling.results import Piece
+
+_MAX_PIECES = 4
+
+
+def fit_tables(fit: Fit) -> list[Table]:
+    """Return the tables of a prediction."""
+    device = f"{fit.device} {fit.label}".strip()
+    title = f"{fit.step}: {', '.join(axis.text for axis in fit.axes)}, {device}"
+    if fit.capacity is not None:
+        title += f", {size(fit.capacity)} for PyTorch"
+    rows = [TableRow(label, (), 1, note=text) for label, text in _lines(fit)]
+    tables = [Table(title, (), tuple(rows), fit.notes)]
+    if fit.combinations:
+        tables.append(_combinations(fit))
+    return tables
+
+
+def _lines(fit: Fit) -> Iterator[tuple[str, str]]:
+    if fit.probes:
+        yield "measured", "   ".join(map(_probe, fit.probes))
+    if fit.refusal:
+        yield "not predicted", fit.refusal
+        return
+    for number, piece in enumerate(fit.pieces[:_MAX_PIECES]):
+        yield "" if number else "peak", _piece(fit, piece)
+    if fit.combinations:
+        return
+    yield "largest", _size(fit, fit.largest)
+    if fit.after_release is not None and fit.after_release > (fit.largest or 0):
+        yield "", f"{fit.after_release:,} fits if PyTorch first frees its cache, which is slow"
+    if fit.recommended is not None:
+        yield "recommended", f"{_size(fit, fit.recommended)}, which leaves {fit.margin:.0%} free{_verification(fit)}"
+
+
+def _combinations(fit: Fit) -> Table:
+    first, second = fit.axes
+    header = (f"largest {first.name}", "recommended", "reserved")
+    rows = []
+    for item in fit.combinations:
+        values = ("none" if value is None else f"{value:,}" for value in (item.largest, item.recommended))
+        reserved = "" if item.reserved is None else size(item.reserved)
+        rows.append(TableRow(f"{second.name} {item.size:,}", (*values, reserved), 1))
+    return Table(f"what fits, with a margin of {fit.margin:.0%} where recommended", header, tuple(rows))
+
+
+def _probe(probe: Probe) -> str:
+    at = size_name(probe.size)
+    if probe.role == "again":
+        return f"{at} again: {size(probe.allocated)}"
+    predicted = "" if probe.predicted is None else f" (predicted {size(probe.predicted)})"
+    return f"{at}: {size(probe.allocated)}{predicted}"
+
+
+def _piece(fit: Fit, piece: Piece) -> str:
+    name = fit.axes[0].name
+    sizes = f"{name} {piece.first:,}" if piece.first == piece.last else f"{name} {piece.first:,} to {piece.last:,}"
+    growth = _precise(piece.bytes_per_unit)
+    if piece.bytes is None:
+        level = f"{growth} * {name} on average"
+    elif round(piece.bytes_per_unit) == 0 or piece.first == piece.last:
+        level = size(round(piece.bytes + piece.bytes_per_unit * piece.first))
+    else:
+        level = f"{size(piece.bytes)} + {growth} * {name}"
+    return f"{sizes}: {level}{_position(piece)}"
+
+
+def _precise(nbytes: float) -> str:
+    return f"{nbytes / MIB:,.2f} MiB" if nbytes >= MIB else precise_size(round(nbytes))
+
+
+def _position(piece: Piece) -> str:
+    if piece.phase == OPTIMIZER:
+        return f", in the optimizer's update, which was computed and not run ({piece.line})"
+    return f", in the {piece.phase} pass ({piece.line})" if piece.phase else ", before the step"
+
+
+def _size(fit: Fit, value: int | None) -> str:
+    if value is None:
+        return f"none: {fit.axes[0].sizes[0]:,} does not fit"
+    limit = ", the largest of these values" if value == fit.axes[0].sizes[-1] else ""
+    return f"{value:,} (reserved {size(fit.reserved(value))}){limit}"
+
+
+def _verification(fit: Fit) -> str:
+    for probe in fit.probes:
+        if probe.role == "verification" and probe.predicted is not None:
+            measured = f"measured {size(probe.allocated)}, predicted {size(probe.predicted)}"
+            return f"; verified at {size_name(probe.size)}: {measured}"
+    return ""

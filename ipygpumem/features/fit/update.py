@@ -1,0 +1,258 @@
+"""The memory usage of an optimizer's update, computed on fake parameters, so that the update itself is not run.
+
+While a step is recorded, a hook of all optimizers replaces the update with the same allocations. The state that an
+optimizer will create in its first update is allocated beforehand, as it exists in every later step.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.introspection import attempt
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedUpdate:
+    """Allocations of an update.
+
+    Attributes:
+        state: Device and size in bytes of each tensor of the optimizer's state that does not exist yet.
+        events: Allocations and frees of one update, in order, as tuples of the allocation's number, its device, and its
+            size in bytes, or None if it is freed.
+    """
+
+    state: tuple[tuple[str, int], ...]
+    events: tuple[tuple[int, str, int | None], ...]
+
+    def total(self, device: str) -> int:
+        """Return the size of the missing state plus that of all temporary tensors at their peak on a device."""
+        live: dict[int, int] = {}
+        highest = 0
+        for number, place, nbytes in self.events:
+            if place == device:
+                live[number] = nbytes or 0
+                highest = max(highest, sum(live.values())) if nbytes else highest
+        return highest + sum(nbytes for place, nbytes in self.state if place == device)
+
+
+class Updates:
+    """Context manager that replaces the updates of all optimizers while steps are recorded.
+
+    Args:
+        torch: The module torch.
+        allowed: Function that is called with a computed update before its state is allocated, and returns whether the
+            memory is available. If not, the update is skipped.
+
+    Attributes:
+        run: Names of the classes whose updates cannot be computed and were run.
+        skipped: Whether an update was skipped because ``allowed`` returned False.
+        computed: The update of each optimizer, by ID; None if it cannot be computed.
+    """
+
+    def __init__(self, torch: Any, allowed: Callable[[ComputedUpdate], bool]) -> None:
+        self._torch = torch
+        self._allowed = allowed
+        self._handle: Any = None
+        self._state: list[Any] = []
+        self._optimizers: list[Any] = []
+        self.run: set[str] = set()
+        self.skipped = False
+        self.computed: dict[int, ComputedUpdate | None] = {}
+
+    def __enter__(self) -> Self:
+        self._handle = import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(self._replace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+        self._state.clear()
+        self._optimizers.clear()
+        self.computed.clear()
+
+    def prepare(self, optimizer: Any) -> ComputedUpdate | None:
+        """Compute the update of an optimizer and allocate the state that does not exist yet, once per optimizer."""
+        if id(optimizer) not in self.computed:
+            self._optimizers.append(optimizer)  # keeps the ID unique
+            update = attempt(lambda: computed_update(self._torch, optimizer)) if _is_known(optimizer) else None
+            self.computed[id(optimizer)] = update
+            if update is not None and self._allowed(update):
+                self._state += [self._allocate(*item) for item in update.state]
+            elif update is not None:
+                self.skipped = True
+        return self.computed[id(optimizer)]
+
+    def _allocate(self, device: str, nbytes: int) -> Any:
+        return self._torch.empty(nbytes, dtype=self._torch.uint8, device=device)
+
+    def _replace(self, optimizer: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        update = self.prepare(optimizer)
+        if update is None:
+            self.run.add(type(optimizer).__name__)
+            return None
+        target, *others = arguments
+        options = dict(options)
+        closure = options.pop("closure", None) or (others.pop(0) if others else None)
+
+        def replacement() -> Any:
+            loss = None if closure is None else closure()
+            self._replay(update)
+            return loss
+
+        # as its closure, the replacement runs inside the update, to which its allocations are then attributed
+        return (_without_parameters(target), replacement, *others), options
+
+    def _replay(self, update: ComputedUpdate) -> None:
+        live: dict[int, Any] = {}
+        for number, device, nbytes in () if self.skipped else update.events:
+            if nbytes is None:
+                live.pop(number, None)
+            else:
+                live[number] = self._allocate(device, nbytes)
+
+
+def _is_known(optimizer: Any) -> bool:
+    return (type(optimizer).step.__module__ or "").startswith("torch.optim.")
+
+
+def _without_parameters(optimizer: Any) -> Any:
+    """Return an optimizer of the same class without parameters, whose update therefore changes nothing."""
+    copy = object.__new__(type(optimizer))
+    copy.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
+    copy.param_groups, copy.state = [], collections.defaultdict(dict)
+    return copy
+
+
+def computed_update(torch: Any, optimizer: Any) -> ComputedUpdate:
+    """Run the update of an optimizer twice on fake parameters, with the gradients that the parameters have now.
+
+    The first run creates the missing state. If no parameter has a gradient yet, all those that require one get it.
+    """
+    fake = import_module("torch._subclasses.fake_tensor")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    updated = {id(parameter) for parameter in parameters if parameter.grad is not None}
+    updated = updated or {id(parameter) for parameter in parameters if parameter.requires_grad}
+    constants = _constants(optimizer)
+    mode = fake.FakeTensorMode(allow_non_fake_inputs=False)
+    trace = _trace(torch)
+    with import_module("torch.utils._python_dispatch")._disable_current_modes(), mode:
+        copy = _without_parameters(optimizer)
+        copies = {id(parameter): _like(torch, parameter).requires_grad_() for parameter in parameters}
+        copy.param_groups = [
+            {**group, "params": [copies[id(parameter)] for parameter in group["params"]], **_foreach(group)}
+            for group in optimizer.param_groups
+        ]
+        for parameter, state in optimizer.state.items():
+            if id(parameter) in copies:
+                copy.state[copies[id(parameter)]] = {
+                    name: _like(torch, value, constants.get(id(value))) if torch.is_tensor(value) else value
+                    for name, value in state.items()
+                }
+        existing = {id(value) for state in copy.state.values() for value in state.values()}
+        step = type(optimizer).step
+        step = step.__wrapped__ if getattr(step, "hooked", False) else step
+        start = 0
+        for _ in range(2):
+            for parameter in parameters:
+                if id(parameter) in updated:
+                    copies[id(parameter)].grad = _like(torch, parameter)
+            start = len(trace.storages.events)
+            with trace:
+                step(copy)
+        created = [value for state in copy.state.values() for value in state.values() if torch.is_tensor(value)]
+        state = [(str(value.device), _nbytes(value)) for value in created if id(value) not in existing]
+        kept = {value.untyped_storage()._cdata for value in created}
+        events = tuple(trace.storages.events_without(kept, start))
+    return ComputedUpdate(tuple(state), events)
+
+
+def _constants(optimizer: Any) -> dict[int, Any]:
+    """Return the values of the scalars in host memory, such as the count of steps, on which an update may depend."""
+    values = [value for state in optimizer.state.values() for value in state.values()]
+    return {
+        id(value): value.item()
+        for value in values
+        if hasattr(value, "item") and value.device.type == "cpu" and value.numel() == 1
+    }
+
+
+def _like(torch: Any, tensor: Any, constant: Any = None) -> Any:
+    if constant is not None:
+        return torch.tensor(constant, dtype=tensor.dtype)  # fake tensors know the value of a constant
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _nbytes(tensor: Any) -> int:
+    return int(tensor.untyped_storage().nbytes())
+
+
+def _foreach(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the implementation that the real parameters select; fake parameters would select another."""
+    if group.get("foreach", True) is not None or group.get("fused"):
+        return {}
+    select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)
+    differentiable = group.get("differentiable", False)
+    chosen = attempt(lambda: select(group["params"], differentiable, use_fused=False))
+    return {} if chosen is None else {"foreach": chosen[1]}
+
+
+def _trace(torch: Any) -> Any:
+    """Return a dispatch mode that records when storages are created and deleted."""
+
+    class Trace(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.storages = _Storages()
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            inputs = {leaf.untyped_storage()._cdata for leaf in _tensors(torch, (args, kwargs))}
+            result = function(*args, **(kwargs or {}))
+            for leaf in _tensors(torch, result):
+                if leaf.untyped_storage()._cdata not in inputs:
+                    self.storages.add(leaf.untyped_storage(), str(leaf.device))
+            return result
+
+    return Trace()
+
+
+class _Storages:
+    """The storages that are created while a trace is active, and their events."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, str, int | None]] = []
+        self._live: dict[int, tuple[int, Any]] = {}
+        self._numbers = itertools.count()
+
+    def add(self, storage: Any, device: str) -> None:
+        key = storage._cdata
+        if key not in self._live and storage.nbytes():
+            number = next(self._numbers)
+
+            def freed(_: Any) -> None:
+                self._live.pop(key, None)
+                self.events.append((number, device, None))
+
+            self._live[key] = number, weakref.ref(storage, freed)
+            self.events.append((number, device, storage.nbytes()))
+
+    def events_without(self, kept: set[int], start: int) -> list[tuple[int, str, int | None]]:
+        """Return the events from ``start`` on, except those of storages that the optimizer keeps."""
+        numbers = {number for key, (number, _) in self._live.items() if key in kept}
+        return [event for event in self.events[start:] if event[0] not in numbers]
+
+
+def _tensors(torch: Any, values: Any) -> list[Any]:
+    if torch.is_tensor(values):
+        return [values]
+    if isinstance(values, dict):
+        values = list(values.values())
+    return [leaf for value in values for leaf in _tensors(torch, value)] if isinstance(values, (list, tuple)) else []

@@ -1,0 +1,109 @@
+"""The state of a program after its step was run at small sizes: bit for bit as without."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ipygpumem
+
+SIZES = range(1, 65)
+
+
+class Training:
+    """A model with every kind of state that a step changes."""
+
+    def __init__(self, optimizer=torch.optim.AdamW):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002 (the global generator is part of the state)
+        self.model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Dropout(0.3), nn.ReLU(), nn.Linear(32, 8))
+        self.average = copy.deepcopy(self.model).requires_grad_(False)
+        self.optimizer = optimizer(self.model.parameters(), lr=0.01)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.5)
+        self.scaler = torch.amp.GradScaler("cpu")
+        self.generator = torch.Generator().manual_seed(3)
+        self.numbers = np.random.default_rng(4)
+        self.counts = np.zeros(3)
+        self.steps = 0
+        self.last = None
+        self.history = []
+
+    def step(self, batch):
+        x = torch.randn(batch, 8) + torch.randn(batch, 8, generator=self.generator)
+        x = x + random.random() + np.random.rand() + self.numbers.random()  # noqa: NPY002
+        loss = functional.mse_loss(self.model(x), x)
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.schedule.step()
+        with torch.no_grad():
+            for mine, theirs in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                mine.mul_(0.9).add_(theirs, alpha=0.1)
+        self.counts += 1
+        self.steps += 1
+        self.last = loss.detach()
+        self.history.append(loss.item())
+
+    def digest(self):
+        """Return everything as bytes."""
+        groups = [
+            {name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups
+        ]
+        values = (
+            [*self.model.state_dict().items(), *self.average.state_dict().items()],
+            [parameter.grad for parameter in self.model.parameters()],
+            self.optimizer.state_dict()["state"],
+            groups,
+            self.schedule.state_dict(),
+            self.scaler.state_dict(),
+            (self.generator.get_state(), self.numbers.bit_generator.state, torch.get_rng_state()),
+            (random.getstate(), np.random.get_state(), self.counts.tolist()),  # noqa: NPY002
+            (self.steps, self.last, self.history, torch.cuda.get_rng_state()),
+        )
+        return pickle.dumps(_plain(values))
+
+
+def _plain(value):
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, value.detach().numpy().tobytes()
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if isinstance(value, dict):
+        return [(key, _plain(item)) for key, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_state_is_the_same(allocations, steps):
+    training = Training()
+    for _ in range(steps):
+        training.step(4)
+    before, states = training.digest(), dict(training.optimizer.state)
+    parameters = [*training.model.parameters(), *training.model.buffers()]
+    versions = [parameter._version for parameter in parameters]
+    gradients = [parameter.grad for parameter in training.model.parameters()]
+    graph = training.model[4](torch.ones(1, 32)).sum()
+    peak, allocated = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+    result = ipygpumem.fit(training.step, SIZES)
+    gc.collect()
+    assert not result.refusal
+    assert torch.cuda.max_memory_allocated() == peak
+    assert torch.cuda.memory_allocated() == allocated
+    assert training.digest() == before
+    assert [parameter._version for parameter in parameters] == versions
+    assert all(old is parameter.grad for old, parameter in zip(gradients, training.model.parameters(), strict=True))
+    assert dict(training.optimizer.state) == states or not steps
+    assert len(training.optimizer.state) == len(states)
+    graph.backward()  # a graph that was built before is still valid

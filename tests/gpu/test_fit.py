@@ -1,0 +1,287 @@
+"""Predictions of steps on a real GPU: accuracy at sizes far beyond the runs, and the state of the program afterwards.
+
+With the environment variable FIT_JSON, the measured values are written to this file.
+"""
+
+import copy
+import gc
+import hashlib
+import json
+import os
+import random
+
+import pytest
+
+MIB, GIB = 1 << 20, 1 << 30
+FACTORS = (32, 16, 8)
+"""Multiples of the largest size that was run, the largest first, so that it starts with the cache that fit has left."""
+RESULTS = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def results_file():
+    yield
+    if "FIT_JSON" in os.environ:
+        with open(os.environ["FIT_JSON"], "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(RESULTS, file, indent=1)
+
+
+def make_gpt(torch, width=768, layers=6, words=16_384):
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+        def forward(self, x):
+            b, t, c = x.shape
+            q, k, v = self.qkv(self.norm(x)).view(b, t, 3, 12, c // 12).permute(2, 0, 3, 1, 4)
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
+            return x + self.mlp(self.norm2(x))
+
+    class GPT(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places = nn.Embedding(words, width), nn.Embedding(1024, width)
+            self.dropout = nn.Dropout(0.1)
+            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+
+        def forward(self, ids):
+            x = self.dropout(self.words(ids) + self.places.weight[: ids.shape[1]])
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    model = GPT().cuda()
+
+    def loss(batch, length=256):
+        ids = torch.randint(0, words, (batch, length), device="cuda")
+        return functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+
+    return model, loss
+
+
+def make_unet(torch, channels=32):
+    nn, functional = torch.nn, torch.nn.functional
+
+    def block(inputs, outputs):
+        layers = [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Conv2d(outputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU())
+
+    class UNet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down1, self.down2, self.down3 = block(3, channels), block(channels, 64), block(64, 128)
+            self.up2, self.back2 = nn.ConvTranspose2d(128, 64, 2, 2), block(128, 64)
+            self.up1, self.back1 = nn.ConvTranspose2d(64, channels, 2, 2), block(2 * channels, channels)
+            self.last = nn.Conv2d(channels, 2, 1)
+
+        def forward(self, x):
+            a = self.down1(x)
+            b = self.down2(functional.max_pool2d(a, 2))
+            y = self.up2(self.down3(functional.max_pool2d(b, 2)))
+            y = self.back2(torch.cat([y, b], 1))
+            return self.last(self.back1(torch.cat([self.up1(y), a], 1)))
+
+    model = UNet().cuda()
+
+    def loss(batch, side=128):
+        x = torch.randn(batch, 3, side, side, device="cuda")
+        target = torch.randint(0, 2, (batch, side, side), device="cuda")
+        return functional.cross_entropy(model(x), target)
+
+    return model, loss
+
+
+class Training:
+    """A model in training, with random numbers of several kinds, a schedule and a scaler."""
+
+    def __init__(self, torch, make, *, optimizer="AdamW", autocast=False):
+        torch.manual_seed(0)
+        random.seed(0)
+        self.torch = torch
+        self.model, self.loss = make(torch)
+        self.average = copy.deepcopy(self.model).requires_grad_(False) if autocast else None
+        self.optimizer = getattr(torch.optim, optimizer)(self.model.parameters(), lr=1e-4)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.5)
+        self.scaler = torch.amp.GradScaler(enabled=autocast)
+        self.autocast = autocast
+        self.history = []
+
+    def step(self, batch, *more):
+        with self.torch.autocast("cuda", self.torch.float16, enabled=self.autocast):
+            loss = self.loss(batch, *more) * (1 + 1e-9 * random.random())
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.schedule.step()
+        if self.average is not None:
+            with self.torch.no_grad():
+                for mine, theirs in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                    mine.lerp_(theirs, 0.1)
+        self.history.append(float(loss))
+
+    def digest(self):
+        """Return a hash of everything."""
+        result = hashlib.sha256()
+
+        def add(value):
+            if isinstance(value, self.torch.Tensor):
+                result.update(value.detach().cpu().contiguous().flatten().view(self.torch.uint8).numpy().tobytes())
+            elif isinstance(value, dict):
+                for key, item in value.items():
+                    result.update(repr(key).encode())
+                    add(item)
+            elif isinstance(value, (list, tuple)):
+                for item in value:
+                    add(item)
+            else:
+                result.update(repr(value).encode())
+
+        add([parameter.grad for parameter in self.model.parameters()])
+        add(
+            [self.model.state_dict(), self.optimizer.state_dict(), self.schedule.state_dict(), self.scaler.state_dict()]
+        )
+        add([] if self.average is None else self.average.state_dict())
+        add([self.torch.get_rng_state(), self.torch.cuda.get_rng_state(), random.getstate(), self.history])
+        return result.hexdigest()
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("make", [make_gpt, make_unet])
+def test_state_is_the_same(torch, make, steps):
+    import ipygpumem
+
+    training = Training(torch, make, autocast=make is make_unet)
+    for _ in range(steps):
+        training.step(4)
+    before, peak, allocated = training.digest(), torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+    versions = [parameter._version for parameter in training.model.parameters()]
+    gradients = [parameter.grad for parameter in training.model.parameters()]
+    result = ipygpumem.fit(training.step, range(1, 4097), most=0.05)
+    print(result)
+    assert not result.refusal
+    assert torch.cuda.max_memory_allocated() == max(peak, torch.cuda.memory_allocated())
+    assert training.digest() == before
+    assert [parameter._version for parameter in training.model.parameters()] == versions
+    now = [parameter.grad for parameter in training.model.parameters()]
+    assert all(old is new for old, new in zip(gradients, now, strict=True))
+    # cuBLAS and cuDNN may keep workspaces, but nothing else remains
+    assert torch.cuda.memory_allocated() - allocated <= 80 * MIB
+    training.step(4)
+
+
+WORKLOADS = {
+    "GPT, AdamW, batch": (make_gpt, {}, range(1, 4097), 0.01),
+    "GPT, SGD, batch, before the first step": (make_gpt, {"optimizer": "SGD", "before": True}, range(1, 4097), 0.01),
+    "GPT, float16 autocast, GradScaler, batch": (make_gpt, {"autocast": True}, range(1, 4097), 0.01),
+    "U-Net, AdamW, batch": (make_unet, {}, range(1, 8193), 0.01),
+    "U-Net, AdamW, before the first step": (make_unet, {"before": True}, range(1, 8193), 0.01),
+}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_accuracy(torch, name):
+    import ipygpumem
+
+    make, options, sizes, most = WORKLOADS[name]
+    options = dict(options)
+    before = options.pop("before", False)
+    training = Training(torch, make, **options)
+    for _ in range(0 if before else 2):
+        training.step(4)
+    retries = torch.cuda.memory_stats()["num_alloc_retries"]
+    result = ipygpumem.fit(training.step, sizes, most=most)
+    print(result)
+    assert not result.refusal, result.refusal
+    largest = max(probe.size[0] for probe in result.probes)
+    rows = RESULTS[name] = []
+    total = torch.cuda.get_device_properties(0).total_memory
+    for factor in FACTORS:
+        size = factor * largest
+        if result.predict(size) > 0.9 * total:
+            continue
+        first = not rows
+        for number in range(2):  # the first run leaves the gradients that exist before every later run
+            gc.collect()
+            torch.cuda.reset_peak_memory_stats()
+            training.step(size)
+            if number == 0 and first:
+                reserved = torch.cuda.max_memory_reserved()
+        allocated = torch.cuda.max_memory_allocated()
+        row = {"size": size, "factor": factor, "allocated": allocated, "predicted": result.predict(size)}
+        if first:
+            row |= {"reserved": reserved, "predicted_reserved": result.reserved(size)}
+        rows.append(row)
+        print(name, {key: value if value < 1e6 else f"{value / MIB:,.1f} MiB" for key, value in row.items()})
+    assert rows, "no size could be checked"
+    assert torch.cuda.memory_stats()["num_alloc_retries"] == retries
+    for row in rows:
+        assert row["predicted"] == pytest.approx(row["allocated"], rel=0.02), row
+    assert rows[0]["predicted_reserved"] == pytest.approx(rows[0]["reserved"], rel=0.03), rows[0]
+
+
+def test_recommended_size_runs(torch):
+    """On a smaller card, the recommended size runs 20 steps without an error and without a retry."""
+    import ipygpumem
+
+    total = torch.cuda.get_device_properties(0).total_memory
+    training = Training(torch, make_gpt)
+    training.step(2)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(8 * GIB / total)
+    try:
+        result = ipygpumem.fit(training.step, range(1, 4097))
+        print(result)
+        assert not result.refusal
+        assert result.capacity <= 8 * GIB
+        before = torch.cuda.memory_stats()
+        for _ in range(20):
+            training.step(result.recommended)
+        after = torch.cuda.memory_stats()
+        assert (after["num_ooms"], after["num_alloc_retries"]) == (before["num_ooms"], before["num_alloc_retries"])
+        assert torch.cuda.max_memory_reserved() >= 0.95 * result.capacity
+        RESULTS["8 GiB"] = {"recommended": result.recommended, "reserved": torch.cuda.max_memory_reserved()}
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_two_variables(torch):
+    import ipygpumem
+
+    training = Training(torch, make_gpt)
+    training.step(2)
+
+    def step(batch, length):
+        training.step(batch, length)
+
+    result = ipygpumem.fit(step, {"batch": range(1, 257), "length": range(32, 1025)}, most=0.05)
+    print(result)
+    assert not result.refusal
+    torch.cuda.reset_peak_memory_stats()
+    step(48, 800)
+    step(48, 800)
+    assert result.predict(48, 800) == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.02)
+
+
+def test_refusals(torch):
+    import ipygpumem
+
+    def irregular(batch):
+        torch.zeros(int(batch * (1 + random.random()) * MIB), device="cuda").sum()
+
+    assert "size" in ipygpumem.fit(irregular, range(1, 65)).refusal
+    model = torch.nn.Linear(64, 64).cuda()
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream):
+        refused = ipygpumem.fit(lambda batch: model(torch.ones(batch, 64, device="cuda")).sum(), range(1, 65))
+    assert "CUDA graph" in refused.refusal
+    with pytest.raises(ipygpumem.OptionError, match="allocates no GPU memory"):
+        ipygpumem.fit(lambda batch: [0] * batch, range(1, 65))
