@@ -20,8 +20,7 @@ from ipygpumem.features.fit.update import Updates
 from ipygpumem.features.holders.reference_graph import name_providers
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.runtime import current
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
-from ipygpumem.snapshot.scaling.scaled_step import ScaledStep
+from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
 
 _ROWS = 6
 """Number of values of the second variable for which the largest sizes are shown."""

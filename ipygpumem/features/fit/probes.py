@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import sys
 from dataclasses import dataclass
 
 from ipygpumem.core.errors import OptionError, RecordingError
+from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.units import parse_size
 from ipygpumem.features.fit.axes import Size, size_name
@@ -98,7 +100,6 @@ class StepRunner:
             OptionError: The code of the step has not run.
         """
         __tracebackhide__ = True
-        gc.collect()  # otherwise, garbage of an earlier run could be freed during this one
         peaks, torch = self._runtime.peaks, self.torch
         recorder = Recorder(self._runtime) if record else None
         out_of_memory = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
@@ -107,16 +108,19 @@ class StepRunner:
                 peaks.discard(index)
             if recorder is not None:
                 recorder.start()
-            check_result(self._code.text, self._code.run(size))
+            with gc_paused():  # a collection at a random moment would make runs differ
+                check_result(self._code.text, self._code.run(size))
             after = {index: allocator.allocator_statistics(peaks.stats(index)) for index in pytorch.devices_in_use()}
             reached = {index: statistics.peak for index, statistics in after.items()}
             return RecordedStep(reached, None if recorder is None else self._snapshot(recorder, size))
         except out_of_memory as error:
-            message = str(error).partition(".")[0]
-            raise RefusalError(f"the step ran out of memory at the size {size_name(size)}: {message}") from None
+            tried = re.search(r"Tried to allocate [\d.]+ \w+", str(error))
+            message = f" ({tried[0][0].lower()}{tried[0][1:]})" if tried else ""
+            raise RefusalError(f"the step ran out of memory at the size {size_name(size)}{message}") from None
         finally:
             if recorder is not None:
                 recorder.stop()
+            gc.collect(1)  # reference cycles of this run, which are not older than the run
 
     def _snapshot(self, recorder: Recorder, size: Size) -> Snapshot:
         info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
@@ -128,7 +132,7 @@ class StepRunner:
 
     def close(self) -> None:
         """Exclude the runs from the peaks that PyTorch reports to the program."""
-        gc.collect()
+        gc.collect(1)
         for index in pytorch.devices_in_use():
             with contextlib.suppress(RuntimeError):
                 self._runtime.peaks.discard(index)

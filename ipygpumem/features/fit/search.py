@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
@@ -20,7 +21,7 @@ from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.update import ComputedUpdate, Updates
 from ipygpumem.snapshot.scaling.results import PredictionError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
-from ipygpumem.snapshot.scaling.start_state import StartState
+from ipygpumem.snapshot.scaling.sequence import StartState
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.sources import pytorch
 
@@ -34,6 +35,7 @@ _GROWTH = 2
 """Factor between the sizes that are run."""
 _SAFETY = 1.6
 """Factor by which a run may exceed a prediction from two sizes, if its memory grows with the square of the size."""
+_MAX_CHECKS = 3
 _MAX_DIFFERENCE = 0.005
 """Difference between two runs at the same size, relative to the peak, from which a step is not repeatable."""
 
@@ -146,9 +148,11 @@ class Search:
 
     def _predict(self, without: Size | None = None) -> ScaledRecording:
         used = [item for item in self._steps if item[0] != without]
+        axis: str | tuple[str, ...] = "automatic"
         if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
-            used = used[: self._determining]
-        return ScaledRecording.from_recordings(used, state=StartState.after_step(self._steps[-1][1]))
+            used, axis = used[: self._determining], ("linear", "quadratic")
+        step = self._steps[-1][1]
+        return ScaledRecording.from_recordings(used, axis, StartState.at(step.snapshot, step.device, step.last))
 
     def _read_capacity(self) -> int:
         if self.on is not None:
@@ -199,6 +203,9 @@ class Search:
     def _added(self, scaled: ScaledRecording, size: Size) -> int:
         return scaled.predict(size).allocated - self._before[self.index].allocated
 
+    def _cautious(self, scaled: ScaledRecording, size: Size) -> int:
+        return int(_SAFETY * self._added(scaled, size))
+
     def _verification_size(self, scaled: ScaledRecording) -> Size:
         """Return the largest size at which a run uses no more memory than it may, or ``(0,)``."""
         before, axes = self._before[self.index], self.code.axes
@@ -222,34 +229,37 @@ class Search:
 
     def _checks(self, scaled: ScaledRecording) -> _Runs:
         """Yield larger sizes, and compare the runs with their predictions."""
-        check = self._next_size(lambda size: int(_SAFETY * self._added(scaled, size)))
-        probe = yield check, "check", scaled.predict(check).allocated
-        wrong = abs(probe.error or 0) > _MAX_MISFIT
-        scaled = self._predict()
-        if scaled.reasons and len(check) == 1:
-            larger = self._predict(without=self._steps[0][0])  # the smallest size may use other kernels
-            scaled = scaled if larger.reasons else larger
-        if scaled.reasons:
-            raise RefusalError(" ".join(scaled.reasons))
-        if wrong and len(check) > 1:
-            raise self._wrong(probe)
-        if wrong:  # the sizes of allocations are not lines, so this run also determines the prediction
+        reasons: tuple[str, ...] = ()
+        for _ in range(_MAX_CHECKS):
+            try:
+                check = self._next_size(functools.partial(self._cautious, scaled))
+            except RefusalError as refusal:
+                raise RefusalError(" ".join(reasons) or str(refusal)) from None
+            probe = yield check, "check", scaled.predict(check).allocated
+            wrong = abs(probe.error or 0) > _MAX_MISFIT
+            scaled = self._predict()
+            reasons = scaled.reasons or ((self._wrong(probe),) if wrong else ())
+            if not reasons or len(check) > 1:
+                break
+            # the memory is no linear function of the size, or the smallest size uses other kernels
             self.probes[-1] = Probe(check, "fit", probe.allocated, probe.reserved)
+            larger = self._predict(without=self._steps[0][0])
+            scaled = scaled if larger.reasons or not scaled.reasons else larger
+        if reasons:
+            raise RefusalError(" ".join(reasons))
         size = self._verification_size(scaled)
         if math.prod(size) > math.prod(check):
             probe = yield size, "verification", scaled.predict(size).allocated
             if abs(probe.error or 0) > _MAX_MISFIT:
-                raise self._wrong(probe)
+                raise RefusalError(self._wrong(probe))
             final = self._predict()
             scaled = scaled if final.reasons else final
-        elif wrong:
-            raise RefusalError("the memory is not a linear function of the size, and no larger size can be checked")
         self.scaled = scaled
 
     @staticmethod
-    def _wrong(probe: Probe) -> RefusalError:
+    def _wrong(probe: Probe) -> str:
         error = f"{abs(probe.error or 0):.1%}, more than {_MAX_MISFIT:.0%}"
-        return RefusalError(f"the prediction for the size {size_name(probe.size)} differs from the run by {error}")
+        return f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."
 
     def _allowance(self, index: int) -> int:
         return int(self._most * self._before[index].free)

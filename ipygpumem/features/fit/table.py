@@ -85,7 +85,7 @@ def _precise(nbytes: float) -> str:
 
 def _position(piece: Piece) -> str:
     if piece.phase == OPTIMIZER:
-        return f", in the optimizer's update, which was computed and not run ({piece.line})"
+        return f", in the optimizer's update ({piece.line})"
     return f", in the {piece.phase} pass ({piece.line})" if piece.phase else ", before the step"
 
 
