@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import lzma
 import pickle
 from pathlib import Path
 
 import pytest
+
+from ipygpumem.snapshot import Snapshot
 
 SMALL = Path(__file__).parents[1] / "data"
 LARGE = Path(__file__).parents[3] / "shared" / "data"
@@ -25,3 +28,9 @@ def raw(name):
     """Return the dict in a file, read by Python's unpickler because these files are trusted."""
     with lzma.open(path(name)) as file:
         return pickle.load(file)
+
+
+@functools.cache
+def snapshot(name):
+    """Return the snapshot in a file. It cannot be changed, so all tests share it."""
+    return Snapshot.load(path(name))

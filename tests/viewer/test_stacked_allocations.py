@@ -12,7 +12,7 @@ from snapshot import files
 
 @pytest.fixture(scope="module", params=["gpt_small", "oom_fragmented", "resnet50"])
 def timeline(request):
-    return Snapshot.load(files.path(request.param)).timeline()
+    return files.snapshot(request.param).timeline()
 
 
 @pytest.mark.parametrize(("events", "width"), [(3, 12), (12, 4), (7, 5), (5, 5), (0, 3)])

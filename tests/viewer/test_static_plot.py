@@ -138,13 +138,13 @@ def test_unusual_files_have_a_picture(snapshot, text):
 
 def test_unknown_device():
     with pytest.raises(DeviceError, match="no device 7"):
-        static_image(Snapshot.load(files.path("gpt_small")), 7)
+        static_image(files.snapshot("gpt_small"), 7)
 
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(OptionError, match="matplotlib is required for images: pip install matplotlib"):
-        static_image(Snapshot.load(files.path("gpt_small")))
+        static_image(files.snapshot("gpt_small"))
 
 
 MIB = 1 << 20

@@ -39,7 +39,7 @@ def check(snapshot, expected, device):
 @pytest.mark.parametrize("name", files.NAMES)
 def test_real_files_agree_with_the_slow_replay(name):
     raw = files.raw(name)
-    snapshots = Snapshot.load(files.path(name)), Snapshot.load(raw)
+    snapshots = files.snapshot(name), Snapshot.load(raw)
     for device in range(len(raw["device_traces"])):
         if len(raw["device_traces"][device]) or any(s["device"] == device for s in raw["segments"]):
             expected = replay(raw, device)
@@ -77,7 +77,7 @@ def test_large_file_agrees_with_a_replay_in_one_pass():
 @pytest.mark.parametrize("name", files.NAMES)
 def test_all_values_of_all_events(name):
     raw = files.raw(name)
-    snapshot = Snapshot.load(files.path(name))
+    snapshot = files.snapshot(name)
     for device, events in enumerate(raw["device_traces"]):
         trace = snapshot.timeline(device).trace
         assert [ACTIONS[code] for code in trace.action] == [e["action"] for e in events]
@@ -236,7 +236,7 @@ def test_blocks_of_torch_before_2_1():
 
 def test_live_set_at_the_end_matches_the_segments():
     for name in files.NAMES:
-        snapshot = Snapshot.load(files.path(name))
+        snapshot = files.snapshot(name)
         blocks = snapshot.blocks
         active = blocks.active & (blocks.device == 0)
         expected = dict(zip(blocks.address[active].tolist(), blocks.requested[active].tolist(), strict=True))

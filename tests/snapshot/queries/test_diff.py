@@ -42,7 +42,7 @@ def test_cells_of_different_kernels_are_matched():
 
 @pytest.mark.parametrize("key", KEYS)
 def test_diff_of_real_files_adds_up(key):
-    before, after = (Snapshot.load(files.path(name)).live() for name in ("gpt_small", "gpt_cpp"))
+    before, after = (files.snapshot(name).live() for name in ("gpt_small", "gpt_cpp"))
     difference = diff(before, after, key)
     growth = after.bytes - before.bytes
     assert sum(change.bytes for change in difference.changes) == difference.after - difference.before == growth

@@ -50,7 +50,7 @@ def test_free_memory_of_private_pools_is_separate():
 
 
 def test_reason_of_an_oom():
-    (oom,) = Snapshot.load(files.path("oom_fragmented")).ooms()
+    (oom,) = files.snapshot("oom_fragmented").ooms()
     assert (oom.event, oom.asked, oom.device_free) == (5998, 32 * MIB, 147527434240)
     assert oom.memory.largest == 7 * MIB
     limit = "the limit set with torch.cuda.set_per_process_memory_fraction may have prevented the allocation."

@@ -79,7 +79,7 @@ def test_labels_of_blocks_without_a_stack(two_runs):
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("name", files.NAMES)
 def test_groups_of_real_files_add_up(name, key):
-    live = Snapshot.load(files.path(name)).live()
+    live = files.snapshot(name).live()
     groups = live.by(key)
     assert sum(group.bytes for group in groups) == live.bytes
     assert sum(group.count for group in groups) == len(live)

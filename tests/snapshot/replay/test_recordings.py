@@ -1,9 +1,6 @@
 """Replays of real recordings."""
 
-import lzma
-import pickle
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,27 +11,15 @@ from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.verification import ReplayError, verified
 from ipygpumem.snapshot.replay.what_if import what_if
-
-DATA = Path(__file__).parents[2] / "data"
-RECORDINGS = ("gpt_cpp", "gpt_small", "oom_fragmented", "resnet50")
+from snapshot import files
 
 
-def raw(name):
-    with lzma.open(DATA / f"{name}.pickle.xz") as file:
-        return pickle.load(file)
+@pytest.fixture(params=files.NAMES)
+def snapshot(request):
+    return files.snapshot(request.param)
 
 
-@pytest.fixture(scope="module", params=RECORDINGS)
-def recording(request):
-    return raw(request.param)
-
-
-def load(name):
-    return Snapshot.load(DATA / f"{name}.pickle.xz")
-
-
-def test_recording_is_reproduced(recording):
-    snapshot = Snapshot.load(recording)
+def test_recording_is_reproduced(snapshot):
     replay = snapshot.replay()
     assert (replay.grade, replay.reason) == ("exact", "")
     assert verified(snapshot, replay.device).run.addresses == snapshot.timeline().allocations.address.tolist()
@@ -48,14 +33,16 @@ def test_recording_is_reproduced(recording):
 )
 def test_recording_with_settings_streams_and_graphs_is_reproduced(name):
     """Recorded on an H200, without most stacks. In the first and the fourth, cached segments were freed in between."""
-    snapshot = load(name)
+    snapshot = files.snapshot(name)
     replay = snapshot.replay()
     assert (replay.grade, replay.reason) == ("exact", "")
     assert verified(snapshot, replay.device).run.addresses == snapshot.timeline().allocations.address.tolist()
 
 
-def test_end_is_reproduced_from_any_start(recording):
+@pytest.mark.parametrize("name", files.NAMES)
+def test_end_is_reproduced_from_any_start(name):
     """A ring buffer drops the first events, after which the blocks before the recording must be inferred."""
+    recording = files.raw(name)
     device = max(range(len(recording["device_traces"])), key=lambda index: len(recording["device_traces"][index]))
     trace = recording["device_traces"][device]
     for start in random.Random(1).sample(range(len(trace) * 3 // 4), 3):
@@ -79,11 +66,11 @@ def test_end_is_reproduced_from_any_start(recording):
     ],
 )
 def test_peak_under_other_settings(name, settings, peak):
-    assert load(name).replay(settings).reserved_peak == peak * MIB
+    assert files.snapshot(name).replay(settings).reserved_peak == peak * MIB
 
 
 def test_smallest_capacity():
-    snapshot = load("gpt_small")
+    snapshot = files.snapshot("gpt_small")
     assert snapshot.replay().smallest_capacity == 1874 * MIB
     assert snapshot.replay(capacity=1874 * MIB).failure is None
     failing = snapshot.replay(capacity="1872 MiB")
@@ -93,7 +80,7 @@ def test_smallest_capacity():
 
 
 def test_out_of_memory_error_under_other_settings():
-    snapshot = load("oom_fragmented")
+    snapshot = files.snapshot("oom_fragmented")
     event = int(snapshot.timeline().trace.events(Action.OOM)[0])
     limit = snapshot.timeline().reserved_peak
     recorded, expandable = snapshot.replay("", limit), snapshot.replay("expandable_segments:True", limit)
@@ -102,16 +89,15 @@ def test_out_of_memory_error_under_other_settings():
     assert snapshot.replay("large_segment_size_mb:32").reserved_range == (1704 * MIB, 1712 * MIB)
 
 
-def test_waste_adds_up(recording):
+def test_waste_adds_up(snapshot):
     for settings in (None, "expandable_segments:True", "roundup_power2_divisions:2"):
-        waste = Snapshot.load(recording).replay(settings).waste
+        waste = snapshot.replay(settings).waste
         parts = (waste.requested, waste.rounding, waste.not_split, waste.used_later, waste.never_used)
         assert min(parts) >= 0
         assert sum(parts) == waste.reserved
 
 
-def test_state_contains_the_blocks_inside_segments(recording):
-    snapshot = Snapshot.load(recording)
+def test_state_contains_the_blocks_inside_segments(snapshot):
     for settings in (None, "expandable_segments:True"):
         replay = snapshot.replay(settings)
         for event in (-1, 1000, len(snapshot.timeline().trace) - 1):
@@ -127,7 +113,7 @@ def test_state_contains_the_blocks_inside_segments(recording):
 
 
 def test_difference_is_reported():
-    changed = raw("oom_fragmented")
+    changed = files.raw("oom_fragmented")
     changed["allocator_settings"]["max_split_size"] = 20 * MIB
     replay = Snapshot.load(changed).replay()
     assert replay.grade == "approximate"
@@ -149,7 +135,7 @@ def _without_alloc(file):
     ],
 )
 def test_recording_that_cannot_be_replayed(change, message):
-    file = raw("gpt_small")
+    file = files.raw("gpt_small")
     change(file)
     with pytest.raises(ReplayError, match=message):
         Snapshot.load(file).replay()
@@ -157,13 +143,13 @@ def test_recording_that_cannot_be_replayed(change, message):
 
 def test_recorded_garbage_collection_needs_no_capacity():
     """Without a limit set by the program, the setting had no effect."""
-    file = raw("gpt_cpp")
+    file = files.raw("gpt_cpp")
     file["allocator_settings"]["garbage_collection_threshold"] = 0.8
     assert Snapshot.load(file).replay().grade == "exact"
 
 
 def test_settings_that_need_a_capacity():
-    snapshot = load("gpt_cpp")
+    snapshot = files.snapshot("gpt_cpp")
     with pytest.raises(OptionError, match="specify the capacity"):
         snapshot.replay("garbage_collection_threshold:0.8")
     with pytest.raises(OptionError, match="specify the capacity"):
@@ -172,19 +158,19 @@ def test_settings_that_need_a_capacity():
 
 
 def test_settings_are_compared():
-    result = what_if(load("oom_fragmented"))
+    result = what_if(files.snapshot("oom_fragmented"))
     assert result.limit == 1716 * MIB
     assert result.recommended.settings == "expandable_segments:True"
     assert [item.fits for item in result.alternatives] == [True, True, False, False]
     assert result.without_effect == ("max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:512")
     assert (result.recorded.fits, result.missing) == (False, 0)
-    only_one = what_if(load("oom_fragmented"), settings=["max_split_size_mb:64"])
+    only_one = what_if(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:64"])
     assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
 
 
 def test_pins_of_an_out_of_memory_error():
     """The values were computed by an independent implementation."""
-    found = what_if(load("oom_fragmented"), settings=["expandable_segments:True"]).pins
+    found = what_if(files.snapshot("oom_fragmented"), settings=["expandable_segments:True"]).pins
     assert (found.pinned + found.other_size, found.empty) == (int(102.54296875 * MIB), 0)
     assert found.largest == 7 * MIB < found.size == 32 * MIB
     assert [line.only // MIB for line in found.lines[:3]] == [180, 180, 100]
