@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -13,42 +14,43 @@ _MAX_DIFFERENCES = 2000
 """Number of differences between two sequences up to which they are compared; the time grows with its square."""
 
 
-def match(keys: tuple[Ints, Ints], sizes: tuple[Ints, Ints], growth: Sequence[float]) -> Ints:
+def match(keys: tuple[Ints, Ints], sizes: tuple[Ints, Ints], factors: Sequence[float]) -> Ints:
     """Return the index in the second sequence for each allocation of the first one; -1 if there is no counterpart.
 
     If the sequences differ, allocations with the same key are matched in their order. Since many have the same key,
-    such as all allocations of a backward pass, those whose size grows by an expected factor are matched first.
+    such as all allocations of a backward pass, those whose size grows by an expected factor are matched first, and then
+    those whose size grows at most as the square.
 
     Args:
         keys: Keys of both sequences.
         sizes: Requested sizes of both sequences in bytes.
-        growth: Factors by which sizes can be expected to grow from the first to the second sequence.
+        factors: Growth of the size of the step on each axis from the first to the second sequence.
     """
-    first, second = keys
-    if np.array_equal(first, second):
-        return np.arange(len(first))
+    if np.array_equal(*keys):
+        return np.arange(len(keys[0]))
+    first, second = keys[0].tolist(), keys[1].tolist()
+    before, after = sizes[0].tolist(), sizes[1].tolist()
+    powers = [math.prod(map(pow, factors, exponents)) for exponents in product((0, 1, 2), repeat=len(factors))]
+
+    def grows_exactly(i: int, j: int) -> bool:
+        return first[i] == second[j] and after[j] in {before[i] * power for power in powers}
+
+    low, high = min(1.0, *powers), max(1.0, *powers)
+
+    def grows_plausibly(i: int, j: int) -> bool:
+        return first[i] == second[j] and bool(low * before[i] <= after[j] <= high * before[i])
+
+    pairs = [(-1, -1), (len(first), len(second))]
+    for matches in (grows_exactly, grows_plausibly):
+        found: list[tuple[int, int]] = []
+        for (i, j), (next_i, next_j) in pairwise(pairs):
+            gap = range(i + 1, next_i), range(j + 1, next_j)
+            same_keys = [first[row] for row in gap[0]] == [second[row] for row in gap[1]]
+            found += zip(*gap, strict=True) if same_keys else _common(*gap, matches)
+        pairs = sorted([*pairs, *found])
     result = np.full(len(first), -1, np.int64)
-    a: list[int] = first.tolist()
-    b: list[int] = second.tolist()
-    smaller, larger = sizes[0].tolist(), sizes[1].tolist()
-    low, high = min(1.0, *growth), max(1.0, *growth)
-
-    def as_expected(i: int, j: int) -> bool:
-        return a[i] == b[j] and larger[j] in {smaller[i] * factor for factor in growth}
-
-    def possible(i: int, j: int) -> bool:
-        return a[i] == b[j] and bool(low * smaller[i] <= larger[j] <= high * smaller[i])
-
-    anchors = [(-1, -1), *_common(range(len(a)), range(len(b)), as_expected), (len(a), len(b))]
-    for (i, j), (next_i, next_j) in pairwise(anchors):
-        if i >= 0:
-            result[i] = j
-        between = range(i + 1, next_i), range(j + 1, next_j)
-        if [a[row] for row in between[0]] == [b[row] for row in between[1]]:
-            result[between[0]] = between[1]
-        elif between[0] and between[1]:
-            for row, counterpart in _common(*between, possible):
-                result[row] = counterpart
+    rows, counterparts = np.asarray(pairs[1:-1], np.int64).reshape(-1, 2).T
+    result[rows] = counterparts
     return result
 
 

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.scaling.alignment import match
 from ipygpumem.snapshot.scaling.results import AllocationMisfit, Misfit, Unmatched
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, choose_nodes
-from ipygpumem.snapshot.scaling.step import StackKey, StepRecording
+from ipygpumem.snapshot.scaling.step import StepRecording
 
 Run = tuple[Size, StepRecording]
 """A recording of the step and its size."""
@@ -88,13 +89,10 @@ def compare_runs(first: Run, second: Run) -> Misfit:
 
 def _counterparts(first: Run, second: Run) -> Ints:
     """Return the index in the second run of the counterpart of each allocation of the first one, or -1."""
-    numbers: dict[StackKey, int] = {}
-    growth = [1.0]
-    for ours, theirs in zip(first[0], second[0], strict=True):
-        growth += [factor * (theirs / ours) ** power for factor in growth for power in (1, 2)]
-    steps = first[1], second[1]
-    keys = steps[0].keys(numbers), steps[1].keys(numbers)
-    return match(keys, (steps[0].sizes, steps[1].sizes), sorted(set(growth)))
+    numbers: dict[tuple[Frame, ...], int] = {}
+    keys = first[1].keys(numbers), second[1].keys(numbers)
+    factors = [theirs / ours for ours, theirs in zip(first[0], second[0], strict=True)]
+    return match(keys, (first[1].sizes, second[1].sizes), factors)
 
 
 def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequence[Peak]) -> Misfit:

@@ -16,9 +16,6 @@ FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _BACKWARD_FUNCTIONS = {"backward", "_engine_run_backward", "unpack_hook", "recompute_fn"}
 _OPTIMIZER_FUNCTION = re.compile(r"[/\\]torch[/\\]optim[/\\].*:\d+ (step|wrapper)$")
 
-StackKey = tuple[tuple[Frame, ...], int]
-"""Call stack and stream of an allocation."""
-
 
 class StepRecording:
     """One run of a step: the events after ``first`` up to ``last`` of one device.
@@ -74,18 +71,15 @@ class StepRecording:
         """Return the indices in ``rows`` of the allocations that add up to ``own_peak``."""
         return self._live_at_own_peak
 
-    def keys(self, numbers: dict[StackKey, int]) -> Ints:
-        """Return a number for each of ``rows``, which is the same for the same call stack and stream.
+    def keys(self, numbers: dict[tuple[Frame, ...], int]) -> Ints:
+        """Return a number for the call stack of each of ``rows``.
 
         ``numbers`` contains the numbers of all call stacks so far, and is extended.
         """
-        trace, stacks = self.timeline.trace, self.snapshot.stacks
-        events = self.timeline.allocations.start[self.rows]
-        pairs = np.stack([trace.stack[events].astype(np.int64), trace.stream[events]], axis=1)
-        unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
-        keys = [(stacks.stack(stack), stream) for stack, stream in unique.tolist()]
-        table = np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
-        return table[inverse.reshape(-1)]
+        stacks = self.timeline.allocations.stack[self.rows]
+        unique, inverse = np.unique(stacks, return_inverse=True)
+        keys = (self.snapshot.stacks.stack(stack) for stack in unique.tolist())
+        return np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)[inverse]
 
     def lines(self, indices: Ints) -> list[str]:
         """Return the label of the line of code of some of ``rows``, given by their indices."""

@@ -154,6 +154,24 @@ def test_two_axes():
         scaled.at(2, 1)
 
 
+def test_memory_of_the_previous_run_is_freed():
+    """The gradients of the previous run are freed when the next one begins, and are at other addresses in each run."""
+    kept = []
+
+    def step(recorder, size):
+        activation = recorder.alloc(size * MIB, line(5))
+        while kept:
+            recorder.free(kept.pop())
+        kept.extend(recorder.alloc(nbytes * MIB, BACKWARD) for nbytes in (8, 9))
+        recorder.free(activation)
+
+    recorder = Recorder().run(step, 1, 2, 4, 40)
+    *small, (_, last) = recorder.steps()
+    prediction = ScaledRecording.from_recordings(small[1:], state=state_before(last)).predict(40)
+    assert (prediction.requested, prediction.allocated, prediction.reserved) == recorder.peaks[-1]
+    assert prediction.left == 0
+
+
 def test_emptied_cache_is_part_of_the_step():
     def step(recorder, size):
         for _ in range(2):
@@ -224,7 +242,7 @@ def test_allocations_that_differ_are_matched_by_their_growth():
     def step(recorder, size):
         kept = [recorder.alloc(size * 3 * MIB, line(layer)) for layer in range(6)]
         for layer in reversed(range(6)):
-            gradient = recorder.alloc(size * 1000 * (layer + 1), BACKWARD)
+            gradient = recorder.alloc(size * 1000 * (layer + 1) + 300, BACKWARD)
             for factor in range(2 if size >= 4 else 0):
                 recorder.free(recorder.alloc(size * 7001 * (factor + 1), BACKWARD))
             parameter = recorder.alloc(777 * (layer + 1), BACKWARD)
