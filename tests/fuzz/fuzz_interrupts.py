@@ -31,9 +31,8 @@ MAGICS = [
     "get_ipython().run_cell('x = 2').raise_error()",
 ]
 ASYNC = ["await asyncio.sleep(0)", "await asyncio.sleep(0.002)\nx = 1", "x = [i async for i in numbers()]"]
-SETUP = f"""
+SETUP = """
 import asyncio, itertools, json, os, signal, subprocess, sys, traceback
-sys.path[:0] = [{str(TESTS.parent)!r}, {str(TESTS)!r}]
 async def numbers():
     for number in range(3):
         await asyncio.sleep(0.001)
@@ -49,16 +48,19 @@ def logged(handler):
         return handler(signum, frame)
     logging_handler.__module__, logging_handler.is_logged = getattr(handler, "__module__", ""), True
     return logging_handler if callable(handler) and not hasattr(handler, "is_logged") else handler
+# Python ignores exceptions in callbacks of weak references and of the garbage collector
+sys.unraisablehook = lambda _: arrived.clear()
 set_handler = signal.signal
 signal.signal = lambda number, handler: set_handler(number, logged(handler))
-if "ipykernel.kernelbase" in sys.modules:
-    sys.modules["ipykernel.kernelbase"].signal = signal.signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+MACHINE = f"""
+sys.path[:0] = [{str(TESTS.parent)!r}, {str(TESTS)!r}]
+from fakes.cuda import FakeGpu
+machine = FakeGpu().install()
 """
 LOAD = """
 import torch
-from fakes.cuda import FakeGpu
-machine = FakeGpu().install()
 import ipygpumem
 %load_ext ipygpumem
 %config GPUMem.report = "always"
@@ -92,25 +94,27 @@ def cells_of(arguments):
 
 def lost(code, functions):
     if not any(functions):
-        return "lost in IPython"
+        return "lost elsewhere"
     print(f"lost in {code!r}: {functions}")
     return "lost in ipygpumem"
+
+
+def terminal_shell():
+    from IPython.terminal.interactiveshell import TerminalInteractiveShell
+    from traitlets.config import Config
+
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.TerminalInteractiveShell.simple_prompt = True
+    return TerminalInteractiveShell.instance(config=config)
 
 
 class Terminal:
     """A shell in this process. Another process sends the signals."""
 
-    def __init__(self, arguments):
-        from IPython.terminal.interactiveshell import TerminalInteractiveShell
-        from traitlets.config import Config
-
-        config = Config()
-        config.HistoryManager.enabled = False
-        config.TerminalInteractiveShell.simple_prompt = True
-        self.shell = TerminalInteractiveShell.instance(config=config)
-        self.run(SETUP)
-        if not arguments.without:
-            self.run(LOAD)
+    def __init__(self, shell, *, load=LOAD):
+        self.shell = shell
+        self.run(SETUP + load)
         self.sent = 0
         self.sender = subprocess.Popen(
             [sys.executable, "-ISc", SENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
@@ -145,11 +149,12 @@ class Terminal:
         return self.run("is_open()").result
 
     def close(self):
-        self.sender.kill()
-        self.sender.wait()
+        with self.sender:
+            self.sender.kill()
 
 
 SEND_IN_KERNEL = f"""
+sys.modules["ipykernel.kernelbase"].signal = signal.signal
 command = [sys.executable, "-ISc", {SENDER!r}]
 sender = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0)
 delay = None
@@ -171,7 +176,7 @@ class Kernel:
         self.manager, self.client = start_new_kernel(stderr=subprocess.DEVNULL)
         self.run(SETUP + SEND_IN_KERNEL)
         if not arguments.without:
-            self.run(LOAD)
+            self.run(MACHINE + LOAD)
 
     def run(self, code, **options):
         return self.wait(self.client.execute(code, allow_stdin=False, stop_on_error=False, **options))
@@ -222,6 +227,23 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
 
+def count_effects(environment, cells, *, number_of_cells, seed=0, without=False):
+    """Run cells, of which each is interrupted once, and count the effects of the interrupts."""
+    rng, effects = random.Random(seed), collections.Counter()
+    durations = {}
+    for code in cells:
+        for _ in range(5):
+            began = time.perf_counter()
+            environment.run(code)
+            durations[code] = time.perf_counter() - began
+    for number in range(number_of_cells):
+        code = cells[number % len(cells)]
+        effects[environment.interrupt(code, rng.uniform(0, 1.1 * durations[code]))] += 1
+        if not without and environment.is_open() != CLOSED:
+            effects["open"] += 1
+    return effects
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("environment", choices=("terminal", "kernel", "terminal-async", "kernel-async"))
@@ -229,20 +251,15 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--without", action="store_true")
     arguments = parser.parse_args()
-    environment = (Terminal if arguments.environment.startswith("terminal") else Kernel)(arguments)
-    cells, rng, effects = cells_of(arguments), random.Random(arguments.seed), collections.Counter()
-    durations = {}
-    for code in cells:
-        for _ in range(5):
-            began = time.perf_counter()
-            environment.run(code)
-            durations[code] = time.perf_counter() - began
-    for number in range(arguments.cells):
-        code = cells[number % len(cells)]
-        effects[environment.interrupt(code, rng.uniform(0, 1.1 * durations[code]))] += 1
-        if not arguments.without and environment.is_open() != CLOSED:
-            effects["open"] += 1
-    environment.close()
+    if arguments.environment.startswith("terminal"):
+        environment = Terminal(terminal_shell(), load="" if arguments.without else MACHINE + LOAD)
+    else:
+        environment = Kernel(arguments)
+    try:
+        counts = {"number_of_cells": arguments.cells, "seed": arguments.seed, "without": arguments.without}
+        effects = count_effects(environment, cells_of(arguments), **counts)
+    finally:
+        environment.close()
     print(arguments.environment, "without" if arguments.without else "with", dict(sorted(effects.items())))
     return 1 if effects["lost in ipygpumem"] or effects["open"] else 0
 

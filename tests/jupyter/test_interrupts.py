@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+from fuzz import fuzz_interrupts
+from ipygpumem.core import interrupts
 from ipygpumem.features.oom import collect as oom
 from ipygpumem.measurement import recorder
 from ipygpumem.measurement.runtime import current
@@ -164,9 +164,16 @@ def test_handler_of_the_program_is_called_after_the_hook(notebook, monkeypatch):
     check_closed(notebook)
 
 
-def test_interrupts_at_random_times():
+def test_interrupts_at_random_times(fake_gpu, make_notebook, monkeypatch):
     """Run a short version of the stress test."""
-    script = Path(__file__).parents[1] / "fuzz" / "fuzz_interrupts.py"
-    command = [sys.executable, "-W", "ignore", str(script), "terminal", "--cells", "30"]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert process.returncode == 0, process.stdout + process.stderr
+    for owner, name in ((signal, "signal"), (sys, "unraisablehook"), (interrupts.DeferredInterrupts, "record")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # replaced by the stress test, restored afterwards
+    environment = fuzz_interrupts.Terminal(make_notebook(terminal=True).shell)
+    try:
+        effects = fuzz_interrupts.count_effects(environment, fuzz_interrupts.MAGICS, number_of_cells=30)
+    finally:
+        environment.close()
+        monkeypatch.undo()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert sum(effects.values()) == 30, effects
+    assert effects["lost in ipygpumem"] == effects["open"] == 0, effects
