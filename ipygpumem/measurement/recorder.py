@@ -185,7 +185,8 @@ def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
 
 def _recorded_file_names(snapshot: Mapping[str, Any]) -> set[str]:
     # iterators instead of nested loops, because there may be millions of frames
-    events = chain.from_iterable(snapshot.get("device_traces", ()))
+    pinned = (event for event in snapshot.get("host_traces") or () if isinstance(event, dict) and "action" in event)
+    events = chain(chain.from_iterable(snapshot.get("device_traces", ())), pinned)
     allocated = (event["frames"] for event in events if event["action"] == "alloc" and "frames" in event)
     blocks = chain.from_iterable(map(itemgetter("blocks"), snapshot.get("segments", ())))
     live = (block["frames"] for block in blocks if block.get("frames"))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.core.errors import DeviceError, OptionError
+from ipygpumem.core.errors import DeviceError, OptionError, SnapshotError
 from ipygpumem.core.units import many
 from ipygpumem.snapshot.model.annotations import Annotation
 from ipygpumem.snapshot.model.cells import CellLookup
+from ipygpumem.snapshot.model.columns import HOST
 from ipygpumem.snapshot.model.segment_history import SegmentHistory
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.reader import top_level
@@ -36,6 +38,7 @@ class SnapshotData:
         texts: Strings that columns refer to by index.
         pools: Pool IDs that columns refer to by index; ``(0, 0)`` is the default pool.
         host: Traces of pinned host memory, which torch 2.14 and later can record. Their device index is -1.
+        host_timeline: Timeline of pinned host memory; None if it was not recorded.
         settings: Allocator settings.
         own: Metadata written by the recorder of ipygpumem.
         sources: Source code by file name.
@@ -49,7 +52,7 @@ class SnapshotData:
         tables = TableBuilder()
         trace_reader = TraceReader(tables, reader)
         traces = top_level.read_device_traces(root.get("device_traces", ()), limits, trace_reader)
-        self.segments, self.blocks = read_segments(root.get("segments", ()), limits.devices, tables)
+        host_segments = self._read_segments(root, limits, tables)
         last = int(self.segments.device.max(initial=-1))
         traces.extend(trace_reader.read(device, []) for device in range(len(traces), last + 1))
         segments = self.segments if "segments" in root else None
@@ -57,6 +60,9 @@ class SnapshotData:
         self.zero_us: int | None = None
         self.timelines = tuple(Timeline(trace, segments, self.blocks) for trace in traces)
         self.host = top_level.read_host_traces(root.get("host_traces"), limits, trace_reader)
+        recorded = self.host or ((trace_reader.read(HOST, []),) if host_segments else ())
+        segments = self.segments if host_segments else None
+        self.host_timeline = Timeline(recorded[0], segments, self.blocks) if recorded else None
         self.settings = top_level.read_settings(root.get("allocator_settings"), tables.budget)
         self.regions = top_level.read_annotations(root.get("external_annotations", ()))
         self.own = top_level.read_recorder_metadata(root.get("ipygpumem"), tables.budget)
@@ -68,6 +74,16 @@ class SnapshotData:
         self._source_lines: dict[str, list[str]] = {}
         self._histories: dict[int, SegmentHistory] = {}
         self.verifications: dict[int, Verification] = {}
+
+    def _read_segments(self, root: dict[str, Any], limits: ReadLimits, tables: TableBuilder) -> bool:
+        """Read all segments, and return whether these include segments of pinned host memory in a known format."""
+        arguments = root.get("segments", ()), limits.devices, tables
+        with contextlib.suppress(SnapshotError):  # PyTorch may change the format of host_segments
+            if host_segments := top_level.host_segments(root.get("host_segments", ())):
+                self.segments, self.blocks = read_segments(*arguments, host_segments)
+                return True
+        self.segments, self.blocks = read_segments(*arguments)
+        return False
 
     def timeline(self, device: int | None = None) -> Timeline:
         """Return the timeline of a device; by default of the device with the highest peak.

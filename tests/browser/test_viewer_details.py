@@ -310,3 +310,29 @@ def test_device_without_data_is_labeled(viewing):
     facts = viewing(second_device, first_device, hash_="#d=1").page.locator(".file").all_inner_texts()
     assert "nothing" not in facts[0]
     assert "device 0 · no data on device 1" in facts[1]
+
+
+def test_pinned_memory_and_texts_attached_to_an_allocation(viewing):
+    pinned = [event(action, BASE + 9 * MIB, 3 * MIB, 2) for action in ("segment_alloc", "alloc")]
+    snapshot = Snapshot.load(
+        content_of(
+            event("alloc", BASE, MIB, 0, user_metadata="In[3]"),
+            event("annotate", BASE, MIB, 1, user_metadata="saved for backward", frames=lines(1)[0]["frames"]),
+            host_traces=pinned,
+        )
+    )
+    view = viewing(snapshot).drawn()
+    assert view.call("device()")["name"] is None, "a device is shown first, although more memory is pinned"
+    assert view.call("select(0)")["allocation"]["annotations"] == [{"event": 1, "text": "saved for backward"}]
+    details = view.page.locator(".details").inner_text()
+    assert "In[3]" in details
+    assert re.search(r"annotation\s+event 1 saved for backward", details)
+    view.page.get_by_role("tab", name="Events").click()
+    assert "saved for backward · user/train.py:1 f0" in view.page.locator(".events .rows").inner_text()
+    menu = view.page.get_by_label("Device")
+    assert menu.locator("option").all_inner_texts() == ["0", "pinned host memory"]
+    menu.select_option(label="pinned host memory")
+    facts = view.call("device()")
+    assert (facts["index"], facts["peak"]["bytes"]) == (-1, 3 * MIB)
+    assert "pinned host memory" in view.page.locator("header").inner_text()
+    assert view.messages == []

@@ -11,7 +11,7 @@ import pytest
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.introspection import gc_paused
-from ipygpumem.measurement.recorder import write_snapshot
+from ipygpumem.measurement.recorder import _recorded_file_names, write_snapshot
 
 
 def test_file_is_a_pickle_of_protocol_4(tmp_path):
@@ -58,3 +58,14 @@ def test_garbage_collection_is_restored(running):
         assert gc.isenabled() is running
     finally:
         (gc.enable if enabled else gc.disable)()
+
+
+def test_files_in_stacks_of_pinned_memory():
+    def event(action, *files):
+        return {"action": action, "frames": [{"filename": file, "line": 1, "name": "f"} for file in files]}
+
+    snapshot = {
+        "device_traces": [[event("alloc", "a.py"), event("free_completed", "b.py")]],
+        "host_traces": [event("segment_alloc", "c.py"), event("alloc", "d.py"), {"action": "alloc"}, {}, []],
+    }
+    assert _recorded_file_names(snapshot) == {"a.py", "d.py"}

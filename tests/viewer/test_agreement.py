@@ -13,12 +13,13 @@ import pytest
 
 from ipygpumem.snapshot import Snapshot, diff
 from ipygpumem.snapshot.queries.fragmentation import fragmentation
-from ipygpumem.snapshot.queries.groups import label_rows
+from ipygpumem.snapshot.queries.groups import group_rows, label_rows
 from snapshot.files import NAMES, path
 from snapshot.simulator import Simulator
 
 ASK = Path(__file__).parent / "js" / "query.mjs"
 KEYS = ("line", "function", "file", "cell", "stack", "annotation", "pool", "stream", "context", "metadata", "size")
+HOST_ACTIONS = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
 
 pytestmark = pytest.mark.node
 
@@ -120,6 +121,52 @@ def test_states(real, tmp_path):
         free = fragmentation(real, state)
         for name in ("reserved", "requested", "free", "largest", "pieces", "empty", "partly", "private", "derived"):
             assert answer[name] == getattr(free, name), (event, name)
+
+
+def test_texts_attached_to_allocations(tmp_path):
+    raw = simulated(4, devices=1)
+    (trace,) = raw["device_traces"]
+    generator = random.Random(4)
+    addresses = sorted({event["addr"] for event in trace if event["action"] == "alloc"})
+    for place in sorted(generator.choices(range(len(trace)), k=800), reverse=True):
+        text = generator.choice(["", "saved for backward", "layer 3", "x" * 300])
+        address = generator.choice(addresses)
+        trace.insert(place, {**trace[place], "action": "annotate", "addr": address, "user_metadata": text})
+    snapshot = Snapshot.load(raw)
+    events = [*sample_events(snapshot.timeline()), len(trace) // 2]
+    questions = [["live", {"event": event, "range": None, "key": "metadata", "limit": 10**6}] for event in events]
+    answers = query(tmp_path, [snapshot], [*questions, ["search", {"text": "saved for"}]])["answers"]
+    labels = set()
+    for event, answer in zip(events, answers[:-1], strict=True):
+        expected = [(group.label, group.bytes, group.count) for group in snapshot.live(event).by("metadata")]
+        assert sorted(groups_of(answer)) == sorted(expected), event
+        labels.update(label for label, *_ in expected)
+    assert any("saved for backward; " in label for label in labels)
+    rows = np.arange(len(snapshot.timeline().allocations))
+    names, numbers = label_rows(snapshot, snapshot.timeline(), rows, "metadata")
+    assert answers[-1]["allocations"] == sum("saved for" in names[number] for number in numbers)
+    (answer,) = query(tmp_path, [snapshot], [["allocation", {"row": answers[-1]["row"]}]])["answers"]
+    assert "saved for backward" in [annotation["text"] for annotation in answer["annotations"]]
+
+
+def test_pinned_memory(tmp_path):
+    raw = simulated(6, devices=1)
+    raw["host_traces"] = [event for event in raw["device_traces"][0] if event["action"] in HOST_ACTIONS]
+    size = {"size": 1 << 30, "segment_pool_id": (0, 0), "frames": []}
+    raw["host_segments"] = [{"address": 1 << 60, "allocated": True, "active": True, **size}]
+    snapshot = Snapshot.load(raw)
+    timeline = snapshot.host_timeline
+    event, requested = timeline.requested.peak()
+    question = {"device": 1, "range": None, "limit": 10**6}
+    questions = [["live", {**question, "event": event, "key": key}] for key in ("stream", "size")]
+    response = query(tmp_path, [snapshot], questions)
+    host = response["files"][0]["devices"][1]
+    assert (host["index"], host["name"], host["peak"]["bytes"]) == (-1, "pinned host memory", requested)
+    assert host["reserved"] == timeline.reserved.peak()[1]
+    rows = timeline.allocations.live(event)
+    for (_, arguments), answer in zip(questions, response["answers"], strict=True):
+        expected = [(g.label, g.bytes, g.count) for g in group_rows(snapshot, timeline, rows, arguments["key"])]
+        assert sorted(groups_of(answer)) == sorted(expected)
 
 
 @pytest.mark.parametrize("key", ["line", "stack", "size"])

@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.annotations import Annotation
 from ipygpumem.snapshot.model.cells import Cell
-from ipygpumem.snapshot.model.columns import ACTIONS, STATES
+from ipygpumem.snapshot.model.columns import ACTIONS, HOST, STATES
 from ipygpumem.snapshot.model.stacks import user_code
+from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 from ipygpumem.snapshot.queries.overview import notes
 from ipygpumem.snapshot.snapshot_data import SnapshotData
@@ -68,7 +69,7 @@ def encode(snapshot: SnapshotData) -> bytes:
         "name": snapshot.name,
         "actions": ACTIONS,
         "states": STATES,
-        "devices": [_device(snapshot, timeline.device) for timeline in snapshot.timelines],
+        "devices": [_device(snapshot, timeline) for timeline in _timelines(snapshot)],
         "frames": [[strings[frame.file], frame.line, strings[frame.name]] for frame in snapshot.stacks.frames],
         "texts": snapshot.texts,
         "pools": snapshot.pools,
@@ -99,7 +100,7 @@ def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[
 
 def _columns(snapshot: SnapshotData) -> list[tuple[str, NDArray[Any]]]:
     tables: list[tuple[str, dict[str, NDArray[Any]]]] = []
-    for timeline in snapshot.timelines:
+    for timeline in _timelines(snapshot):
         tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
         tables.append((f"allocations/{timeline.device}", _by_start(_arrays(timeline.allocations))))
     tables += [(name, _arrays(getattr(snapshot, name))) for name in ("segments", "blocks", "stacks")]
@@ -134,11 +135,15 @@ def _cells(snapshot: SnapshotData, strings: IndexByValue) -> dict[str, list[Any]
     return {**columns, "filename": [strings[file] for file in columns["filename"]]}
 
 
-def _device(snapshot: SnapshotData, device: int) -> dict[str, Any]:
-    timeline = snapshot.timelines[device]
+def _timelines(snapshot: SnapshotData) -> tuple[Timeline, ...]:
+    return snapshot.timelines if snapshot.host_timeline is None else (*snapshot.timelines, snapshot.host_timeline)
+
+
+def _device(snapshot: SnapshotData, timeline: Timeline) -> dict[str, Any]:
+    device = timeline.device
     return {
         "device": device,
-        "name": snapshot.own.device_names.get(device),
+        "name": "pinned host memory" if device == HOST else snapshot.own.device_names.get(device),
         "total": snapshot.own.device_totals.get(device),
         "device_free": timeline.trace.device_free,
         "end_reserved": timeline.end_reserved,

@@ -71,7 +71,7 @@ class RecorderMetadata:
 
     def dropped_of(self, device: int) -> int | None:
         """Return the number of a device's allocation events that the ring buffer dropped; None if unknown."""
-        return self.dropped[device] if device < len(self.dropped) else None
+        return self.dropped[device] if 0 <= device < len(self.dropped) else None
 
 
 class CellLookup:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.snapshot.model.annotated_allocations import allocation_metadata
 from ipygpumem.snapshot.model.annotations import innermost
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints, Timeline
@@ -214,12 +215,14 @@ def _by_annotation(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Gr
     return _by_label(annotations[region].name if region >= 0 else "(outside all regions)" for region in regions)
 
 
-def _by_text(column: str) -> Callable[[SnapshotData, Timeline, Ints], Grouping]:
-    def group(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
-        texts = np.append(getattr(timeline.trace, column), -1)[timeline.allocations.start[rows]]
-        return _named(texts, [text or "(none)" for text in snapshot.texts], "(none)")
+def _by_context(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
+    texts = np.append(timeline.trace.context, -1)[timeline.allocations.start[rows]]
+    return _named(texts, [text or "(none)" for text in snapshot.texts], "(none)")
 
-    return group
+
+def _by_metadata(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
+    numbers, labels = allocation_metadata(timeline, rows, snapshot.texts)
+    return _named(numbers, [label or "(none)" for label in labels], "(none)")
 
 
 def _by_size(_: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
@@ -244,9 +247,10 @@ KEYS: dict[str, Callable[[SnapshotData, Timeline, Ints], Grouping]] = {
     "pool": _by_pool,
     "stream": _by_stream,
     "annotation": _by_annotation,
-    "context": _by_text("context"),
-    "metadata": _by_text("metadata"),
+    "context": _by_context,
+    "metadata": _by_metadata,
     "size": _by_size,
     "allocation": _by_allocation,
 }
-"""Groupings by name. ``context`` is the compile context and ``metadata`` the user metadata of the allocation."""
+"""Groupings by name. ``context`` is the compile context of the allocation, and ``metadata`` its user metadata and the
+texts that were attached to it later (``annotate`` events)."""

@@ -52,6 +52,12 @@ def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
         lines += _device_lines(snapshot, timeline, short=len(used) > 1)
     if len(used) > _MAX_DEVICES:
         lines.append(f"and {many(len(used) - _MAX_DEVICES, 'more device')} with lower peaks")
+    host = snapshot.host_timeline if device is None else None
+    if host is not None and len(host.trace):
+        end = f"{size(host.end_requested)} at the end"
+        lines.append(
+            f"pinned host memory: peak {size(host.requested.peak()[1])}, {end}; {many(len(host.trace), 'event')}"
+        )
     lines.append(clip(snapshot.name + (f", torch {snapshot.own.torch}" if snapshot.own.torch else "")))
     return "\n".join(lines)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotFormatError
-from ipygpumem.snapshot.model.columns import STATES, Blocks, BlockState, Segments
+from ipygpumem.snapshot.model.columns import HOST, STATES, Blocks, BlockState, Segments
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, integer, mapping, sequence, text, type_name
 from ipygpumem.snapshot.reader.table_builder import TableBuilder
 
@@ -21,17 +22,23 @@ _SEGMENT_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int32, np.bool_, np
 _BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.uint8, np.int32)
 
 
-def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segments, Blocks]:
-    """Read the list of segments and their blocks. The message of a `SnapshotFormatError` names the invalid value."""
+def read_segments(
+    items: Any, devices: int, tables: TableBuilder, host: Sequence[dict[str, Any]] = ()
+) -> tuple[Segments, Blocks]:
+    """Read the list of segments and their blocks. The message of a `SnapshotFormatError` names the invalid value.
+
+    ``host`` contains segments of pinned host memory in the same format.
+    """
     segments: list[Row] = []
     blocks: list[Row] = []
     list_ids: set[int] = set()
-    items = sequence(items, "segments")
+    first_host = len(sequence(items, "segments"))
+    items = [*items, *host]
     tables.count(items, "segments")
     for number, item in enumerate(items):
         where = f"segments[{number}]"
         segment = mapping(item, where)
-        device = integer(segment.get("device", 0), f"{where}: device", 0, devices - 1)
+        device = integer(segment.get("device", 0), f"{where}: device", 0 if number < first_host else HOST, devices - 1)
         address = integer(segment.get("address"), f"{where}: address", 0)
         size = integer(segment.get("total_size"), f"{where}: total_size", 0, MAX_BLOCK)
         stream = integer(segment.get("stream", 0), f"{where}: stream")

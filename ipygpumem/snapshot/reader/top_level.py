@@ -15,7 +15,7 @@ from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLi
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.snapshot.model.annotations import AnnotationTable, paired
 from ipygpumem.snapshot.model.cells import Cell, RecorderMetadata
-from ipygpumem.snapshot.model.columns import HOST, Trace
+from ipygpumem.snapshot.model.columns import HOST, STATES, Trace
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader.checks import (
     MAX_REPETITIONS,
@@ -88,6 +88,19 @@ def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tup
             traces.append(reader.unread(HOST, str(error)))
             break
     return tuple(traces)
+
+
+def host_segments(value: Any) -> list[dict[str, Any]]:
+    """Convert the segments of pinned host memory, which consist of one block each, to the format of ``segments``."""
+    segments = []
+    for place, item in enumerate(items(value, "host_segments")):
+        segment = mapping(item, f"host_segments[{place}]")
+        state = "active_allocated" if segment.get("allocated") else STATES[2 if segment.get("active") else 0]
+        block = {"size": segment.get("size"), "state": state, "frames": segment.get("frames")}
+        pool = segment.get("segment_pool_id")
+        fields = {"device": HOST, "address": segment.get("address"), "total_size": segment.get("size")}
+        segments.append({**fields, "segment_pool_id": pool, "blocks": [block]})
+    return segments
 
 
 def read_settings(value: Any, budget: TextBudget) -> dict[str, Any]:

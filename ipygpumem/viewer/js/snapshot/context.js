@@ -133,8 +133,8 @@ export class Context {
   }
 }
 
-/** The device with the highest peak. @param {Overview} file */
+/** The device with the highest peak; pinned host memory only if no device used memory. @param {Overview} file */
 function busiestDevice(file) {
-  const peaks = file.devices.map(({ peak, reserved }) => peak.bytes || (reserved ?? 0));
+  const peaks = file.devices.map(({ index, peak, reserved }) => (index < 0 ? 0.5 : peak.bytes || (reserved ?? 0)));
   return Math.max(peaks.indexOf(Math.max(...peaks)), 0);
 }

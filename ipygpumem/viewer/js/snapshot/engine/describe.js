@@ -1,7 +1,7 @@
 /** All facts about one allocation or one event, as plain data. */
 
 import { cellOf, poolOf, regionOf, streamLabel } from "../model/keys.js";
-import { BEFORE } from "../model/trace.js";
+import { ACTION, BEFORE } from "../model/trace.js";
 import { oneLine } from "../../data/units.js";
 
 /**
@@ -67,6 +67,10 @@ export function describe(snapshot, device, row) {
     pool: snapshot.poolLabel(poolOf(snapshot, device, row)),
     context: text(trace.context),
     metadata: text(trace.metadata),
+    annotations: (device.annotateEvents.get(row) ?? []).map((event) => ({
+      event,
+      text: metadataOf(snapshot, trace, event),
+    })),
     start: start === BEFORE ? null : start,
     freeRequested: requested >= 0 && requested < trace.length ? requested : null,
     end: end < trace.length ? end : null,
@@ -77,6 +81,11 @@ export function describe(snapshot, device, row) {
     lifetimeEvents: end - Math.max(start, 0),
     stack: stackOf(snapshot, allocations.stack[row], time),
   };
+}
+
+/** @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/trace.js").Trace} trace @param {number} event */
+function metadataOf(snapshot, trace, event) {
+  return oneLine(snapshot.texts[trace.metadata[event]] ?? "");
 }
 
 /** One row of the list of events. @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device @param {number} event */
@@ -94,7 +103,12 @@ export function describeEvent(snapshot, device, event) {
     total: device.requested.bytes[event + 1],
     stream: streamLabel(trace.stream[event]),
     time: time === null ? null : time - trace.origin,
-    line: frame ? oneLine(frame.line ? `${place(snapshot, frame, time)} ${frame.name}` : frame.name) : "",
+    line: [
+      trace.action[event] === ACTION.ANNOTATE ? metadataOf(snapshot, trace, event) : "",
+      frame ? oneLine(frame.line ? `${place(snapshot, frame, time)} ${frame.name}` : frame.name) : "",
+    ]
+      .filter(Boolean)
+      .join(" · "),
     stack: stack >= 0 ? stack : -1,
   };
 }

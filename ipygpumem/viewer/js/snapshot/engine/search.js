@@ -100,6 +100,7 @@ function byText(snapshot, device, text, events, rows) {
         (trace.context[start] >= 0 && texts[trace.context[start]]) ||
         (trace.metadata[start] >= 0 && texts[trace.metadata[start]]);
     }
+    if (!hit && device.annotateEvents.get(row)?.some((event) => texts[trace.metadata[event]])) hit = 1;
     if (!hit && key) {
       const code = key.codes[row];
       hit = getOrCreate(within, code, () => (key.describe(code).label.toLowerCase().includes(text) ? 1 : 0));

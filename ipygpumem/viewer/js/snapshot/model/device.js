@@ -1,10 +1,10 @@
 /** The recorded history of one device, with indexes that make requests fast. */
 
-import { countWhile } from "../../data/collections.js";
+import { countWhile, getOrCreate } from "../../data/collections.js";
 import { Axis } from "./axis.js";
 import { Checkpoints } from "./checkpoints.js";
 import { requestedCurve, reservedCurve } from "./curve.js";
-import { Allocations, shifted, Trace } from "./trace.js";
+import { ACTION, Allocations, shifted, Trace } from "./trace.js";
 
 /**
  * @typedef {object} DeviceFacts the device in the header
@@ -35,6 +35,8 @@ export class Device {
     this.axes = {};
     /** @type {Int32Array|undefined} */
     this.ends = undefined;
+    /** @type {Map<number, number[]>|undefined} */
+    this.annotations = undefined;
   }
 
   /** Use an address base that all devices of a snapshot share. @param {bigint} base */
@@ -63,6 +65,26 @@ export class Device {
       for (let row = 0; row < length; row++) this.ends[count[end[row]]++] = row;
     }
     return this.ends;
+  }
+
+  /** The annotate events of each annotated allocation, by row: texts that were attached after the allocation. */
+  get annotateEvents() {
+    if (!this.annotations) {
+      const { trace, allocations } = this;
+      const events = trace.events(ACTION.ANNOTATE);
+      /** @type {Map<number, number[]>} */
+      const rowsAt = new Map(Array.from(events, (event) => [trace.address[event], []]));
+      for (let row = 0; events.length && row < allocations.length; row++)
+        rowsAt.get(allocations.address[row])?.push(row);
+      this.annotations = new Map();
+      for (const event of events) {
+        const rows = /** @type {number[]} */ (rowsAt.get(trace.address[event]));
+        const row = rows[countWhile(rows.length, (i) => allocations.start[rows[i]] < event) - 1];
+        if (row !== undefined && allocations.end[row] > event)
+          getOrCreate(this.annotations, row, () => /** @type {number[]} */ ([])).push(event);
+      }
+    }
+    return this.annotations;
   }
 
   /** The number of allocations that ended up to an event. @param {number} event */

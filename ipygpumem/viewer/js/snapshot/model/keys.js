@@ -34,6 +34,8 @@ const UNNAMED = {
   [NO_STACK]: "(no stack recorded)",
 };
 const UNKNOWN = "(unknown)";
+const MAX_TEXTS = 5; // texts attached to an allocation
+const MAX_LENGTH = 200;
 const SIZE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** Numbers texts in order of first use. */
@@ -197,8 +199,30 @@ const GROUPINGS = {
     return { codes, describe: (code) => ({ label: names.texts[code] }) };
   },
 
-  context: byText("context"),
-  metadata: byText("metadata"),
+  context(snapshot, device) {
+    const { start } = device.allocations;
+    const texts = device.trace.context;
+    return {
+      codes: start.map((event) => (event < 0 ? -1 : texts[event])),
+      describe: (code) => ({ label: oneLine((code >= 0 ? snapshot.texts[code] : "") || "(none)") }),
+    };
+  },
+
+  metadata(snapshot, device) {
+    const { start } = device.allocations;
+    const { metadata } = device.trace;
+    const { texts } = snapshot;
+    const codes = start.map((event) => (event < 0 ? -1 : metadata[event]));
+    const combined = new Numbers();
+    for (const [row, events] of device.annotateEvents) {
+      const attached = [codes[row], ...events.map((event) => metadata[event])];
+      const parts = [...new Set(attached.filter((number) => number >= 0 && texts[number]))].slice(0, MAX_TEXTS);
+      const text = () => parts.map((number) => texts[number].slice(0, MAX_LENGTH)).join("; ");
+      codes[row] = parts.length > 1 ? texts.length + combined.number(text()) : (parts[0] ?? -1);
+    }
+    const label = (/** @type {number} */ code) => texts[code] ?? combined.texts[code - texts.length];
+    return { codes, describe: (code) => ({ label: oneLine((code >= 0 ? label(code) : "") || "(none)") }) };
+  },
 
   size(_, device) {
     return {
@@ -217,18 +241,6 @@ const GROUPINGS = {
     };
   },
 };
-
-/** @param {"context"|"metadata"} column @returns {(snapshot: Snapshot, device: Device) => Grouping} */
-function byText(column) {
-  return (snapshot, device) => {
-    const { start } = device.allocations;
-    const texts = device.trace[column];
-    return {
-      codes: start.map((event) => (event < 0 ? -1 : texts[event])),
-      describe: (code) => ({ label: oneLine((code >= 0 ? snapshot.texts[code] : "") || "(none)") }),
-    };
-  };
-}
 
 /** @param {number} stream the raw handle; -1: unknown */
 export function streamLabel(stream) {

@@ -45,8 +45,8 @@ export class Header {
     const ambiguous = files[source].devices.length > 1 || home < 0;
     return [
       name,
-      ambiguous && (files.length > 1 || !name) && `device ${index}`,
-      now.device >= 0 && index !== now.device && `no data on device ${now.device}`,
+      ambiguous && (files.length > 1 || !name) && index >= 0 && `device ${index}`,
+      now.device >= 0 && context.where(source).device !== now.device && `no data on device ${now.device}`,
       plural(events, "event"),
       plural(allocations, "allocation"),
       timed && span && duration(span),

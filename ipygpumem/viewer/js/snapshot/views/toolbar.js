@@ -127,9 +127,9 @@ export class Toolbar {
   updateDevices() {
     const { files, home, now } = this.context;
     const lists = files.map((file) => file.devices).sort((a, b) => b.length - a.length);
-    const options = lists[0].map(({ index, name, events }) => [
-      String(index),
-      `${index}${name ? `: ${name}` : ""}${events ? "" : " (no events)"}`,
+    const options = lists[0].map(({ index, name, events }, place) => [
+      String(place),
+      `${[index < 0 ? "" : index, name].filter((part) => part !== "" && part !== null).join(": ")}${events ? "" : " (no events)"}`,
     ]);
     if (home < 0) options.unshift(["-1", "the device with the highest peak in each file"]);
     const { field, element } = this.device;
