@@ -42,9 +42,11 @@ class OomPanel:
         """Show the panel below the cell with this result, or only the cell's report if no allocation failed."""
         count = self.observer.count
         failures = self.observer.take()
+        snapshot, self.recording.saved = self.recording.saved, None
         # a cell that failed did not catch the error, even if it raised a different one
         with AllowedInterrupts():  # searches the heap
-            panel = oom.failure_report(failures, count, caught=result is None or bool(result.success))
+            caught = result is None or bool(result.success)
+            panel = oom.failure_report(failures, count, caught=caught, snapshot=snapshot)
         if panel is not None:
             tables = oom_tables(panel, self._magics.session.baseline)
             metadata = None if self.report is None else output_metadata(self.report)

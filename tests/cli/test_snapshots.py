@@ -20,6 +20,10 @@ def test_summary(capsys):
         "   240.2 MiB  13%  project/train_gpt.py:10 forward  (48 blocks)",
         "  8,088 events; at the end 593.9 MiB requested, 600.9 MiB after rounding up; 1.9 GiB reserved (peak 1.9 GiB)",
         (
+            "  fragmentation: at least 114.6 MiB (6%) of the reserved peak was free at any time; "
+            "see ipygpumem whatif gpt_small.pickle.xz"
+        ),
+        (
             "  note: 447 blocks (593.9 MiB) are older than the first event; "
             "the file does not say whether events were dropped"
         ),

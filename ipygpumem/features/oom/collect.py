@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import linecache
+from pathlib import Path
 
 from ipygpumem.core.introspection import attempt, is_library_file
 from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import name_providers
+from ipygpumem.features.oom.expandable_segments import with_expandable_segments
 from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport, advice
 from ipygpumem.measurement.runtime import current
 
 _MAX_CELLS = 3
 
 
-def failure_report(failures: list[FailedAllocation], count: int, *, caught: bool) -> OutOfMemoryReport | None:
+def failure_report(
+    failures: list[FailedAllocation], count: int, *, caught: bool, snapshot: Path | None = None
+) -> OutOfMemoryReport | None:
     """Create the report on the allocations that failed in a cell. Return None if no failure was recorded.
 
     ``count`` includes failures that were not recorded. If the code caught the error, the report contains the holders at
     the first failure. Otherwise, it contains the current holders, including local variables of the failed code.
+    ``snapshot`` is the allocation history that was saved at the first failure.
     """
     if not failures:
         return None
@@ -35,6 +40,8 @@ def failure_report(failures: list[FailedAllocation], count: int, *, caught: bool
     sentences = advice(failure, freeable, freeable_out, None if device is None else device.outside)
     if freeable >= VISIBLE and not any(sentence.startswith("%gpumem free") for sentence in sentences):
         sentences.append(f"%gpumem free would free {size(freeable)}")
+    if snapshot is not None and count == 1:
+        sentences.append(attempt(lambda: with_expandable_segments(snapshot, failure)) or "")
     return OutOfMemoryReport(failure, count, _line(failure), caught, shown, _largest_cells(failure.device), sentences)
 
 

@@ -38,7 +38,12 @@ def oom_path(template: str, number: int) -> Path:
 
 
 class OomRecording:
-    """Continuous recording for out-of-memory snapshots. It is paused during any other recording."""
+    """Continuous recording for out-of-memory snapshots. It is paused during any other recording.
+
+    Attributes:
+        template: Template for the path of snapshots; None if the recording is turned off.
+        saved: Path of the snapshot that was saved since this attribute was last set to None.
+    """
 
     def __init__(
         self, runtime: Runtime, cell: Callable[[], CellInfo | None], numbers: Callable[[], Mapping[str, int]]
@@ -48,6 +53,7 @@ class OomRecording:
         self._numbers = numbers
         self._recorder: Recorder | None = None
         self.template: str | None = None
+        self.saved: Path | None = None
         self._number = 0
 
     def configure(self, template: str | None) -> str:
@@ -91,4 +97,5 @@ class OomRecording:
             result = self._recorder.save(path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell())
         except (OptionError, RecordingError) as error:
             return f"the allocation history was not saved: {first_line(error)}"
+        self.saved = None if result.path is None else path
         return result.sentence()

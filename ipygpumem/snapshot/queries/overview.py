@@ -10,6 +10,7 @@ from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.export.text import clip, group_lines, peak_line
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import Timeline
+from ipygpumem.snapshot.replay.verification import ReplayError
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _TOP = 3
 _MAX_DEVICES = 4
+_RELEVANT = 0.05
+"""Share of the reserved memory above which free memory is reported."""
 _SINGULAR = {"s": "", "is": "is", "was": "was", "has": "has"}
 _PLURAL = {"s": "s", "is": "are", "was": "were", "has": "have"}
 
@@ -72,11 +75,29 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
     if timeline.reserved_peak is not None:
         end += f" (peak {size(timeline.reserved_peak)})"
     lines.append(f"  {many(len(timeline.trace), 'event')}; {end}")
+    lines += _fragmentation_cost(snapshot, timeline)
     if ooms := len(timeline.trace.events(Action.OOM)):
         times = "once" if ooms == 1 else f"{ooms:,} times"
         lines.append(f"  out of memory {times}: see ipygpumem fragmentation {clip(snapshot.name)} --at oom")
     lines += [f"  note: {note}" for note in notes(snapshot, timeline)[: 1 if short else None]]
     return lines
+
+
+def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
+    """Return a line about reserved memory that was never in use, if it is large and a replay determines it."""
+    reserved = timeline.reserved_peak or 0
+    if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved:
+        return []  # the replay of a long recording takes time
+    try:
+        replay = snapshot.replay(device=timeline.device)
+    except ReplayError:
+        return []
+    unused = reserved - replay.allocated_peak
+    grew = reserved > replay.reserved.bytes[0]  # otherwise, the recording does not contain what filled the segments
+    if replay.grade != "exact" or not grew or unused <= _RELEVANT * reserved:
+        return []
+    text = f"at least {size(unused)} ({unused / reserved:.0%}) of the reserved peak was free at any time"
+    return [f"  fragmentation: {text}; see ipygpumem whatif {clip(snapshot.name)}"]
 
 
 def notes(snapshot: SnapshotData, timeline: Timeline) -> list[str]:

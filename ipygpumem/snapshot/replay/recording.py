@@ -41,7 +41,7 @@ class Release:
     first: int
     count: int
     retry: bool
-    private: frozenset[int]
+    private: frozenset[int] = frozenset()
 
 
 class Recording:
