@@ -35,10 +35,22 @@ class Axis(PlainData):
     name: str
     sizes: Sequence[int] = field(metadata={"key": None})
 
+    written_properties = ("first", "last")
+
+    @property
+    def first(self) -> int:
+        """Smallest value."""
+        return self.sizes[0]
+
+    @property
+    def last(self) -> int:
+        """Largest value."""
+        return self.sizes[-1]
+
     @property
     def text(self) -> str:
         """Description of the values."""
-        return f"{self.name} {self.sizes[0]:,} to {self.sizes[-1]:,}"
+        return f"{self.name} {self.first:,} to {self.last:,}"
 
     def at_most(self, value: int | None) -> int | None:
         """Return the largest of the values that does not exceed ``value``."""

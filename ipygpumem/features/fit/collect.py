@@ -107,7 +107,7 @@ def _result(search: Search, margin: float, refusal: str) -> Fit:
     if not refusal and scaled is not None and capacity is not None:
         if len(axes) == 1:
             values = _largest(axes[0], scaled, capacity, margin)
-            values["pieces"] = scaled.pieces(axes[0].sizes[0], axes[0].sizes[-1])
+            values["pieces"] = scaled.pieces(axes[0].first, axes[0].last)
         else:
             values["combinations"] = tuple(_combinations(axes, scaled, capacity, margin))
         values["_scaled"] = scaled
@@ -127,7 +127,7 @@ def _result(search: Search, margin: float, refusal: str) -> Fit:
 
 
 def _largest(axis: Axis, scaled: ScaledStep, capacity: int, margin: float) -> dict[str, Any]:
-    first, last = axis.sizes[0], axis.sizes[-1]
+    first, last = axis.first, axis.last
     return {
         "largest": axis.at_most(scaled.largest(capacity, first=first, last=last)),
         "recommended": axis.at_most(scaled.largest(capacity, margin, first=first, last=last)),
@@ -139,8 +139,8 @@ def _combinations(
     axes: tuple[Axis, ...], scaled: ScaledRecording, capacity: int, margin: float
 ) -> Iterable[Combination]:
     first, second = axes
-    ratio = second.sizes[-1] / second.sizes[0]
-    sizes = {second.at_most(round(second.sizes[0] * ratio ** (row / (_ROWS - 1)))) or 0 for row in range(_ROWS)}
+    ratio = second.last / second.first
+    sizes = {second.at_most(round(second.first * ratio ** (row / (_ROWS - 1)))) or 0 for row in range(_ROWS)}
     for size in sorted(sizes - {0}):
         remaining = scaled.at(1, size)
         values = _largest(first, remaining, capacity, margin)

@@ -8,6 +8,8 @@ import re
 import sys
 from dataclasses import dataclass
 
+import numpy as np
+
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.reading import Counters
@@ -18,6 +20,8 @@ from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.sources import allocator, pytorch
 
 
@@ -50,12 +54,13 @@ class RecordedStep:
     peaks: dict[int, Counters]
     snapshot: Snapshot | None
 
-    @property
-    def loaded(self) -> Snapshot:
-        """The snapshot of a run that was recorded."""
+    def step(self, device: int) -> StepRecording:
+        """Return the events of a recorded run on a device, without the release of the cache that follows them."""
         if self.snapshot is None:
             raise ValueError("the run was not recorded")
-        return self.snapshot
+        action = self.snapshot.timelines[device].trace.action
+        used = np.flatnonzero(np.isin(action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
+        return StepRecording(self.snapshot, device, last=int(used[-1]) if len(used) else None)
 
 
 class StepRunner:
@@ -112,6 +117,7 @@ class StepRunner:
                 check_result(self._code.text, self._code.run(size))
             after = {index: allocator.allocator_statistics(peaks.stats(index)) for index in pytorch.devices_in_use()}
             reached = {index: statistics.peak for index, statistics in after.items()}
+            torch.cuda.empty_cache()  # what this run has cached may be of no use for the next one
             return RecordedStep(reached, None if recorder is None else self._snapshot(recorder, size))
         except out_of_memory as error:
             tried = re.search(r"Tried to allocate [\d.]+ \w+", str(error))

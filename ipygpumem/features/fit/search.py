@@ -84,9 +84,10 @@ class Search:
                     probe = self._add(*runs.send(probe))
         except (RefusalError, PredictionError) as refusal:
             return str(refusal)
-        if updates.run:
-            names = ", ".join(sorted(updates.run))
-            self.notes.append(f"The update of {names} cannot be computed, so it was run and then undone.")
+        finally:
+            if updates.run:
+                names = ", ".join(sorted(updates.run))
+                self.notes.append(f"The update of {names} cannot be computed, so it was run and then undone.")
         return ""
 
     def _runs(self, objects: StepObjects, updates: Updates) -> _Runs:
@@ -135,7 +136,7 @@ class Search:
     def _add(self, size: Size, role: Role, predicted: int | None) -> Probe:
         __tracebackhide__ = True
         recorded: RecordedStep = self._runner.run(size, record=True)
-        step = StepRecording(recorded.loaded, self.index)
+        step = recorded.step(self.index)
         if not len(step.rows):
             raise OptionError(f"{self.code.text} allocates no GPU memory at the size {size_name(size)}")
         peaks = recorded.peaks[self.index]
@@ -152,7 +153,8 @@ class Search:
         if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
             used, axis = used[: self._determining], ("linear", "quadratic")
         step = self._steps[-1][1]
-        return ScaledRecording.from_recordings(used, axis, StartState.at(step.snapshot, step.device, step.last))
+        last = len(step.timeline.trace) - 1  # after PyTorch's cache was released
+        return ScaledRecording.from_recordings(used, axis, StartState.at(step.snapshot, step.device, last))
 
     def _read_capacity(self) -> int:
         if self.on is not None:
@@ -280,7 +282,7 @@ def _smallest(axis: Axis) -> int:
 
 def _next(axis: Axis, value: int) -> int:
     """Return the smallest size of an axis that is at least ``value``, or the largest one."""
-    return next((size for size in axis.sizes if size >= value), axis.sizes[-1])
+    return next((size for size in axis.sizes if size >= value), axis.last)
 
 
 def _along(axes: Sequence[Axis], place: int) -> Size:

@@ -21,7 +21,7 @@ _CONTAINERS = (dict, list, set, collections.deque, bytearray)
 _ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType, types.BuiltinFunctionType)
 _PACKAGES = ("torch", "accelerate")
 """Libraries whose objects are followed although their classes may have no ``state_dict``."""
-_EXCLUDED = ("torch.utils.data", "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._C")
+_EXCLUDED = ("torch.utils.data", "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._")
 _MAX_OBJECTS = 3_000_000
 
 
@@ -142,7 +142,7 @@ class StepObjects:
                 self._pending.append((name, cell.cell_contents))
             except ValueError:  # an empty cell
                 continue
-        self._push("", [vars(function).get("__wrapped__")])
+        self._push("", vars(function).values())  # such as the wrapped function
         if not is_library_file(function.__code__.co_filename):
             self.visit_code(function.__code__, function.__globals__)
 
@@ -167,9 +167,10 @@ class StepObjects:
             or name in {"numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
         )
 
-    @staticmethod
-    def _is_followed(kind: type) -> bool:
+    def _is_followed(self, kind: type) -> bool:
         module = kind.__module__ or ""
+        if self._torch.nn.Module in mro(kind):
+            return True
         if module.startswith(_EXCLUDED):
             return False
         known = module.partition(".")[0] in _PACKAGES or hasattr(kind, "state_dict")

@@ -36,7 +36,7 @@ def _lines(fit: Fit) -> Iterator[tuple[str, str]]:
     if fit.refusal:
         yield "not predicted", fit.refusal
         return
-    for number, piece in enumerate(fit.pieces[:_MAX_PIECES]):
+    for number, piece in enumerate(fit.pieces[-_MAX_PIECES:]):
         yield "" if number else "peak", _piece(fit, piece)
     if fit.combinations:
         return
@@ -91,8 +91,8 @@ def _position(piece: Piece) -> str:
 
 def _size(fit: Fit, value: int | None) -> str:
     if value is None:
-        return f"none: {fit.axes[0].sizes[0]:,} does not fit"
-    limit = ", the largest of these values" if value == fit.axes[0].sizes[-1] else ""
+        return f"none: {fit.axes[0].first:,} does not fit"
+    limit = ", the largest of these values" if value == fit.axes[0].last else ""
     return f"{value:,} (reserved {size(fit.reserved(value))}){limit}"
 
 

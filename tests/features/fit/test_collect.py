@@ -1,0 +1,320 @@
+"""Predictions of steps of user code, whose tensors are allocated on a fake GPU."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ipygpumem
+from ipygpumem import OptionError, RecordingError
+from ipygpumem.features.fit import probes
+
+GIB = 1 << 30
+
+
+class Training:
+    def __init__(self, optimizer=torch.optim.AdamW, **options):
+        self.model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+        self.optimizer = optimizer(self.model.parameters(), **options)
+        self.updates = 0
+        self.optimizer.register_step_pre_hook(self.count)
+
+    def count(self, *_):
+        self.updates += 1
+
+    def step(self, batch):
+        x = torch.randn(batch, 64)
+        loss = functional.mse_loss(self.model(x), x)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def measured(step, *size):
+    """Run a step twice, and return the peak of the second run, which starts with the gradients of the first."""
+    for _ in range(2):
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+        step(*size)
+    return torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.AdamW, {"foreach": True}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+    ],
+)
+def test_prediction_is_exact(allocations, optimizer, options):
+    """Before the first update, the prediction contains the state that the optimizer will create."""
+    training = Training(optimizer, **options)
+    weights = [parameter.clone() for parameter in training.model.parameters()]
+    result = ipygpumem.fit(training.step, range(1, 257), most=0.0001)
+    assert not result.refusal
+    assert result.error == 0
+    assert len(result.probes) == 5
+    assert all(torch.equal(old, new) for old, new in zip(weights, training.model.parameters(), strict=True))
+    assert result.pieces[0].phase == "optimizer"
+    assert result.pieces[-1].phase == "backward"
+    assert result.predict(5_000) == measured(training.step, 5_000)
+    assert sum(group.bytes for group in result.breakdown(5_000)) <= result.predict(5_000)
+    assert result.reserved(5_000) >= result.predict(5_000)
+
+
+def test_updates_are_not_run(allocations, monkeypatch):
+    training = Training()
+    monkeypatch.setattr(torch.optim.AdamW, "_init_group", lambda self, group, *_: self.fail() if group else None)
+    monkeypatch.setattr(torch.optim.AdamW, "fail", lambda self: pytest.fail("the update was run"), raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ipygpumem.features.fit.update.computed_update", lambda *_: _empty_update())
+        assert not ipygpumem.fit(training.step, range(1, 65)).refusal
+
+
+def _empty_update():
+    from ipygpumem.features.fit.update import ComputedUpdate
+
+    return ComputedUpdate((), ())
+
+
+class OwnOptimizer(torch.optim.Optimizer):
+    """An optimizer that is not part of PyTorch and that replaces the data of the parameters."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
+                momentum.mul_(0.9).add_(parameter.grad)
+                parameter.data = parameter.data - momentum
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adafactor, OwnOptimizer])
+def test_other_optimizers_are_run_and_undone(allocations, optimizer):
+    training = Training(optimizer)
+    parameters = [*training.model.parameters()]
+    weights, places = [weight.clone() for weight in parameters], [weight.data_ptr() for weight in parameters]
+    result = ipygpumem.fit(training.step, range(1, 65))
+    assert f"The update of {optimizer.__name__} cannot be computed" in str(result)
+    assert all(torch.equal(old, new) for old, new in zip(weights, parameters, strict=True))
+    assert [weight.data_ptr() for weight in parameters] == places
+    assert not training.optimizer.state
+    assert parameters[0].grad is None
+
+
+def test_length_of_a_sequence(allocations):
+    layer = nn.Linear(16, 16)
+
+    def step(length):
+        x = layer(torch.randn(2, length, 16))
+        ((x @ x.transpose(1, 2)).softmax(-1) @ x).sum().backward()
+
+    result = ipygpumem.fit(step, range(16, 1025), most=0.00001)
+    assert not result.refusal
+    assert max(probe.size[0] for probe in result.probes) < 400
+    assert result.predict(1_000) == measured(step, 1_000)
+    assert "on average" in str(result)
+
+
+def test_two_variables(allocations):
+    layer = nn.Linear(16, 16)
+
+    def step(batch, length):
+        x = layer(torch.randn(batch, length, 16))
+        ((x @ x.transpose(1, 2)).softmax(-1) @ x).sum().backward()
+
+    result = ipygpumem.fit(step, {"batch": range(1, 65), "length": range(16, 257)}, on="800 MiB", most=0.01)
+    assert not result.refusal
+    assert result.predict(40, 200) == measured(step, 40, 200)
+    rows = result.combinations
+    assert [row.size for row in rows] == sorted(row.size for row in rows)
+    assert rows[0].size == 16
+    assert rows[-1].size == 256
+    assert rows[0].largest == 64
+    assert rows[-1].recommended is None or rows[-1].recommended <= rows[-1].largest <= 64
+    assert "largest batch" in str(result)
+    assert json.loads(json.dumps(result.to_dict()))["combinations"][0]["size"] == 16
+
+
+def test_largest_size(fake_gpu):
+    """The answer is the largest size that the device can serve, and no run needs more than the allowed share."""
+
+    def step(batch):
+        torch.empty((batch * 3 * GIB // 4,), dtype=torch.uint8, device="cuda")
+
+    torch.cuda.init()
+    result = ipygpumem.fit(step, range(1, 4097))
+    free = result.capacity
+    assert 138 * GIB < free < 140 * GIB
+    assert result.largest == free // (3 * GIB // 4)
+    assert result.recommended == int(0.98 * free) // (3 * GIB // 4)
+    used = [probe.allocated for probe in result.probes]
+    assert free / 5 < max(used) <= free / 4
+    assert torch.cuda.memory_stats()["num_ooms"] == torch.cuda.memory_stats()["num_alloc_retries"] == 0
+    half = ipygpumem.fit(step, range(1, 4097), margin=0.1, most=0.5)
+    assert free / 3 < max(probe.allocated for probe in half.probes) <= free / 2
+    assert half.recommended == int(0.9 * free) // (3 * GIB // 4)
+    assert half.largest == half.after_release == result.largest
+    assert torch.cuda.memory_reserved() <= 4 << 20
+    other = ipygpumem.fit(step, range(1, 4097), on="24 GiB")
+    assert 22 * GIB < other.capacity < 24 * GIB
+    assert other.largest == other.capacity // (3 * GIB // 4)
+    assert "for a card with 24 GiB" in str(other)
+    few = ipygpumem.fit(step, [12, 2, 4, 6, 8])
+    assert few.largest == 12
+    assert "the largest of these values" in str(few)
+    with pytest.raises(OptionError, match="less than the memory that this process uses outside PyTorch"):
+        ipygpumem.fit(step, range(1, 65), on="100 MiB")
+
+
+def test_other_processes(fake_gpu):
+    """The memory of other processes is neither used nor counted."""
+
+    def step(batch):
+        torch.empty((batch * GIB,), dtype=torch.uint8, device="cuda")
+
+    torch.cuda.init()
+    fake_gpu.nvml_device.others[4711] = 100 * GIB
+    result = ipygpumem.fit(step, range(1, 4097))
+    assert 37 <= result.largest <= 39
+    assert max(probe.allocated for probe in result.probes) <= 10 * GIB
+
+
+def lengths(batch):
+    torch.randn(batch * random.randint(1, 1000), 64)
+
+
+def by_value(batch):
+    x = torch.randn(batch, 64)
+    return torch.cat([x] * 40).sum() if batch > 20 else x.sum()
+
+
+def large(batch):
+    torch.empty(batch * 20 * GIB, dtype=torch.uint8, device="cuda")
+
+
+def too_large(batch):
+    torch.empty(batch * 80 * GIB, dtype=torch.uint8, device="cuda")
+
+
+def leak(batch, kept=[]):  # noqa: B006 (the list keeps tensors between calls)
+    kept.append(torch.randn(batch, 1000 * (1 + len(kept))))
+
+
+@pytest.mark.parametrize(
+    ("step", "reason", "runs"),
+    [
+        (lengths, "so the step is not repeatable", 3),
+        (leak, "so the step is not repeatable", 3),
+        (by_value, "The prediction for the size 64 differs from the measured value by", 5),
+        (large, "the run at the size 2 needs 40.0 GiB, more than 25% of the free 139.2 GiB: allow up to half with", 1),
+        (too_large, "the step ran out of memory at the size 2 (tried to allocate 163840.00 MiB)", 0),
+    ],
+)
+def test_refusals(allocations, step, reason, runs):
+    result = ipygpumem.fit(step, range(1, 65))
+    assert reason in result.refusal
+    assert reason in str(result)
+    assert len(result.probes) == runs
+    assert result.largest is None
+    assert result.to_dict()["refusal"] == result.refusal
+    with pytest.raises(OptionError, match="has no prediction"):
+        result.predict(8)
+    assert not leak.__defaults__[0]
+
+
+def test_refusals_of_the_environment(make_gpu):
+    def step(batch):
+        torch.ones(batch, device="cuda")
+
+    gpu = make_gpu()
+    step(1)
+    with gpu.capture():
+        assert "a CUDA graph is being captured" in ipygpumem.fit(step).refusal
+    torch.cuda.memory._record_memory_history()
+    assert "allocation history is being recorded" in ipygpumem.fit(step).refusal
+    make_gpu(backend="cudaMallocAsync")
+    assert "cudaMallocAsync cannot record allocation history" in ipygpumem.fit(step).refusal
+
+
+def test_memory_that_is_needed_at_any_size(allocations, monkeypatch):
+    """Nothing is run if the optimizer's state and temporary tensors alone need more than a run may use."""
+    training = Training()
+    monkeypatch.setattr("ipygpumem.features.fit.update.ComputedUpdate.total", lambda *_: 100 * GIB)
+    refusal = ipygpumem.fit(training.step, range(1, 65)).refusal
+    assert refusal.startswith("a step of any size, with its gradients and the optimizer's state, needs 100.0 GiB")
+    assert not training.updates
+
+
+def generator(batch):
+    yield torch.ones(batch)
+
+
+async def coroutine(batch):
+    return torch.ones(batch)
+
+
+@pytest.mark.parametrize(
+    ("step", "sizes", "message"),
+    [
+        (generator, range(1, 65), "generator is a generator, which a call does not run"),
+        (coroutine, range(1, 65), "coroutine is a coroutine, which a call does not run"),
+        (generator(1), range(1, 65), "step must be a function .* not an object of type generator"),
+        (lambda batch: (x for x in range(batch)), range(1, 65), "returns a generator, whose code has not run"),
+        (lambda batch: [0] * batch, range(1, 65), "<lambda> allocates no GPU memory at the size 2"),
+        (lengths, range(5, 1), r"the range of batch is empty: 5\.\.0 contains no size"),
+        (lengths, [], "the range of batch is empty"),
+        (lengths, {}, "sizes is empty"),
+        (lengths, range(1, 3), "at least 3 sizes are needed"),
+        (lengths, range(-5, 5), "must be positive integers"),
+        (lengths, [1.5, 2.5, 3.5], "must be positive integers"),
+        (lengths, 64, "must be integers, such as range"),
+        (lengths, dict.fromkeys("abc", range(1, 9)), "one or two different variables"),
+    ],
+)
+def test_invalid_arguments(allocations, step, sizes, message):
+    with pytest.raises(OptionError, match=message) as error:
+        ipygpumem.fit(step, sizes)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("options", [{"margin": 1}, {"margin": -0.1}, {"most": 0}, {"most": 0.6}, {"on": "many"}])
+def test_invalid_options(allocations, options):
+    with pytest.raises(OptionError):
+        ipygpumem.fit(by_value, range(1, 65), **options)
+
+
+def test_without_a_gpu():
+    with pytest.raises(RecordingError, match="the step must run on a GPU, and torch"):
+        ipygpumem.fit(by_value)
+
+
+def test_ranks(allocations, monkeypatch):
+    """All ranks must call fit, and the rank with the least memory determines the answer."""
+    from torch import distributed
+
+    from ipygpumem.features.fit import ranks
+
+    store = distributed.HashStore()
+    module = distributed.distributed_c10d
+    monkeypatch.setattr(ranks, "rank_and_world", lambda: (0, 2))
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(module, "_get_default_store", lambda: store)
+    monkeypatch.setattr(ranks, "_TIMEOUT", ranks.timedelta(seconds=0.05))
+    result = ipygpumem.fit(by_value, range(1, 65))
+    assert "rank 1 of 2 did not run fit" in result.refusal
+    for number in range(20):
+        store.set(f"ipygpumem/fit/1/{number}/1", str(1 if number < 6 else 7 * GIB))
+    store.add("ipygpumem/fit/calls", 1)
+    monkeypatch.setattr(probes.StepRunner, "capacity", probes.StepRunner.capacity)
+    result = ipygpumem.fit(Training().step, range(1, 33), most=0.0001)
+    assert result.capacity == 7 * GIB
