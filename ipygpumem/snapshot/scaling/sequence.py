@@ -73,7 +73,7 @@ class StepSequence:
         self._pools, self._pool_of, self._segment_pools = self._assign_pools()
         self.operations, self._events = self._list_operations()
         releases = [event for event, number in enumerate(self.operations) if number >= len(self._pool_of)]
-        self._special: list[Release | int] = [Release(event, 1, retry=False) for event in releases]
+        self._special: list[Release | int] = [Release(event, 1, retry=False, private=frozenset()) for event in releases]
         blocks, count = state.state.blocks, len(self.operations)
         starts = np.full(self._count, BEFORE, np.int64)
         ends = np.full(self._count + len(blocks), count, np.int64)
