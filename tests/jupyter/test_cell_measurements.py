@@ -64,45 +64,43 @@ UNDER_OURS = {name: cell for name, cell in TRAPS.items() if not name.startswith(
 
 
 def check(result, value, error, reports):
-    assert isinstance(result.error, error or type(None))
+    assert isinstance(result.error, error or type(None)), result
     assert result.success is (error is None)
     if value is True:
         assert result.value
     else:
         assert result.value == value
-    assert len(result.texts) == reports, result.texts
+    assert len(result.texts) == reports, result
     assert "Error in callback" not in result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("name", TRAPS)
-def test_automatic_report(cpu_notebook, name):
-    cell, value, error, reports = TRAPS[name]
-    number = cpu_notebook.shell.execution_count
-    result = cpu_notebook.run(cell)
-    check(result, value, error, reports)
-    if reports:
-        assert cpu_notebook.last.cell == number
-        assert cpu_notebook.last.success is (error is None)
-        assert ("failed" in result.text) is (error is not None)
-    # the next cell works as usual
-    check(cpu_notebook.run("1 + 1"), 2, None, 1)
-    check(cpu_notebook.run(""), None, None, 0)
-    check(cpu_notebook.run("1/0"), None, ZeroDivisionError, 1)
+def test_automatic_report(cpu_notebook):
+    for cell, value, error, reports in TRAPS.values():
+        number = cpu_notebook.shell.execution_count
+        result = cpu_notebook.run(cell)
+        check(result, value, error, reports)
+        if reports:
+            assert cpu_notebook.last.cell == number
+            assert cpu_notebook.last.success is (error is None)
+            assert ("failed" in result.text) is (error is not None)
+        # the next cell works as usual
+        check(cpu_notebook.run("1 + 1"), 2, None, 1)
+        check(cpu_notebook.run(""), None, None, 0)
+        check(cpu_notebook.run("1/0"), None, ZeroDivisionError, 1)
 
 
-@pytest.mark.parametrize("name", UNDER_OURS)
-def test_cell_below_magic(cpu_notebook, name):
-    cell, value, error, _ = TRAPS[name]
-    number = cpu_notebook.shell.execution_count
-    result = cpu_notebook.run(f"%%gpumem\n{cell}")
-    if isinstance(result.error, SyntaxError):  # nothing runs, and our call is part of the cell
-        check(result, value, error, 0)
-    else:
-        check(result, value, error, 1)
-        assert result.text.startswith("host memory of this process")
-        assert f"   In [{number}], " in result.text
-        assert ("failed" in result.text) is (error is not None)
-    check(cpu_notebook.run("1 + 1"), 2, None, 1)
+def test_cell_below_magic(cpu_notebook):
+    for cell, value, error, _ in UNDER_OURS.values():
+        number = cpu_notebook.shell.execution_count
+        result = cpu_notebook.run(f"%%gpumem\n{cell}")
+        if isinstance(result.error, SyntaxError):  # nothing runs, and our call is part of the cell
+            check(result, value, error, 0)
+        else:
+            check(result, value, error, 1)
+            assert result.text.startswith("host memory of this process")
+            assert f"   In [{number}], " in result.text
+            assert ("failed" in result.text) is (error is not None)
+        check(cpu_notebook.run("1 + 1"), 2, None, 1)
 
 
 @pytest.mark.parametrize("name", ["interrupted while waiting", "cancelled while waiting"])

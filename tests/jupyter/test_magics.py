@@ -109,26 +109,20 @@ def test_on_restores_the_setting(cpu_notebook):
     assert cpu_notebook.run("%config GPUMem.report", store_history=False).value != "off"
 
 
-@pytest.mark.parametrize("line", ["%gpumem on now", "%gpumem off -q", "%gpumem on --nothing"])
-def test_on_and_off_take_no_options(gpu_notebook, line):
+def test_on_and_off_take_no_options(gpu_notebook):
     gpu_notebook.run("on = off = 3")
-    result = gpu_notebook.run(line)
-    assert "unrecognized arguments" in usage(result)
+    for line in ("%gpumem on now", "%gpumem off -q", "%gpumem on --nothing"):
+        assert "unrecognized arguments" in usage(gpu_notebook.run(line))
 
 
-@pytest.mark.parametrize(
-    "line", ["--help", "-h", "on --help", "off -h", "record --help", "record start --help", "-q -h", "x = 1 -h"]
-)
-def test_help(gpu_notebook, line):
-    result = gpu_notebook.run(f"%gpumem {line}")
-    if line == "x = 1 -h":  # the report of the statement
-        assert isinstance(result.error, NameError)
-        return
-    name = line.split()[0]
-    command = next((command for command in COMMANDS if command.name == name), None)
-    assert result.stdout == (help_text() if command is None else command_help(command)) + "\n"
-    assert result.displays == []
-    assert not torch._C._cuda_isHistoryEnabled()
+def test_help(gpu_notebook):
+    for line in ("--help", "-h", "on --help", "off -h", "record --help", "record start --help", "-q -h"):
+        result = gpu_notebook.run(f"%gpumem {line}")
+        command = next((command for command in COMMANDS if command.name == line.split()[0]), None)
+        assert result.stdout == (help_text() if command is None else command_help(command)) + "\n", line
+        assert result.displays == []
+        assert not torch._C._cuda_isHistoryEnabled()
+    assert isinstance(gpu_notebook.run("%gpumem x = 1 -h").error, NameError), "a statement"
 
 
 @pytest.mark.parametrize("question", ["%gpumem?", "%%gpumem?", "?%gpumem", "%gpumem??"])
@@ -164,83 +158,77 @@ def test_statement_has_value_and_report(gpu_notebook):
     assert gpu_notebook.reports.cell(number) is gpu_notebook.last
 
 
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("%gpumem x = 6 * 7", "x", 42),
-        ("%gpumem x = y = 6; x += 36", "x", 42),
-        ("%gpumem import math as m; x = m.floor(42.5)", "x", 42),
-        ("%gpumem record = 42", "record", 42),
-        ("%gpumem -q off = 42", "off", 42),
-        ("%gpumem x = %sql_like 42", "x", 42),
-        ("%gpumem x = !echo 42", "x", ["42"]),
-        ("%gpumem -v facts x = 42", "x", 42),
-    ],
-)
-def test_statements(cpu_notebook, line, name, value):
+STATEMENTS = {
+    "%gpumem x = 6 * 7": ("x", 42),
+    "%gpumem x = y = 6; x += 36": ("x", 42),
+    "%gpumem import math as m; x = m.floor(42.5)": ("x", 42),
+    "%gpumem record = 42": ("record", 42),
+    "%gpumem -q off = 42": ("off", 42),
+    "%gpumem x = %sql_like 42": ("x", 42),
+    "%gpumem x = !echo 42": ("x", ["42"]),
+    "%gpumem -v facts x = 42": ("x", 42),
+}
+
+
+def test_statements(cpu_notebook):
     cpu_notebook.shell.register_magic_function(int, magic_name="sql_like")
-    cell_result = cpu_notebook.run(line)
-    assert cell_result.success, cell_result
-    assert cell_result.value is None
-    result = cpu_notebook.shell.user_ns[name]
-    assert (list(result) if isinstance(value, list) else result) == value
-    assert len(cell_result.texts) == (0 if "-q" in line else 1)
+    for line, (name, value) in STATEMENTS.items():
+        cell_result = cpu_notebook.run(line)
+        assert cell_result.success, cell_result
+        assert cell_result.value is None
+        result = cpu_notebook.shell.user_ns.pop(name)
+        assert (list(result) if isinstance(value, list) else result) == value, line
+        assert len(cell_result.texts) == (0 if "-q" in line else 1)
 
 
-@pytest.mark.parametrize(
-    ("line", "value"),
-    [
-        ("%gpumem 6 * 7", 42),
-        ("%gpumem x = 6; x * 7", 42),
-        ("%gpumem -x + 43", 42),
-        ("%gpumem -1", -1),
-        ("%gpumem -x", -1),
-        ("%gpumem on", None),
-        ("%gpumem record.bit_length()", 3),
-        ("%gpumem 'a;'", "a;"),
-        ("%gpumem 6 * 7;", None),
-        ('%gpumem "{x} $x"', "{x} $x"),
-        ("%gpumem -q 6 * 7", 42),
-        ("%gpumem -qo 6 * 7", Report),
-        ("%gpumem -o 6 * 7", Report),
-        ("%gpumem -o -q -v r 6 * 7", Report),
-        ("%gpumem -d 0 -q 6 * 7", 42),
-        ("%gpumem --device=0 -q 6 * 7", 42),
-    ],
-)
-def test_values(fake_gpu, make_notebook, line, value):
+VALUES = {
+    "%gpumem 6 * 7": 42,
+    "%gpumem x = 6; x * 7": 42,
+    "%gpumem -x + 43": 42,
+    "%gpumem -1": -1,
+    "%gpumem -x": -1,
+    "%gpumem on": None,
+    "%gpumem record.bit_length()": 3,
+    "%gpumem 'a;'": "a;",
+    "%gpumem 6 * 7;": None,
+    '%gpumem "{x} $x"': "{x} $x",
+    "%gpumem -q 6 * 7": 42,
+    "%gpumem -qo 6 * 7": Report,
+    "%gpumem -o 6 * 7": Report,
+    "%gpumem -o -q -v r 6 * 7": Report,
+    "%gpumem -d 0 -q 6 * 7": 42,
+    "%gpumem --device=0 -q 6 * 7": 42,
+}
+
+
+def test_values(fake_gpu, make_notebook):
     notebook = make_notebook(GPUMem={"report": "always"})
     notebook.load()
-    notebook.run("x, on, record = 1, 5, 6", store_history=False)
-    result = notebook.run(line)
-    assert result.success, result
-    if value is Report:
-        assert isinstance(result.value, Report)
-    else:
-        assert result.value == value
-    quiet = "-q" in line
-    assert len(result.texts) == (0 if quiet else 1)
-    assert len(notebook.reports) == 1
+    for count, (line, value) in enumerate(VALUES.items(), 1):
+        notebook.run("x, on, record = 1, 5, 6", store_history=False)
+        result = notebook.run(line)
+        assert result.success, result
+        assert isinstance(result.value, Report) if value is Report else result.value == value, line
+        assert len(result.texts) == (0 if "-q" in line else 1), line
+        assert len(notebook.reports) == count
 
 
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("%gpumem who --new -o;", "Holders"),
-        ("%gpumem who --new -o ;", "Holders"),
-        ("%gpumem explain;", "NoneType"),
-        ("%gpumem env --help;", "NoneType"),
-        ("%gpumem record start;", "NoneType"),
-        ("%gpumem -d 0 -o;", "Reading"),
-        ("%gpumem ;", "NoneType"),
-        ("%gpumem -o 6 * 7;", "Report"),
-    ],
-)
-def test_semicolon_at_end_of_line_is_ignored(gpu_notebook, line, kind):
+def test_semicolon_at_end_of_line_is_ignored(gpu_notebook):
+    kinds = {
+        "%gpumem who --new -o;": "Holders",
+        "%gpumem who --new -o ;": "Holders",
+        "%gpumem explain;": "NoneType",
+        "%gpumem env --help;": "NoneType",
+        "%gpumem -d 0 -o;": "Reading",
+        "%gpumem ;": "NoneType",
+        "%gpumem -o 6 * 7;": "Report",
+        "%gpumem record start;": "NoneType",
+    }
     gpu_notebook.run("%gpumem who")
-    result = gpu_notebook.run(line)
-    assert result.success, result
-    assert type(result.value).__name__ == kind
+    for line, kind in kinds.items():
+        result = gpu_notebook.run(line)
+        assert result.success, result
+        assert type(result.value).__name__ == kind, line
 
 
 def test_statement_within_function_sees_local_names(cpu_notebook):
@@ -381,28 +369,23 @@ INVALID_OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("words", INVALID_OPTIONS)
-def test_invalid_options_are_one_line_and_nothing_runs(gpu_notebook, tmp_path, monkeypatch, words):
+def test_invalid_options_are_one_line_and_nothing_runs(gpu_notebook, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    line = usage(gpu_notebook.run(f"%%gpumem {words}\nran = True"))
-    assert re.fullmatch(
-        INVALID_OPTIONS[words]
-        if "\\" in INVALID_OPTIONS[words] or ".*" in INVALID_OPTIONS[words]
-        else re.escape(INVALID_OPTIONS[words]),
-        line,
-    ), line
-    assert "ran" not in gpu_notebook.shell.user_ns
-    assert list(tmp_path.iterdir()) == []
-    assert torch._C._cuda_isHistoryEnabled() is False
-    assert len(gpu_notebook.run(allocate(10)).texts) == 1
+    for words, message in INVALID_OPTIONS.items():
+        line = usage(gpu_notebook.run(f"%%gpumem {words}\nran = True"))
+        pattern = message if "\\" in message or ".*" in message else re.escape(message)
+        assert re.fullmatch(pattern, line), (words, line)
+        assert "ran" not in gpu_notebook.shell.user_ns, words
+        assert list(tmp_path.iterdir()) == []
+        assert torch._C._cuda_isHistoryEnabled() is False
+        assert len(gpu_notebook.run("kept = None\n" + allocate(10)).texts) == 1, words
+        gpu_notebook.run("del kept")
 
 
-@pytest.mark.parametrize(
-    "words", ["--snapshot", "--max-entries 0 x = 1", "-d 7 x = 1", "--snap x", "--snapshot . x = 1"]
-)
-def test_invalid_options_of_statement(gpu_notebook, words):
-    usage(gpu_notebook.run(f"%gpumem {words}"))
-    assert "x" not in gpu_notebook.shell.user_ns
+def test_invalid_options_of_statement(gpu_notebook):
+    for words in ("--snapshot", "--max-entries 0 x = 1", "-d 7 x = 1", "--snap x", "--snapshot . x = 1"):
+        usage(gpu_notebook.run(f"%gpumem {words}"))
+        assert "x" not in gpu_notebook.shell.user_ns, words
 
 
 def test_snapshot_without_a_statement_is_an_error(gpu_notebook, tmp_path):

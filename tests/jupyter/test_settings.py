@@ -78,33 +78,35 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize("name", INVALID)
-def test_invalid_value_by_config_is_one_line(gpu_notebook, caplog, name):
-    before = gpu_notebook.run(f"%config GPUMem.{name}").value
-    with caplog.at_level(logging.ERROR):
-        result = gpu_notebook.run(f"%config GPUMem.{name} = {INVALID[name]!r}")
-    assert result.success  # IPython logs one line
-    (record,) = caplog.records
-    assert "\n" not in record.getMessage()
-    assert repr(INVALID[name]) in record.getMessage() or str(INVALID[name]) in record.getMessage()
-    assert gpu_notebook.run(f"%config GPUMem.{name}").value == before
-    caplog.clear()
-    gpu_notebook.run("%config GPUMem.report = 'always'")  # the next setting does not restore it
-    assert caplog.records == []
-    assert len(gpu_notebook.run("1 + 1").texts) == 1
+def test_invalid_value_by_config_is_one_line(gpu_notebook, caplog):
+    for name, value in INVALID.items():
+        before = gpu_notebook.run(f"%config GPUMem.{name}").value
+        with caplog.at_level(logging.ERROR):
+            result = gpu_notebook.run(f"%config GPUMem.{name} = {value!r}")
+        assert result.success  # IPython logs one line
+        (record,) = caplog.records
+        assert "\n" not in record.getMessage()
+        assert repr(value) in record.getMessage() or str(value) in record.getMessage(), name
+        assert gpu_notebook.run(f"%config GPUMem.{name}").value == before
+        caplog.clear()
+        setting = "off" if before == "always" else "always"
+        gpu_notebook.run(f"%config GPUMem.report = {setting!r}")  # the next setting does not restore it
+        assert caplog.records == []
+        assert len(gpu_notebook.run("1 + 1").texts) == (setting == "always"), name
 
 
-@pytest.mark.parametrize("name", INVALID)
-def test_invalid_value_in_configuration_does_not_break_load(fake_gpu, configured, name):
-    notebook = configured(**{name: INVALID[name], "style": INVALID[name] if name == "style" else "table"})
-    first, fault = notebook.said.stdout.splitlines()
+@pytest.mark.parametrize("names", [INVALID.keys() - {"style"}, {"style"}], ids=["others", "style"])
+def test_invalid_values_in_configuration_do_not_break_load(fake_gpu, configured, names):
+    notebook = configured(**{"style": "table", **{name: INVALID[name] for name in names}})
+    first, *faults = sorted(notebook.said.stdout.splitlines(), key=lambda line: "ignored" in line)
     assert first.startswith("ipygpumem: cuda:0 NVIDIA H200")
-    assert fault.startswith(f"ipygpumem: c.GPUMem.{name} = {INVALID[name]!r} is ignored: ")
+    starts = [f"ipygpumem: c.GPUMem.{name} = {INVALID[name]!r} is ignored: " for name in sorted(names)]
+    assert [fault[: len(start)] for fault, start in zip(sorted(faults), starts, strict=True)] == starts
     assert notebook.said.stderr == ""
     assert notebook.said.success
     result = notebook.run(allocate(64))
     assert len(result.texts) == 1
-    assert ("allocated (tensors)" in result.text) is (name != "style")  # valid values are applied
+    assert ("allocated (tensors)" in result.text) is ("style" not in names)  # valid values are applied
 
 
 def test_nonexistent_device(fake_gpu, make_notebook, monkeypatch):
@@ -166,9 +168,16 @@ def test_style(fake_gpu, setting, style, tables):
     assert ["allocated (tensors)" in notebook.run(cell).text for cell in cells] == [bool(table) for table in tables]
 
 
-@pytest.mark.parametrize("devices", ["cuda:1", "1", 1, ["cuda:1"], ("1",), "cuda:1, cuda:1"])
-def test_devices(two_gpus, setting, devices):
-    notebook = setting(devices=devices)
+@pytest.mark.parametrize("devices", ["1", 1, ["cuda:1"], ("1",), "cuda:1, cuda:1"])
+def test_forms_of_devices(two_gpus, devices):
+    assert Settings(config=Config(Settings={"devices": devices})).devices == ("cuda:1",)
+    settings = Settings()
+    settings.devices = devices
+    assert settings.devices == ("cuda:1",)
+
+
+def test_devices(two_gpus, setting):
+    notebook = setting(devices="cuda:1")
     assert notebook.run("%config GPUMem.devices", store_history=False).value == ("cuda:1",)
     assert notebook.run(allocate(64)).texts == []
     result = notebook.run(allocate(64, "other", "cuda:1"))
