@@ -42,7 +42,7 @@ def _pin_notes(pins: Pins) -> list[str]:
 
 def _row(result: WhatIf, alternative: Alternative, label: str) -> TableRow:
     replay, recorded = alternative.replay, result.recorded.replay
-    low, high = replay.reserved_range
+    low, high = alternative.peaks
     peak = _mib(high) if low == high else f"{low / MIB:,.0f} to {_mib(high)}"
     change = "" if alternative is result.recorded else f"{high / recorded.reserved_peak - 1:+.0%}"
     cells = [peak, "0%" if change in ("+0%", "-0%") else change, _mib(replay.smallest_capacity)]

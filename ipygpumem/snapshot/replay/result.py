@@ -29,7 +29,7 @@ _STEP = 2 * MIB
 _FREE: dict[str, Any] = {"recorded": False}
 """Option of runs that do not reproduce the recording."""
 _LONG = 100_000
-"""Number of events from which `Replay.smallest_capacity` has a precision of 1%."""
+"""Number of events from which a comparison of settings omits replays that hardly change its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +120,19 @@ class Replay:
 
     @cached_property
     def smallest_capacity(self) -> int:
-        """Smallest limit of reserved memory that serves all requests, to within 2 MiB (1% for long recordings).
+        """Smallest limit of reserved memory that serves all requests, to within 2 MiB.
+
+        From 100,000 events on, this is an upper bound, which a replay has confirmed.
 
         It can be less than the peak of reserved memory, because PyTorch frees cached segments before a request fails.
         """
         lowest = self.allocated_peak
-        step = _STEP if self.is_short else max(_STEP, lowest // 100)
         # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary
         limit: int | None = self._run_again(limit=lowest, raises_limit=True, **_FREE).allocator.limit
         failing, passing = lowest - 1, None
         if limit == lowest:
             return lowest
-        while passing is None or passing - failing > step:
+        while passing is None or (passing - failing > _STEP and self.is_short):
             result = self._run_again(limit=limit, **_FREE)
             first = passing is None
             if not result.failures:  # a run is the same with a limit that it did not reach
@@ -142,7 +143,7 @@ class Replay:
             if passing is None:
                 limit = None
             elif first:
-                limit = passing - step
+                limit = passing - _STEP
             else:
                 middle = (passing + failing) // 2 // _STEP * _STEP
                 limit = middle if failing < middle < passing else (passing + failing) // 2

@@ -41,16 +41,24 @@ class Alternative:
     Attributes:
         settings: The setting in the format of ``PYTORCH_ALLOC_CONF``; empty for the recorded settings.
         replay: Replay without a limit.
+        peaks: ``reserved_range`` of the replay. For a long recording, it contains only the peak of this replay if that
+            saves less than 5%.
         fits: Whether all requests are served within the limit of `WhatIf`; None if there is no limit.
     """
 
     settings: str
     replay: Replay
+    peaks: tuple[int, int]
     fits: bool | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values without curves as plain data. Sizes are in bytes."""
-        return {"settings": self.settings, "fits": self.fits, "replay": self.replay.to_dict()}
+        return {
+            "settings": self.settings,
+            "fits": self.fits,
+            "peaks": list(self.peaks),
+            "replay": self.replay.to_dict(),
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +95,7 @@ class WhatIf:
             return None
         if self.limit is not None and recorded.fits != best.fits:
             return best if best.fits else None
-        saved = recorded.replay.reserved_peak - best.replay.reserved_range[1]
+        saved = recorded.replay.reserved_peak - best.peaks[1]
         return best if saved >= _WORTHWHILE * recorded.replay.reserved_peak else None
 
     @property
@@ -141,14 +149,18 @@ def what_if(
 
     def alternative(text: str | None) -> Alternative:
         unlimited = replay(snapshot, recording.device, text)
-        return Alternative(text or "", unlimited, None if limit is None else unlimited.smallest_capacity <= limit)
+        peak, recorded_peak = unlimited.reserved_peak, verification.run.allocator.peak
+        all_peaks = unlimited.is_short or peak <= (1 - _WORTHWHILE) * recorded_peak
+        peaks = unlimited.reserved_range if all_peaks else (peak, peak)
+        fits = None if limit is None else unlimited.smallest_capacity <= limit
+        return Alternative(text or "", unlimited, peaks, fits)
 
     texts = list(settings) or [text for text in SETTINGS if _exists(text, snapshot.own.torch)]
     recorded = alternative(None)
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
     others = [alternative(text) for text, setting in effective.items() if setting != unchanged]
-    others.sort(key=lambda item: (item.fits is False, item.replay.reserved_range[1], item.replay.smallest_capacity))
+    others.sort(key=lambda item: (item.fits is False, item.peaks[1], item.replay.smallest_capacity))
     ooms = recording.trace.events(Action.OOM)
     return WhatIf(
         snapshot.name,

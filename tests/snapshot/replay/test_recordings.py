@@ -9,6 +9,8 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay import result
+from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.verification import ReplayError, verified
 from ipygpumem.snapshot.replay.what_if import what_if
 from snapshot import files
@@ -163,9 +165,20 @@ def test_settings_are_compared():
     assert result.recommended.settings == "expandable_segments:True"
     assert [item.fits for item in result.alternatives] == [True, True, False, False]
     assert result.without_effect == ("max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:512")
-    assert (result.recorded.fits, result.missing) == (False, 0)
+    assert (compared.recorded.fits, compared.missing) == (False, 0)
     only_one = what_if(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:64"])
     assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
+
+
+def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):
+    runs = []
+    monkeypatch.setattr(result, "_LONG", 1000)
+    monkeypatch.setattr(result, "run", lambda *args, **options: runs.append(options) or run(*args, **options))
+    settings = ["expandable_segments:True", "max_split_size_mb:512", "roundup_power2_divisions:4"]
+    found = what_if(load("gpt_small"), settings=settings)
+    assert (len(found.alternatives), found.without_effect) == (2, ("max_split_size_mb:512",))
+    assert all(item.fits is None and item.replay.smallest_capacity for item in (found.recorded, *found.alternatives))
+    assert len(runs) <= 8
 
 
 def test_pins_of_an_out_of_memory_error():
