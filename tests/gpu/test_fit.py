@@ -125,7 +125,7 @@ class Training:
             with self.torch.no_grad():
                 for mine, theirs in zip(self.average.parameters(), self.model.parameters(), strict=True):
                     mine.lerp_(theirs, 0.1)
-        self.history.append(float(loss))
+        self.history.append(loss.item())
 
     def digest(self):
         """Return a hash of everything."""
@@ -278,9 +278,12 @@ def test_refusals(torch):
 
     assert "size" in ipygpumem.fit(irregular, range(1, 65)).refusal
     model = torch.nn.Linear(64, 64).cuda()
+    static = torch.ones(4, 64, device="cuda")
+    model(static)
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream):
+        model(static)
         refused = ipygpumem.fit(lambda batch: model(torch.ones(batch, 64, device="cuda")).sum(), range(1, 65))
     assert "CUDA graph" in refused.refusal
     with pytest.raises(ipygpumem.OptionError, match="allocates no GPU memory"):

@@ -35,7 +35,8 @@ _GROWTH = 2
 """Factor between the sizes that are run."""
 _SAFETY = 1.6
 """Factor by which a run may exceed a prediction from two sizes, if its memory grows with the square of the size."""
-_MAX_CHECKS = 3
+_CHECKS = (2, 2, 4, 4)
+"""Factors between the sizes of runs that check a prediction, until one of them confirms it."""
 _MAX_DIFFERENCE = 0.005
 """Difference between two runs at the same size, relative to the peak, from which a step is not repeatable."""
 
@@ -147,14 +148,20 @@ class Search:
             raise self._too_large(f"the run at the size {size_name(size)}", used)
         return self.probes[-1]
 
-    def _predict(self, without: Size | None = None) -> ScaledRecording:
-        used = [item for item in self._steps if item[0] != without]
-        axis: str | tuple[str, ...] = "automatic"
-        if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
-            used, axis = used[: self._determining], ("linear", "quadratic")
+    def _predict(self) -> ScaledRecording:
+        """Predict the step from its runs; without those at the smallest sizes if these use other kernels."""
         step = self._steps[-1][1]
-        last = len(step.timeline.trace) - 1  # after PyTorch's cache was released
-        return ScaledRecording.from_recordings(used, axis, StartState.at(step.snapshot, step.device, last))
+        state = StartState.at(step.snapshot, step.device, len(step.timeline.trace) - 1)  # after the cache was released
+        if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
+            return ScaledRecording.from_recordings(self._steps[: self._determining], ("linear", "quadratic"), state)
+        sizes = sorted({size for size, _ in self._steps})
+        result = ScaledRecording.from_recordings(self._steps, state=state)
+        for smallest in sizes[1:-1] if result.reasons else ():
+            larger = [item for item in self._steps if item[0] >= smallest]
+            candidate = ScaledRecording.from_recordings(larger, state=state)
+            if not candidate.reasons:
+                return candidate
+        return result
 
     def _read_capacity(self) -> int:
         if self.on is not None:
@@ -170,8 +177,8 @@ class Search:
         lengths = (first[1], second[1], _next(self.code.axes[1], _GROWTH * second[1]))  # may be a quadratic function
         return [(batch, length) for length in lengths for batch in (first[0], second[0])][1:]
 
-    def _next_size(self, added: Callable[[Size], int]) -> Size:
-        """Return the next size to run: twice the largest one or, if that may use too much memory, the next one.
+    def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
+        """Return the next size to run: a multiple of the largest one or, if that may use too much memory, the next one.
 
         ``added`` returns the memory that a run at a size adds.
 
@@ -180,10 +187,11 @@ class Search:
         """
         last = max(size for size, _ in self._steps)
         needed = 0
-        for least in (tuple(_GROWTH * value for value in last), tuple(value + 1 for value in last)):
+        for factor in (growth, _GROWTH, 0):
+            least = tuple(max(factor * value, value + 1) for value in last)
             size = tuple(map(_next, self.code.axes, least))
             needed = added(size)
-            if self._ranks.minimum(int(needed <= self._allowance(self.index))):
+            if size > last and self._ranks.minimum(int(needed <= self._allowance(self.index))):
                 return size
         raise self._too_large(f"a run at the size {size_name(size)}", needed)
 
@@ -232,9 +240,9 @@ class Search:
     def _checks(self, scaled: ScaledRecording) -> _Runs:
         """Yield larger sizes, and compare the runs with their predictions."""
         reasons: tuple[str, ...] = ()
-        for _ in range(_MAX_CHECKS):
+        for growth in _CHECKS:
             try:
-                check = self._next_size(functools.partial(self._cautious, scaled))
+                check = self._next_size(functools.partial(self._cautious, scaled), growth)
             except RefusalError as refusal:
                 raise RefusalError(" ".join(reasons) or str(refusal)) from None
             probe = yield check, "check", scaled.predict(check).allocated
@@ -243,10 +251,8 @@ class Search:
             reasons = scaled.reasons or ((self._wrong(probe),) if wrong else ())
             if not reasons or len(check) > 1:
                 break
-            # the memory is no linear function of the size, or the smallest size uses other kernels
+            # the memory is no linear function of the size, or small sizes use other kernels
             self.probes[-1] = Probe(check, "fit", probe.allocated, probe.reserved)
-            larger = self._predict(without=self._steps[0][0])
-            scaled = scaled if larger.reasons or not scaled.reasons else larger
         if reasons:
             raise RefusalError(" ".join(reasons))
         size = self._verification_size(scaled)
