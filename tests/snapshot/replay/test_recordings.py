@@ -160,11 +160,11 @@ def test_settings_that_need_a_capacity():
 
 
 def test_settings_are_compared():
-    result = what_if(files.snapshot("oom_fragmented"))
-    assert result.limit == 1716 * MIB
-    assert result.recommended.settings == "expandable_segments:True"
-    assert [item.fits for item in result.alternatives] == [True, True, False, False]
-    assert result.without_effect == ("max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:512")
+    compared = what_if(files.snapshot("oom_fragmented"))
+    assert compared.limit == 1716 * MIB
+    assert compared.recommended.settings == "expandable_segments:True"
+    assert [item.fits for item in compared.alternatives] == [True, True, False, False]
+    assert compared.without_effect == ("max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:512")
     assert (compared.recorded.fits, compared.missing) == (False, 0)
     only_one = what_if(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:64"])
     assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
@@ -175,7 +175,7 @@ def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):
     monkeypatch.setattr(result, "_LONG", 1000)
     monkeypatch.setattr(result, "run", lambda *args, **options: runs.append(options) or run(*args, **options))
     settings = ["expandable_segments:True", "max_split_size_mb:512", "roundup_power2_divisions:4"]
-    found = what_if(load("gpt_small"), settings=settings)
+    found = what_if(files.snapshot("gpt_small"), settings=settings)
     assert (len(found.alternatives), found.without_effect) == (2, ("max_split_size_mb:512",))
     assert all(item.fits is None and item.replay.smallest_capacity for item in (found.recorded, *found.alternatives))
     assert len(runs) <= 8
