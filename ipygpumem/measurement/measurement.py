@@ -169,7 +169,7 @@ class Measurement:
         seconds = max(time.perf_counter() - self._start - cost - self.excluded, 0.0)
         self._stop_observers()
         label = label or MeasurementLabel()
-        cell = self.cell_info(label, success=success)
+        cell = None if self.recorder is None else self.cell_info(label, success=success)
         if self._interval is not None and self._interval.end():
             self._notes.append(_OVERLAPPED)
         before, scope, peaks = self._before, self._scope, self.runtime.peaks
@@ -179,7 +179,7 @@ class Measurement:
             if self.options.synchronize:
                 pytorch.synchronize()
             self.after = after = self.runtime.monitor.read(read_allocator=lambda index: peaks.leave(scope, index))
-            if self.recorder is not None:
+            if self.recorder is not None and cell is not None:
                 code = code or MeasuredCode()
                 self.recorder.windows = [] if self.samples is None else [self.samples]
                 with AllowedInterrupts():

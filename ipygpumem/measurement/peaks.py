@@ -134,7 +134,7 @@ class PeakTracker:
                         open_scope.add(index, state)
                 saved, latest = self._user_stats.get(index, (stats, stats))
                 if stats != latest:  # equal if nothing was allocated since; the comparison is much faster
-                    _raise_peaks(saved, stats)
+                    saved = _with_peaks(stats, saved)
                 self._user_stats[index] = saved, stats
                 self._functions.original(_RESETS[0])(index)
                 self._forget_earlier(index)
@@ -200,6 +200,18 @@ def _maximum(first: Counters | None, second: Counters) -> Counters:
 def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
     triples = zip(_values(peak), _values(earlier), _values(now), strict=True)
     return Counters(*(new if new > old else current for new, old, current in triples))
+
+
+def _with_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of counters in which each peak is at least the earlier peak."""
+    return {
+        name: _with_peaks(value, earlier.get(name, {}))
+        if isinstance(value, dict)
+        else max(value, earlier.get(name, value))
+        if name == "peak"
+        else value
+        for name, value in stats.items()
+    }
 
 
 def _raise_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> bool:

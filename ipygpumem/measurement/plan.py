@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from ipygpumem.measurement.measurement import MeasuredCode, Measurement, Measure
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.snapshot import Snapshot
-
-_DEFERRED = nullcontext()
 
 
 @dataclass
@@ -135,7 +132,10 @@ class Plan:
             if collector.needs_devices and not report.devices:
                 continue
             try:
-                with AllowedInterrupts() if collector.is_slow or collector.reads_recording else _DEFERRED:
+                if collector.is_slow or collector.reads_recording:
+                    with AllowedInterrupts():
+                        report = collector.collect(report, outcome)
+                else:
                     report = collector.collect(report, outcome)
             except Exception as error:  # keep the report if one section fails
                 report = with_notes(report, f"no {collector.section} in this report: {first_line(error)}")

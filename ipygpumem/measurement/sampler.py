@@ -175,12 +175,10 @@ class Sampler:
 
     def end(self, window: SampleWindow) -> None:
         """Stop sampling for a measurement. Further calls have no effect."""
-        if os.getpid() != self._pid:
+        if window not in self.windows or os.getpid() != self._pid:
             return
         end = time.perf_counter() - window.start
         with self._lock:
-            if window not in self.windows:
-                return
             self.windows = tuple(open_window for open_window in self.windows if open_window is not window)
             if not self.windows:
                 self._thread.pause()

@@ -5,7 +5,7 @@ This process is identified in NVML's process list by test allocations, which cha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ipygpumem.core.errors import NvmlError, first_line
@@ -29,6 +29,7 @@ class Device:
     """CUDA device visible to this process.
 
     Attributes:
+        name: Name of the device in PyTorch, for example ``cuda:0``.
         label: Product name.
         total: Total memory in bytes according to PyTorch.
         nvml: NVML library; None if NVML cannot query this device.
@@ -57,11 +58,10 @@ class Device:
     segments: int | None = None
     listed: tuple[tuple[int, int | None], ...] = ()
     others: int = 0
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """Name of the device in PyTorch, for example ``cuda:0``."""
-        return f"cuda:{self.index}"
+    def __post_init__(self) -> None:
+        self.name = f"cuda:{self.index}"
 
     @classmethod
     def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
