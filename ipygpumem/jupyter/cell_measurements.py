@@ -187,7 +187,8 @@ class CellMeasurements:
         if record.recorder is not None:
             cell_info = measurement.cell_info(label, success=success)
             record.add(cell_info, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
-        rejected = is_instance(getattr(result, "error_in_exec", None), UsageError) and cell.is_single_magic
+        error = getattr(result, "error_in_exec", None)
+        rejected = error is not None and is_instance(error, UsageError) and cell.is_single_magic
         if cell.reported or rejected:
             cell.abandon()
             return None
