@@ -112,7 +112,7 @@ def _text_table(table: Table) -> str:
     widths = [max((len(line[i]) for line in body), default=0) for i in range(len(table.header) + 1)]
     widths = [widths[0], *(max(width, len(name)) for width, name in zip(widths[1:], table.header, strict=True))]
     lines = [table.title]
-    if table.rows:
+    if table.rows and table.header:
         lines.append("  ".join(["".ljust(widths[0]), *_align_right(table.header, widths[1:])]).rstrip())
     has_bars = any(row.bar for row in table.rows)
     has_notes = has_bars or any(row.note for row in table.rows)

@@ -1,0 +1,99 @@
+"""``%gpumem fit`` in real cells on the fake GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.ipython
+
+STEP = """\
+calls = []
+def step(batch, name="", fail=None):
+    global last
+    calls.append(name)
+    last = torch.zeros((batch + 10) << 20, dtype=torch.uint8, device="cuda")
+    two = torch.zeros(batch << 20, dtype=torch.uint8, device="cuda")
+    if batch == fail:
+        raise KeyboardInterrupt
+    del last
+"""
+
+
+@pytest.fixture
+def notebook(gpu_notebook):
+    assert gpu_notebook.run(STEP).success
+    return gpu_notebook
+
+
+def test_answer(notebook):
+    result = notebook.run("%gpumem fit --on '2 GiB' batch=1..4096 step(batch, 'a  b')")
+    assert result.text == (
+        "step(batch, 'a  b'): batch 1 to 4,096, cuda:0 NVIDIA H200, for a card with 2 GiB, 1.3 GiB for PyTorch\n"
+        "  measured     2: 46.0 MiB   4: 50.0 MiB   2 again: 46.0 MiB   8: 58.0 MiB (predicted 58.0 MiB)   "
+        "158: 358.0 MiB (predicted 358.0 MiB)\n"
+        "  peak         batch 1 to 4,096: 42.0 MiB + 2.00 MiB * batch, in the forward pass (In[1]:6 step)\n"
+        "  largest      654 (reserved 1.3 GiB)\n"
+        "  recommended  640 (reserved 1.3 GiB), which leaves 2% free; verified at 158: measured 358.0 MiB, predicted 358.0 MiB\n"
+        "calls grew by 6 items, which were removed again."
+    )
+    assert result.value is None
+    assert result.stdout == ""
+    assert not {"batch", "last", "two"} & notebook.shell.user_ns.keys()
+    assert notebook.shell.user_ns["calls"] == []
+    assert "<th" in result.displays[0]["text/html"]
+
+
+def test_options(notebook):
+    notebook.shell.user_ns["batch"] = "mine"
+    result = notebook.run("%gpumem fit --json -v answer batch=1..64 size=1..16 step(batch * size)")
+    assert json.loads(result.stdout)["axes"][1] == {"name": "size", "first": 1, "last": 16}
+    assert notebook.shell.user_ns["batch"] == "mine"
+    assert notebook.run("answer.predict(10, 10)").value == (32 + 10 + 2 * 100) << 20
+    assert notebook.run("%gpumem fit -q -o --margin 10% batch=1..64 step(batch);").value.margin == 0.1
+    assert "NAME=FIRST..LAST STATEMENT" in notebook.run("%gpumem fit --help").stdout
+    assert notebook.run("fit = 3\n%gpumem fit = 4\nfit").value == 4, "a statement"
+
+
+def test_exceptions_restore_the_names(notebook):
+    result = notebook.run("%gpumem fit batch=1..64 step(batch, fail=4)")
+    assert isinstance(result.error, KeyboardInterrupt)
+    assert notebook.shell.user_ns["calls"] == []
+    assert not {"batch", "last"} & notebook.shell.user_ns.keys()
+    assert not notebook.run("import torch\ntorch._C._cuda_isHistoryEnabled()").value
+    assert notebook.run("%gpumem fit -q -o batch=1..64 step(batch)").value.largest == 64
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("bat=1..64 step(batch)", "'bat' does not occur in the statement 'step(batch)'"),
+        ("batch=64..1 step(batch)", "the range of batch is empty: 64..1 contains no size"),
+        ("batch=1..2 step(batch)", "at least 3 sizes are needed to predict others: use a longer range for batch"),
+        ("batch=0..64 step(batch)", "the sizes of batch must be positive integers, not range(0, 65)"),
+        ("a=1..9 b=1..9 c=1..9 step(a+b+c)", "one or two different variables can be varied at once, not a, b, c"),
+        (
+            "step(batch)",
+            "'step(batch)' does not begin with a variable and its range, such as batch=1..4096 step(batch)",
+        ),
+        ("batch=1..64", "there is no statement after batch=1..64: add it, such as batch=1..64 step(batch)"),
+        ("batch=1..64 (x for x in range(batch))", "returns a generator, whose code has not run"),
+        ("batch=1..64 batch + 1", "batch + 1 allocates no GPU memory at the size 2"),
+        ("--margin many batch=1..64 step(batch)", "the value must be a share such as 2% or 0.02, got 'many'"),
+        ("--on many batch=1..64 step(batch)", "'many' is not a size"),
+        ("--most 80% batch=1..64 step(batch)", "most must be between 0 and 0.5, not 0.8"),
+        ("--nonsense batch=1..64 step(batch)", "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_invalid_lines(notebook, line, message):
+    result = notebook.run(f"%gpumem fit {line}")
+    assert type(result.error).__name__ == "UsageError"
+    assert str(result.error).startswith("%gpumem fit: ")
+    assert message in str(result.error)
+    assert "\n" not in str(result.error)
+
+
+def test_without_a_gpu(cpu_notebook):
+    error = cpu_notebook.run("%gpumem fit batch=1..64 print(batch)").error
+    assert str(error).startswith("%gpumem fit: the step must run on a GPU, and torch")
