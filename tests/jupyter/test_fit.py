@@ -34,8 +34,9 @@ def test_answer(notebook):
         "  measured     2: 46.0 MiB   4: 50.0 MiB   2 again: 46.0 MiB   8: 58.0 MiB (predicted 58.0 MiB)   "
         "158: 358.0 MiB (predicted 358.0 MiB)\n"
         "  peak         batch 1 to 4,096: 42.0 MiB + 2.00 MiB * batch, in the forward pass (In[1]:6 step)\n"
-        "  largest      654 (reserved 1.3 GiB)\n"
-        "  recommended  640 (reserved 1.3 GiB), which leaves 2% free; verified at 158: measured 358.0 MiB, predicted 358.0 MiB\n"
+        "  largest      664 (reserved 1.3 GiB)\n"
+        "  recommended  650 (reserved 1.3 GiB), which leaves 2% free; "
+        "verified at 158: measured 358.0 MiB, predicted 358.0 MiB\n"
         "calls grew by 6 items, which were removed again."
     )
     assert result.value is None

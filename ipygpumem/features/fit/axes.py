@@ -72,7 +72,8 @@ def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:
     if not axes:
         raise OptionError(f"{text!r} does not begin with a variable and its range, such as batch=1..4096 step(batch)")
     if not statement:
-        raise OptionError(f"there is no statement after {text.strip()}: add it, such as {axes[0].name}=1..64 step({axes[0].name})")
+        name = axes[0].name
+        raise OptionError(f"there is no statement after {text.strip()}: add it, such as {name}=1..64 step({name})")
     return check_axes(axes), statement
 
 
