@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
-from ipygpumem.core.introspection import is_instance, shown_warnings_kept
+from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.baseline import HolderBaselines
@@ -23,7 +23,7 @@ from ipygpumem.jupyter.cell_events import CellHooks, RunningCell, RunningCells
 from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, fail_cell, guarded, one_line_traceback
 from ipygpumem.jupyter.clear_output import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
-from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell
+from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
 from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions
@@ -51,6 +51,7 @@ class CellMeasurements:
         self.baselines = HolderBaselines(runtime)
         self.ooms = OomPanel(magics, OomRecording(runtime, self._running_cell, self.numbers.known))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
+        self._has_metadata = False
         self.statements: set[str] = set()
         """File names under which IPython compiled the statements measured by ``%gpumem STATEMENT``."""
 
@@ -74,6 +75,8 @@ class CellMeasurements:
         self.ooms.report = None
         if self.ooms.recording.template is not None:
             self.ooms.recording.resume()
+        if cell.stored and (magics.record.recorder is not None or self.ooms.recording.template is not None):
+            self._set_cell(next_execution_count(self._shell))
         measured = magics.report != "off" or magics.limit is not None or magics.record.recorder is not None
         # for a %%gpumem cell, the magic starts the measurement
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
@@ -109,6 +112,7 @@ class CellMeasurements:
             cell.measurement = plan.begin(self._runtime, self._measurement_options())
         except Exception as error:
             raise UsageError(f"%%gpumem: {error}") from error
+        self._set_cell(cell.number)
         if options.quiet:
             self._end_live(cell)
         elif cell.live is None:
@@ -147,7 +151,7 @@ class CellMeasurements:
         """Finish the measurement of the cell and show its report, even if the cell failed."""
         if self._runtime.forked:
             return
-        cell, last = self.running.pop(result)
+        cell, last = self._pop(result)
         if cell is None or cell.measurement is None or cell.plan is None:
             if cell is not None:
                 self._drop(cell)
@@ -172,6 +176,17 @@ class CellMeasurements:
         if error is not None and result is not None and result.success:
             fail_cell(self._shell, result, error)
 
+    def _set_cell(self, number: int | None) -> None:
+        self._has_metadata = True
+        self._runtime.active_recording.set_cell(number)
+
+    def _pop(self, result: Any) -> tuple[RunningCell | None, bool]:
+        cell, last = self.running.pop(result)
+        if last and self._has_metadata:
+            self._has_metadata = False
+            self._runtime.active_recording.end_cell()
+        return cell, last
+
     def _end(
         self, cell: RunningCell, measurement: Measurement, plan: Plan, result: Any, *, muted: bool
     ) -> GPUMemLimitExceeded | None:
@@ -187,8 +202,7 @@ class CellMeasurements:
         if record.recorder is not None:
             cell_info = measurement.cell_info(label, success=success)
             record.add(cell_info, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
-        error = getattr(result, "error_in_exec", None)
-        rejected = error is not None and is_instance(error, UsageError) and cell.is_single_magic
+        rejected = issubclass(type(getattr(result, "error_in_exec", None)), UsageError) and cell.is_single_magic
         if cell.reported or rejected:
             cell.abandon()
             return None
@@ -223,6 +237,7 @@ class CellMeasurements:
                 measurement = options.plan.begin(self._runtime, self._measurement_options())
             except Exception as error:
                 raise UsageError(f"%gpumem: {error}") from error
+            self._set_cell(None if outer is None else outer.number)
             try:
                 with AllowedInterrupts():
                     value = run()

@@ -17,7 +17,7 @@ from IPython.core.error import UsageError
 from IPython.utils.text import EvalFormatter
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.introspection import frame_label
+from ipygpumem.core.introspection import attempt, frame_label
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, code_object, function_region, resolve_name
 from ipygpumem.features.ranks.rank_info import rank_and_world
 from ipygpumem.measurement.cell_source_code import notebook_sources
@@ -108,6 +108,13 @@ def _defined_names(text: str) -> set[str]:
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
                 names.add(inner.name if inner is node else f"{node.name}.{inner.name}")  # type: ignore[attr-defined]
     return names
+
+
+def next_execution_count(shell: Any) -> int | None:
+    """Return the execution count of the cell that the shell is about to run and store, or None if it is unknown."""
+    number = attempt(lambda: len(shell.history_manager.input_hist_raw))
+    # the shell counts the cell before the event pre_run_cell in some versions of IPython, and after it in others
+    return number if number in {shell.execution_count - 1, shell.execution_count} else None
 
 
 class ExecutionCounts:

@@ -21,6 +21,7 @@ from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
 
 _RECORD = "_cuda_record_memory_history"
+_GET_METADATA = "_cuda_getMemoryMetadata"
 _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 
 
@@ -80,6 +81,7 @@ class ActiveRecording:
         self._lock = threading.RLock()
         self._history: AllocationHistory | None = None
         self._functions = WrappedFunctions("torch._C")
+        self._metadata: dict[int, str] = {}  # by thread
 
     def start(self, history: AllocationHistory, arguments: Mapping[str, Any]) -> bool:
         """Start a recording for an `AllocationHistory`. Return False if PyTorch is already recording."""
@@ -117,8 +119,35 @@ class ActiveRecording:
 
     def close(self) -> None:
         """Stop the running recording if this package started it."""
+        self.end_cell()
         if self._history is not None:
             self.stop(self._history)
+
+    def set_cell(self, number: int | None) -> None:
+        """Set this thread's user metadata to ``In[n]`` if this package is recording and the program has set none.
+
+        PyTorch stores it with each event since version 2.10. The program cannot see it.
+        """
+        torch_c: Any = sys.modules["torch"]._C if self._history is not None else None
+        if number is None or not hasattr(torch_c, _GET_METADATA):
+            return
+        if not self._functions.original(_GET_METADATA)():
+            text = self._metadata[threading.get_ident()] = f"In[{number}]"
+            torch_c._cuda_setMemoryMetadata(text)
+            self._functions.wrap(_GET_METADATA, self._program_metadata)
+
+    def end_cell(self) -> None:
+        """Clear the user metadata set by `set_cell`, unless the program has set its own since."""
+        text = self._metadata.pop(threading.get_ident(), None)
+        if text is not None:
+            if self._functions.original(_GET_METADATA)() == text:
+                sys.modules["torch"]._C._cuda_setMemoryMetadata("")
+            if not self._metadata:
+                self._functions.unwrap(_GET_METADATA)
+
+    def _program_metadata(self, original: Callable[[], str]) -> str:
+        text = original()
+        return "" if text == self._metadata.get(threading.get_ident()) else text
 
     @property
     def running(self) -> bool:

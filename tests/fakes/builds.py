@@ -15,6 +15,10 @@ needs_skip_actions = pytest.mark.skipif(
     reason="recordings without some actions (skip_actions) need PyTorch 2.11",
 )
 
+needs_metadata = pytest.mark.skipif(
+    not hasattr(torch.cuda.memory, "_set_memory_metadata"), reason="PyTorch 2.10 added user metadata"
+)
+
 SAVED_TENSORS_ARE_READABLE = hasattr(torch._C._autograd.SavedTensor, "data")
 
 needs_saved_tensors = pytest.mark.skipif(

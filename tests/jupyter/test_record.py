@@ -9,7 +9,7 @@ import pytest
 import torch
 from IPython.core.error import UsageError
 
-from fakes.builds import needs_skip_actions
+from fakes.builds import needs_metadata, needs_skip_actions
 
 MIB = 1 << 20
 
@@ -196,3 +196,47 @@ def test_functions_of_earlier_cells_have_their_numbers(gpu_notebook, tmp_path):
     snapshot = pickle.loads(path.read_bytes())
     (name,) = (name for name, text in snapshot["source_code"].items() if text.startswith("def earlier"))
     assert snapshot["ipygpumem"]["numbers"][name] == number
+
+
+def metadata(path):
+    events = pickle.loads(path.read_bytes())["device_traces"][0]
+    return [event["user_metadata"] for event in events if event["action"] == "alloc"]
+
+
+@needs_metadata
+def test_cells_are_stored_as_user_metadata(gpu_notebook, tmp_path):
+    path, get = tmp_path / "run.pickle", torch._C._cuda_getMemoryMetadata
+    assert gpu_notebook.run(f"%%gpumem --snapshot {path}\n{allocation(1)}").success
+    number = gpu_notebook.shell.execution_count - 1
+    assert metadata(path) == [f"In[{number}]"]
+    gpu_notebook.run(f"%gpumem --snapshot {path} {allocation(2)}")
+    assert metadata(path) == [f"In[{number + 1}]"]
+    gpu_notebook.run("%gpumem record start")
+    gpu_notebook.run(allocation(3))
+    seen = gpu_notebook.run(f"seen = torch.cuda.memory._get_memory_metadata()\n{allocation(4)}\nseen")
+    assert seen.value == "", "the program sees the same value as without the extension"
+    own = "torch.cuda.memory._set_memory_metadata('mine')"
+    gpu_notebook.run(f"{own}\n{allocation(5)}")
+    assert gpu_notebook.run(f"{allocation(6)}\ntorch.cuda.memory._get_memory_metadata()").value == "mine"
+    gpu_notebook.run("torch.cuda.memory._set_memory_metadata('')\n1/0")
+    gpu_notebook.run(f"{allocation(7)}\n%gpumem record save {path}\n%gpumem record stop")
+    last = gpu_notebook.shell.execution_count - 1
+    cells = [f"In[{number + 3}]", f"In[{number + 4}]", "mine", "mine", f"In[{last}]"]
+    assert metadata(path) == cells
+    assert get() == ""
+    assert torch._C._cuda_getMemoryMetadata == get, "no wrapper remains"
+
+
+@needs_metadata
+def test_own_recordings_of_the_program_contain_no_metadata_of_cells(gpu_notebook, tmp_path):
+    gpu_notebook.run("torch.cuda.memory._record_memory_history()")
+    path = tmp_path / "cell.pickle"
+    gpu_notebook.run(f"%%gpumem --snapshot {path}\n{allocation(1)}")
+    assert metadata(path) == [""]
+
+
+@needs_metadata
+def test_unloading_removes_the_metadata(gpu_notebook):
+    gpu_notebook.run("%gpumem record start")
+    gpu_notebook.run("%unload_ext ipygpumem")
+    assert torch._C._cuda_getMemoryMetadata() == ""

@@ -112,7 +112,7 @@ export class Details {
       ["name", h("code", {}, facts.name)],
       ["rounded", facts.rounded === null || facts.rounded === facts.size ? null : fine(facts.rounded)],
       ["compile context", omit(facts.context, "N/A")],
-      ["metadata", facts.metadata || null],
+      ["metadata", facts.metadata === facts.cell ? null : facts.metadata || null],
       ...facts.annotations
         .slice(0, MAX_ANNOTATIONS)
         .map((/** @type {any} */ { event, text }) => ["annotation", h("span", {}, link(event, ""), ` ${text}`)]),
