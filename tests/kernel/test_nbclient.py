@@ -8,19 +8,40 @@ import sys
 import nbclient
 import nbformat
 import pytest
+from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellExecutionError
 
 pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Proactor")]
 
 
-def execute(*cells, **options):
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    client = nbclient.NotebookClient(notebook, timeout=60, **options)
-    try:
-        client.execute()
-    except CellExecutionError as error:
-        return notebook, error
-    return notebook, None
+@pytest.fixture(scope="module")
+def manager():
+    """Return a kernel that executes one notebook after the other, because starting a kernel takes seconds."""
+    manager = KernelManager()
+    manager.start_kernel(extra_arguments=["--HistoryManager.enabled=False"])
+    yield manager
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+
+
+@pytest.fixture
+def execute(manager):
+    """Return a function that executes the cells of a notebook and returns the notebook and the error of a cell."""
+
+    def execute_cells(*cells, **options):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        client = nbclient.NotebookClient(notebook, timeout=60, km=manager, **options)
+        try:
+            client.execute()
+        except CellExecutionError as error:
+            return notebook, error
+        finally:
+            client.kc.stop_channels()
+        return notebook, None
+
+    yield execute_cells
+    error = execute_cells(END)[1]
+    assert error is None
 
 
 def displays(cell):
@@ -28,12 +49,13 @@ def displays(cell):
 
 
 LOAD = "get_ipython().config.GPUMem.preload, get_ipython().config.GPUMem.report = 'off', 'always'\n%load_ext ipygpumem"
+END = "%unload_ext ipygpumem\nget_ipython().config.GPUMem.clear()\n%reset -f"
 
 
 @pytest.fixture(scope="module")
 def executed():
-    """Return a notebook that is executed once for all tests, with default settings."""
-    return execute(
+    """Return a notebook that is executed once for all tests, in its own kernel and with default settings."""
+    cells = (
         "%load_ext ipygpumem",
         "x = b'x' * (64 << 20)\nlen(x)",
         "1 + 1",
@@ -42,14 +64,13 @@ def executed():
         "import ipygpumem\n[(report.cell, report.cell_id, report.success) for report in ipygpumem.reports]",
         "%gpumem",
         "%unload_ext ipygpumem\nz = b'x' * (64 << 20)",
-        allow_errors=True,
     )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    return nbclient.NotebookClient(notebook, timeout=60, allow_errors=True).execute()
 
 
 def test_outputs(executed):
-    notebook, error = executed
-    assert error is None
-    cells = notebook.cells
+    cells = executed.cells
     assert cells[0].outputs[0]["text"].startswith("ipygpumem: no GPU (torch ")
     assert [out.output_type for out in cells[1].outputs] == ["execute_result", "display_data"]
     (bundle,) = displays(cells[1])
@@ -65,14 +86,13 @@ def test_outputs(executed):
 
 def test_notebook_size(executed):
     """Reports add less than a limit to the size of a notebook file."""
-    notebook, _ = executed
-    for cell in notebook.cells:
+    for cell in executed.cells:
         for bundle in displays(cell):
             assert set(bundle) == {"text/plain", "text/html"}
             limit = 4096 if not bundle["text/plain"].startswith("host memory of") else 8192
             assert len(bundle["text/html"].encode()) <= limit
-    assert len(nbformat.writes(notebook)) < 16_000
-    assert "widgets" not in notebook.metadata
+    assert len(nbformat.writes(executed)) < 16_000
+    assert "widgets" not in executed.metadata
 
 
 def test_html_shows_in_an_untrusted_notebook(executed):
@@ -85,23 +105,23 @@ def test_html_shows_in_an_untrusted_notebook(executed):
             names.add(tag)
             names.update(f"@{name}" for name, _ in attrs)
 
-    for cell in executed[0].cells:
+    for cell in executed.cells:
         for bundle in displays(cell):
             Parser().feed(bundle["text/html"])
     assert names <= {"div", "span", "b", "table", "tr", "td", "th", "tbody", "@style", "@title"}
 
 
 def test_numbers_and_names_of_cells(executed):
-    notebook, _ = executed
-    (result,) = [out["data"]["text/plain"] for out in notebook.cells[5].outputs if out.output_type == "execute_result"]
+    cells = executed.cells
+    (result,) = [out["data"]["text/plain"] for out in cells[5].outputs if out.output_type == "execute_result"]
     reports = eval(result)  # noqa: S307 (numbers and names)
     assert [(cell, success) for cell, _, success in reports] == [(2, True), (3, True), (4, True), (5, False)]
     ids = [identity for _, identity, _ in reports]
-    assert ids == [cell.id for cell in notebook.cells[1:5]] or ids == [None] * 4  # older versions of nbclient send none
+    assert ids == [cell.id for cell in cells[1:5]] or ids == [None] * 4  # older versions of nbclient send none
 
 
 @pytest.mark.parametrize("head", ["", "%%gpumem\n"])
-def test_failing_cell_fails(head):
+def test_failing_cell_fails(execute, head):
     notebook, error = execute(LOAD, f"{head}x = b'x' * (64 << 20)\n1/0", "ran = True")
     assert error is not None
     assert error.ename == "ZeroDivisionError"
@@ -110,16 +130,16 @@ def test_failing_cell_fails(head):
     assert len(displays(notebook.cells[1])) == 1  # the report is present
 
 
-def test_invalid_options_fail_the_run():
+def test_invalid_options_fail_the_run(execute):
     _, error = execute(LOAD, "%%gpumem --no-such\nran = True")
     assert error.ename == "UsageError"
 
 
-def test_reports_are_plain_data(tmp_path):
-    notebook, error = execute(LOAD, "x = 1", "import ipygpumem, json\nprint(ipygpumem.last.to_json())")
+def test_reports_are_plain_data(execute):
+    notebook, error = execute(LOAD, "6 * 7", "import ipygpumem, json\nprint(ipygpumem.last.to_json())")
     assert error is None
     facts = json.loads(notebook.cells[2].outputs[0]["text"])
-    assert facts["cell"] == 2
+    assert facts["cell"] == notebook.cells[1].outputs[0]["execution_count"]
     assert facts["devices"] == {}
     assert facts["host"]["after"]["rss"] > 0
 
@@ -130,7 +150,7 @@ RESET = (
 
 
 @pytest.mark.parametrize("wait", ["", "import asyncio\nawait asyncio.sleep(0)\n"], ids=["sync", "await"])
-def test_limit_stops_notebook(wait):
+def test_limit_stops_notebook(execute, wait):
     notebook, error = execute(
         RESET,
         "%%gpumem --limit-host 200MiB\nx = b'x' * (64 << 20)\nlen(x)",
@@ -139,12 +159,13 @@ def test_limit_stops_notebook(wait):
     )
     if not sys.platform.startswith("linux"):
         pytest.skip("the high-water mark can be reset on Linux")
-    assert error.ename == "GPUMemLimitExceeded"
-    assert "In [3]: host peak +6" in error.evalue
     within_limit, over_limit, not_run = notebook.cells[1:]
+    start = f"In [{over_limit.outputs[0]['execution_count']}]: host peak +6"
+    assert error.ename == "GPUMemLimitExceeded"
+    assert start in error.evalue
     assert [out.output_type for out in within_limit.outputs] == ["execute_result", "display_data"]
     assert [out.output_type for out in over_limit.outputs] == ["execute_result", "display_data", "error"]
     assert over_limit.outputs[0]["data"]["text/plain"] == str(64 << 20)
     (line,) = over_limit.outputs[2]["traceback"]
-    assert line.startswith("GPUMemLimitExceeded: In [3]: host peak")
+    assert line.startswith(f"GPUMemLimitExceeded: {start}")
     assert not_run.outputs == []

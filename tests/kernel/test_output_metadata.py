@@ -12,7 +12,7 @@ from ipygpumem import load_reports
 from ipygpumem.features.history.load import read_notebook, read_rows
 from ipygpumem.features.history.model import LIMIT, MIME
 
-pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Proactor")]
+pytestmark = pytest.mark.filterwarnings("ignore:Proactor")
 LOAD = "get_ipython().config.GPUMem.update(preload='off', report='always', log={log!r})\n%load_ext ipygpumem"
 CELLS = ("x = b'x' * (64 << 20)", "%%gpumem\n# why\ny = b'y' * (32 << 20)", "%gpumem 6 * 7", "1/0")
 
@@ -29,6 +29,7 @@ def executed(tmp_path_factory):
     return folder
 
 
+@pytest.mark.ipython
 def test_notebook_and_log_have_the_same_values(executed):
     log, notebook = read_rows(executed / "s.jsonl"), read_notebook(executed / "run.ipynb")
     assert notebook.faults == log.faults == ()
@@ -78,6 +79,7 @@ def run_cell(kernel, code, cell_id):
     return kernel.answer(message["header"]["msg_id"])
 
 
+@pytest.mark.ipython
 def test_rerun_cell_is_compared_with_its_last_run(kernel):
     first = run_cell(kernel, "x = b'x' * (64 << 20)", "one")
     assert "previous run" not in first.reports[0]

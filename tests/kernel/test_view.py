@@ -9,14 +9,13 @@ import nbclient
 import nbformat
 import pytest
 
-pytestmark = pytest.mark.ipython
-
 SAMPLE = "from ipygpumem.snapshot import Snapshot, sample\nsnapshot = Snapshot.load(sample())\n"
 LOAD = "get_ipython().config.GPUMem.preload = 'off'\n%load_ext ipygpumem"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 DATA = Path(__file__).parents[1] / "data"
 
 
+@pytest.mark.ipython
 def test_unattended_notebook_has_the_image_and_no_widget():
     sources = [
         LOAD,
@@ -68,6 +67,7 @@ def ask(kernel, comm, question):
             return data["content"], b"".join(map(bytes, answer["buffers"]))
 
 
+@pytest.mark.ipython
 def test_widget_in_an_interactive_notebook(kernel, answering):
     from ipygpumem import Snapshot
     from ipygpumem.snapshot import sample
@@ -89,6 +89,7 @@ def test_widget_in_an_interactive_notebook(kernel, answering):
     assert ask(kernel, comm, {"id": "c", "get": "7"}) == ({"id": "c", "error": "unknown request: '7'"}, b"")
 
 
+@pytest.mark.ipython
 def test_closed_view_sends_no_messages(kernel, answering):
     answering(f"{SAMPLE}view = snapshot.view()\nview")
     closed = answering("view.close()")
