@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import _asyncio
 import gc
-import os
-import subprocess
 import sys
 import time
 import types
-from pathlib import Path
 
 import pytest
 
-import ipygpumem
 from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph
 from ipygpumem.features.holders.tracked_objects import TrackedObjects
 
-CHECKOUT = Path(ipygpumem.__file__).parents[1]
+get_freeze_count = gc.get_freeze_count  # replaced in each test
 
 
 def record_requests(monkeypatch, module):
@@ -32,34 +29,27 @@ def record_requests(monkeypatch, module):
     return requests
 
 
-FROZEN = """
-import _asyncio, gc, torch
-from ipygpumem.features.holders.reference_graph import Root
-from ipygpumem.features.holders.search import search_holders
-
-def recording(*objects):
-    requests.append(any(obj is _asyncio for obj in objects))
-    return get_referents(*objects)
-
-requests, get_referents = [], gc.get_referents
-variables = {"model": {"weights": [torch.zeros(5001)]}}
-gc.freeze()
-assert gc.get_freeze_count() > 1000
-gc.get_referents = recording
-roots = [Root("", variables, "variable", "names")]
-result = search_holders(roots, torch, lambda _: True, threads=False, limit=300.0)
-(storage,) = [storage for storage in result.storages if storage.location.size == 5001 * 4]
-assert storage.info.name == 'model["weights"][0]'
-assert result.complete
-assert len(requests) > 1000
-assert not any(requests), "see the next test"
-assert not search_holders(roots, torch, lambda _: True, limit=0.0).complete
-"""
-
-
-def test_frozen_objects_are_found():
+def test_frozen_objects_are_found(search, monkeypatch):
     """`gc.freeze` removes all objects from the collector's list, for example before a fork."""
-    subprocess.run([sys.executable, "-c", FROZEN], check=True, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
+    initialize = TrackedObjects.__init__
+
+    def initialize_without_modules(heap, *arguments):  # their namespaces lead to all objects in memory
+        initialize(heap, *arguments)
+        heap.seen_ids.update(id(vars(module)) for module in list(sys.modules.values()))
+
+    variables = {"model": {"weights": [search.tensor()]}, "asyncio": _asyncio}
+    gc.freeze()
+    monkeypatch.setattr(gc, "get_freeze_count", get_freeze_count)
+    assert gc.get_freeze_count() > 1000
+    monkeypatch.setattr(TrackedObjects, "__init__", initialize_without_modules)
+    requests = record_requests(monkeypatch, _asyncio)
+    result = search.result(variables)
+    (storage,) = [storage for storage in result.storages if storage.location.size == search.elements * 4]
+    assert storage.info.name == 'model["weights"][0]'
+    assert result.complete
+    assert len(requests) > 100
+    assert not any(requests), "see the next test"
+    assert not search.result(variables, limit=0.0).complete
 
 
 def test_asyncio_referents_are_not_requested(search, monkeypatch):
