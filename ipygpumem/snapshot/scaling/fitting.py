@@ -26,8 +26,9 @@ _MULTIPLES = (1, 4, 16, 64)
 
 
 class Peak(NamedTuple):
-    """A predicted peak: the indices of the allocations that exist, their total size, and the sizes of all."""
+    """The predicted peak at a multiple of the largest size: the allocations that exist, their sum, and all sizes."""
 
+    factor: int
     live: Ints
     bytes: int
     sizes: Ints
@@ -66,8 +67,8 @@ class MatchedRecordings:
 
     def peaks(self, model: SizeModel) -> list[Peak]:
         """Return the predicted peaks at the largest size and at multiples of it."""
-        sizes = [model.sizes(tuple(factor * value for value in self.size)) for factor in _MULTIPLES]
-        return [Peak(*self.step.peak_with(predicted), predicted) for predicted in sizes]
+        sizes = [(factor, model.sizes(tuple(factor * value for value in self.size))) for factor in _MULTIPLES]
+        return [Peak(factor, *self.step.peak_with(predicted), predicted) for factor, predicted in sizes]
 
     def misfits(self, model: SizeModel) -> tuple[Misfit, ...]:
         """Compare the predictions with all runs."""
@@ -83,7 +84,7 @@ class MatchedRecordings:
 def compare_runs(first: Run, second: Run) -> Misfit:
     """Compare two runs at the same size."""
     step = first[1]
-    peak = Peak(*step.peak_with(step.sizes), step.sizes)
+    peak = Peak(1, *step.peak_with(step.sizes), step.sizes)
     return _compare(first, step.sizes, second, _counterparts(first, second), [peak])
 
 

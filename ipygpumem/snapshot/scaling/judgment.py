@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations, product
 
@@ -19,6 +20,8 @@ _GOOD_FIT = 0.001
 """Relative error up to which a line is preferred to a quadratic polynomial."""
 _LINE = 2
 """Number of sizes that determine a line."""
+_TOLERANCE = 1.05
+"""Factor by which an allocation may grow faster than the polynomials of its degree."""
 _MAX_ERROR = 0.02
 """Relative error of a prediction for a recorded size above which other predictions are not trusted."""
 _MAX_SHARE = 0.005
@@ -46,7 +49,7 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
             except OptionError:  # too few sizes
                 continue
             other_error = _largest_error(matched, model)
-            if other_error < error and _is_checked(matched, model):
+            if other_error < error and _is_sound(matched, model):
                 best, error = model, other_error
     return best
 
@@ -55,11 +58,19 @@ def _largest_error(matched: MatchedRecordings, model: SizeModel) -> float:
     return max(misfit.error for misfit in matched.misfits(model))
 
 
-def _is_checked(matched: MatchedRecordings, model: SizeModel) -> bool:
-    """Return whether quadratic polynomials are checked by further sizes. Three sizes always fit exactly."""
+def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
+    """Return whether quadratic polynomials are checked by further sizes, and do not grow faster than squares.
+
+    Three sizes always fit exactly, and so do four irregular ones that are close to each other.
+    """
     recorded = zip(*(size for size, _ in matched.runs), strict=True)
     pairs = zip(model.nodes, recorded, strict=True)
-    return all(len(points) <= _LINE or not set(points).issuperset(values) for points, values in pairs)
+    checked = all(len(points) <= _LINE or not set(points).issuperset(values) for points, values in pairs)
+    _, peak, *_ = matched.peaks(model)
+    growth = peak.sizes / np.maximum(matched.step.sizes, 1)
+    fastest = math.prod(peak.factor ** (len(points) - 1) for points in model.nodes)
+    too_fast = peak.live[growth[peak.live] > _TOLERANCE * fastest]
+    return checked and bool(peak.sizes[too_fast].sum() <= _MAX_SHARE * peak.bytes)
 
 
 def find_reasons(matched: MatchedRecordings, model: SizeModel, misfits: Sequence[Misfit]) -> tuple[str, ...]:
@@ -117,7 +128,7 @@ def _error(worst: Misfit) -> str:
 def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
     """Return a reason if a relevant part of the peak becomes smaller when the size grows."""
     step = matched.step
-    for live, total, sizes in matched.peaks(model)[1:]:
+    for _, live, total, sizes in matched.peaks(model)[1:]:
         change = (sizes - step.sizes)[live]
         lost = -int(change[change < 0].sum())
         if lost > _MAX_SHARE * (step.start + total):

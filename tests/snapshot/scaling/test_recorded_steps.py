@@ -1,30 +1,34 @@
-"""Predictions of steps that were recorded on an H200: a GPT model, with the number of tokens as size."""
+"""Predictions of steps that were recorded on an H200."""
 
 import numpy as np
 import pytest
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.sequence import StartState
 from ipygpumem.snapshot.scaling.step import StepRecording
 from snapshot import files
 
-TOKEN = 8
-"""Size in bytes of the first allocation of a step, per token."""
 
+def steps(name, unit=8):
+    """Return the training steps of a recording by size.
 
-def steps(name):
-    """Return the steps of a recording, by number of tokens."""
+    The size is that of the input, which a step allocates first. ``unit`` is its size in bytes for a step of size 1.
+    """
     snapshot = Snapshot.load(files.path(name))
-    times = snapshot.timeline(0).trace.time
-    ends = [region.end_us for region in snapshot.annotations() if region.name.startswith("Optimizer.zero_grad")]
+    trace = snapshot.timeline(0).trace
+    regions = [region for region in snapshot.annotations() if region.name.startswith("Optimizer.zero_grad")]
+    ends = [trace.time[-1] if region.end_us is None else region.end_us for region in regions]
+    allocations = trace.events(Action.ALLOC)
+    following = np.searchsorted(allocations, np.searchsorted(trace.time, ends, side="right"))
+    last = np.append(allocations, len(trace))[following] - 1
     result, first = {}, -1
-    for end in ends:
-        last = int(np.searchsorted(times, end, side="right")) - 1
-        step = StepRecording(snapshot, 0, first, last)
-        result.setdefault(int(step.sizes[0]) // TOKEN, []).append(step)
-        first = last
+    for event in last.tolist():
+        step = StepRecording(snapshot, 0, first, event)
+        result.setdefault(int(step.sizes[0]) // unit, []).append(step)
+        first = event
     return result
 
 
@@ -53,6 +57,21 @@ def test_peak_of_a_ten_times_larger_step(scaled, target):
     assert (prediction.phase, prediction.line) == ("backward", "project/train_gpt.py:21 step")
     assert scaled.misfit(2560, target).relative == 0
     assert scaled.reasons == ()
+
+
+def test_convolutions():
+    """Training of a CNN, with 64 pixels as unit of the size. cuDNN selects other algorithms and workspaces by size."""
+    recorded = {size: found[0] for size, found in steps("cnn_steps", 64 * 3 * 4).items()}
+    assert sorted(recorded) == [2820, 6496, 9282, 19740, 22680, 27636, 37128]
+    runs = [(size, recorded[size]) for size in (2820, 6496, 9282)]
+    replay = recorded[2820].snapshot.replay()
+    for size, step in recorded.items():
+        scaled = ScaledRecording.from_recordings(runs, state=StartState.at(step.snapshot, 0, step.first))
+        prediction = scaled.predict(size)
+        window = slice(step.first + 1, step.last + 2)
+        assert (scaled.reasons, prediction.requested) == ((), step.peak)
+        assert prediction.allocated == pytest.approx(replay.allocated.bytes[window].max(), rel=1e-3)
+        assert prediction.reserved == replay.reserved.bytes[window].max()
 
 
 def test_other_sizes_of_a_long_recording():
