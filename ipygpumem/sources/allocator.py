@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import Counters
 from ipygpumem.sources import pytorch
+from ipygpumem.sources.dynamo import inductor_unloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -70,7 +71,8 @@ def segments() -> list[dict[str, Any]]:
     """
     memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
     options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}
-    snapshot: list[dict[str, Any]] = memory_snapshot(**options)
+    with inductor_unloaded():
+        snapshot: list[dict[str, Any]] = memory_snapshot(**options)
     return snapshot
 
 
@@ -206,7 +208,8 @@ def stack_of_block(block: AllocatedBlock) -> Stack:
     """Return the stack that allocated a block, innermost frame first; an empty tuple if it was not recorded."""
     if block.frames or not hasattr(torch_c := sys.modules["torch"]._C, "_cuda_allocationTraceback"):
         return block.frames
-    return _stack(attempt(lambda: torch_c._cuda_allocationTraceback(block.address)))
+    with inductor_unloaded():
+        return _stack(attempt(lambda: torch_c._cuda_allocationTraceback(block.address)))
 
 
 def _stack(frames: Any) -> Stack:

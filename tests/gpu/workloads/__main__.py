@@ -45,6 +45,7 @@ class Campaign:
         tasks = []
         for program in programs:
             row = self.results["programs"][program.name] = {"title": program.title, "options": {}}
+            row["causes"] = program.varies
             if program.missing:
                 row["skipped"] = f"not installed: {', '.join(program.missing)}"
             elif (program.needs_cuda and not self._gpus) or (self._gpus and program.gpus > self._gpus):
@@ -117,7 +118,11 @@ class Campaign:
         if record["failed"] and not reference["failed"]:
             return {"failed": record["failed"]}
         varies = {**self.results["programs"][program.name]["varies"], **program.varies}
-        found = {key: text for key, text in differences(reference, record).items() if key not in varies}
+        found = {
+            key: text
+            for key, text in differences(reference, record).items()
+            if key not in varies and f"{option}: {key}" not in varies
+        }
         result = {"differences": found, "answers": wrong_answers(program, option, record)}
         if fastest:
             result |= {"seconds": record["seconds"], "ratio": record["seconds"] / fastest}

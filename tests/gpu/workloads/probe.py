@@ -112,7 +112,9 @@ def observe(namespace, target, search=False):
     record = {"counters": counters(), "rng": generators(), "state": state()}
     record["names"] = sorted(name for name in namespace if not name.startswith("_"))
     if loaded is not None:
-        last = loaded.last
+        # programs may have cells after the measured one
+        options = [report for report in loaded.reports if report.lines or report.recording or report.modules]
+        last = options[-1] if options else loaded.last
         record["report"] = None if last is None else last.to_dict()
     if search:  # without a GPU, all objects are searched
         found = loaded.holders(limit=10 if torch.cuda.is_available() else 120)

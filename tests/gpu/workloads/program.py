@@ -31,7 +31,8 @@ class Program:
         ranks: RANKS, the number of processes that torchrun starts; 0 for a program that runs in a kernel.
         model: MODEL, the variable for ``--modules``; None if the program has no single model.
         raises: RAISES, whether a cell raises an exception on purpose.
-        varies: VARIES, what differs between two runs without the extension, with the reason.
+        varies: VARIES, what differs between two runs without the extension, with the reason; as ``option: category``,
+            what differs under an option because of PyTorch.
         needs_cuda: CUDA, whether the program cannot run on a CPU.
         answer: ANSWER, the largest consumers of memory by which the program was designed. ``lines`` is part of a line
             that reaches the peak, ``peak`` part of the line that allocated most of the memory in use at the peak,

@@ -70,6 +70,8 @@ def markdown_table(results: dict[str, Any]) -> str:
             notes.append(
                 f"* `{name}` is compared without its {', '.join(categories)}, which vary without the extension."
             )
+        causes = row.get("causes", {}).items()
+        notes += [f"* `{name}` is compared without its {key}: {cause}." for key, cause in causes]
         notes += _differences(name, row)
     return "\n".join([*lines, "", f"{_summary(results)}.", *([""] if notes else []), *notes])
 

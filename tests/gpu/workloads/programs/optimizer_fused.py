@@ -5,7 +5,7 @@ The step needs no temporary tensors, so gradients and optimizer state are the la
 
 ANSWER = {
     "lines": "loss.backward()|optimizer.step()",
-    "peak": "loss.backward()",
+    "peak": "optimizer.step()",
     "modules": "large",
     "kind": "optimizer state",
     "who": "optimizer",
