@@ -14,8 +14,6 @@ import pytest
 import ipygpumem
 from core.test_text import unsafe_characters
 
-pytestmark = pytest.mark.ipython
-
 PACKAGE = Path(ipygpumem.__file__).parent
 MIB = 1 << 20
 GPU = "dtype=torch.uint8, device='cuda')"
@@ -30,6 +28,7 @@ def rows(text):
     return {match[1] for line in text.splitlines() if (match := re.match(r"  (\S.*?)  +\d", line))}
 
 
+@pytest.mark.ipython
 def test_holders_add_up(gpu_notebook):
     gpu_notebook.run(f"a = torch.ones(40 << 20, {GPU}\nb = [a[5:], torch.ones(10 << 20, {GPU}]")
     gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
@@ -158,6 +157,7 @@ def test_holders_by_name(gpu_notebook):
     assert re.search(r"other holders +9\.0 MiB", text)
 
 
+@pytest.mark.ipython
 def test_recording_shows_allocation_lines(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run(f"def make():\n    return torch.ones(9 << 20, {GPU}\na = make()")
@@ -166,6 +166,7 @@ def test_recording_shows_allocation_lines(gpu_notebook):
     gpu_notebook.run("%gpumem record stop")
 
 
+@pytest.mark.ipython
 def test_free_removes_last_exception_everywhere(gpu_notebook):
     gpu_notebook.run(FAIL)
     announced = ipygpumem.holders().freeable("cuda:0", "traceback")
@@ -178,6 +179,7 @@ def test_free_removes_last_exception_everywhere(gpu_notebook):
     assert held() == {}
 
 
+@pytest.mark.ipython
 def test_no_traceback_to_debug_after_free(gpu_notebook):
     gpu_notebook.run(FAIL)
     gpu_notebook.run("%gpumem free")
@@ -187,6 +189,7 @@ def test_no_traceback_to_debug_after_free(gpu_notebook):
     assert sys.last_type is ZeroDivisionError
 
 
+@pytest.mark.ipython
 def test_free_keeps_outputs_and_variables(gpu_notebook):
     gpu_notebook.run(f"mine = torch.ones(9 << 20, {GPU}\n_1 = 'my own'")
     gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
@@ -200,6 +203,7 @@ def test_free_keeps_outputs_and_variables(gpu_notebook):
     assert gpu_notebook.run("_").value == 2, "outputs work as before"
 
 
+@pytest.mark.ipython
 def test_free_variable_with_its_copies(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\nother = 1")
     gpu_notebook.run("x")
@@ -216,6 +220,7 @@ def test_free_variable_referenced_elsewhere(gpu_notebook):
     assert "still held by y (9.0 MiB)" in gpu_notebook.run("%gpumem free x").text
 
 
+@pytest.mark.ipython
 def test_exception_in_variable_is_kept(gpu_notebook):
     gpu_notebook.run("try:\n    1/0\nexcept Exception as e:\n    kept = e\nraise kept")
     trace = gpu_notebook.run("kept.__traceback__").value
@@ -253,6 +258,7 @@ def test_tensors_in_host_memory_are_listed_without_gpu(cpu_notebook):
     assert "this process (RSS)" in cpu_notebook.run("%gpumem free").texts[0]
 
 
+@pytest.mark.ipython
 def test_stored_result_keeps_no_tensor_alive(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
     tensor_ref = weakref.ref(gpu_notebook.shell.user_ns["x"])
@@ -269,6 +275,7 @@ def test_unload_restores_roots(gpu_notebook):
     assert name_providers().roots is python_roots
 
 
+@pytest.mark.ipython
 def test_true_and_none_are_not_copies_of_a_variable(gpu_notebook):
     gpu_notebook.run("flag, nothing = True, None")
     gpu_notebook.run("1 == 1")
@@ -279,6 +286,7 @@ def test_true_and_none_are_not_copies_of_a_variable(gpu_notebook):
     assert isinstance(sys.last_value, ValueError)
 
 
+@pytest.mark.ipython
 def test_free_keeps_underscore_assigned_by_user(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\n_ = x")
     text = gpu_notebook.run("%gpumem free x").text
@@ -287,6 +295,7 @@ def test_free_keeps_underscore_assigned_by_user(gpu_notebook):
     assert "still held by _ (9.0 MiB)" in text
 
 
+@pytest.mark.ipython
 @pytest.mark.parametrize(
     ("raises", "name"),
     [
@@ -305,6 +314,7 @@ def test_free_variable_referenced_by_last_exception(gpu_notebook, raises, name):
     assert held() == {}
 
 
+@pytest.mark.ipython
 def test_object_of_attribute_error_has_a_name(gpu_notebook):
     gpu_notebook.run(f"def f():\n    torch.ones(9 << 20, {GPU}.nothing_of_the_kind\nf()")
     (holder,) = ipygpumem.holders().holders
@@ -318,6 +328,7 @@ def test_local_variable_is_preferred_to_exception_attribute(gpu_notebook):
     assert "last exception.obj" in holder.parts[0].also
 
 
+@pytest.mark.ipython
 def test_user_variables_named_like_outputs(gpu_notebook):
     gpu_notebook.run("'an output'")
     gpu_notebook.run(f"_, __, _7 = [torch.ones(9 << 20, {GPU} for _ in range(3)]")
@@ -331,6 +342,7 @@ def test_user_variables_named_like_outputs(gpu_notebook):
     assert (result.error, held()) == (None, {})
 
 
+@pytest.mark.ipython
 def test_free_out_frees_the_announced_size(gpu_notebook):
     """This includes outputs that are no longer in the history."""
     gpu_notebook.run(f"torch.ones(9 << 20, {GPU}")
@@ -340,6 +352,7 @@ def test_free_out_frees_the_announced_size(gpu_notebook):
     assert held() == {}
 
 
+@pytest.mark.ipython
 def test_shell_attribute_is_not_an_output(gpu_notebook):
     gpu_notebook.run(f"get_ipython().mine = torch.ones(9 << 20, {GPU}")
     (holder,) = ipygpumem.holders().holders
@@ -359,6 +372,7 @@ def test_free_object_whose_metaclass_raises(gpu_notebook):
     assert (result.error, result.stderr, held()) == (None, "", {})
 
 
+@pytest.mark.ipython
 @pytest.mark.parametrize(
     "body",
     [
@@ -390,6 +404,7 @@ def test_free_deletes_nothing_if_search_for_copies_fails(gpu_notebook, monkeypat
     assert held() == {"x": 9}
 
 
+@pytest.mark.ipython
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups exist since Python 3.11")
 def test_free_variable_referenced_by_exception_group(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
@@ -402,6 +417,7 @@ def test_free_variable_referenced_by_exception_group(gpu_notebook):
     assert held() == {}
 
 
+@pytest.mark.ipython
 def test_failed_frame_is_preferred_to_context_manager_arguments(gpu_notebook):
     gpu_notebook.run(f"def fails():\n    loc = torch.ones(9 << 20, {GPU}\n    raise ValueError")
     gpu_notebook.run(

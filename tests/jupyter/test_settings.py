@@ -9,8 +9,6 @@ from traitlets.config import Config
 
 from ipygpumem.jupyter.settings import Settings, without_invalid_values
 
-pytestmark = pytest.mark.ipython
-
 MIB = 1 << 20
 
 
@@ -49,6 +47,7 @@ def setting(request, configured):
     return make
 
 
+@pytest.mark.ipython
 def test_config_lists_every_trait(gpu_notebook):
     text = gpu_notebook.run("%config GPUMem").stdout
     for name in ("devices", "host_peak", "limit", "min_change", "peaks", "preload", "report", "style", "synchronize"):
@@ -56,6 +55,7 @@ def test_config_lists_every_trait(gpu_notebook):
     assert "Current: 'kernels'" in text
 
 
+@pytest.mark.ipython
 def test_config_reads_a_trait(gpu_notebook):
     assert gpu_notebook.run("%config GPUMem.report").value == "changed"
     assert gpu_notebook.run("%config GPUMem.min_change").value == MIB
@@ -78,6 +78,7 @@ INVALID = {
 }
 
 
+@pytest.mark.ipython
 def test_invalid_value_by_config_is_one_line(gpu_notebook, caplog):
     for name, value in INVALID.items():
         before = gpu_notebook.run(f"%config GPUMem.{name}").value
@@ -134,6 +135,7 @@ def test_unknown_name_is_reported_by_traitlets(fake_gpu, configured):
         assert configured(color="red").said.success
 
 
+@pytest.mark.ipython
 @pytest.mark.parametrize(("report", "reports"), [("changed", [1, 0, 1]), ("always", [1, 1, 1]), ("off", [0, 0, 0])])
 def test_report(fake_gpu, setting, report, reports):
     notebook = setting(report=report)
@@ -236,6 +238,7 @@ def test_breakdown_before_cuda_is_initialized(fake_gpu, configured):
     assert "CUDA is not initialized" in text
 
 
+@pytest.mark.ipython
 def test_preload_set_later_by_config(fake_gpu, configured):
     notebook = configured(preload="off")
     result = notebook.run("%config GPUMem.preload = 'context'")

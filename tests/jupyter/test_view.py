@@ -13,7 +13,7 @@ from ipygpumem.viewer.display_target import DisplayTarget
 from snapshot import files
 
 # ipywidgets 7, which Colab uses, calls a deprecated function of traitlets
-pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 HINT = "(to open the viewer in a browser, run ipygpumem view FILE in a shell)"
@@ -49,6 +49,7 @@ def quiet(make_notebook):
     return notebook
 
 
+@pytest.mark.ipython
 def test_file_in_a_terminal(cpu_notebook, gpt):
     result = cpu_notebook.run(f"%gpumem view '{gpt}'")
     assert result.success
@@ -56,6 +57,7 @@ def test_file_in_a_terminal(cpu_notebook, gpt):
     assert result.value is None
 
 
+@pytest.mark.ipython
 @pytest.mark.parametrize("kind", ["live", "batch"])
 def test_file_in_a_notebook(quiet, gpt, monkeypatch, kind):
     watch(monkeypatch, kind)
@@ -112,12 +114,14 @@ def test_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monkeyp
     assert WIDGET in viewer
 
 
+@pytest.mark.ipython
 def test_failing_cell_is_shown_and_fails(gpu_notebook, tmp_path):
     result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle --view\n{BODY}\n1/0")
     assert isinstance(result.error, ZeroDivisionError)
     assert HINT in result.texts[-1]
 
 
+@pytest.mark.ipython
 def test_quiet_keeps_the_view(gpu_notebook, tmp_path):
     result = gpu_notebook.run(f"%%gpumem -q --snapshot {tmp_path}/x.pickle --view\n{BODY}")
     assert HINT in result.text
