@@ -110,6 +110,7 @@ def test_recording_across_cells(tmp_path):
         f"%gpumem record save {path}",
         "%gpumem record stop",
         "torch._C._cuda_isHistoryEnabled()",
+        "getattr(torch.cuda.memory, '_get_memory_metadata', str)()",
     ).cells
     assert "recording allocation history" in texts(cells[2])[0]
     snapshot = pickle.loads(path.read_bytes())
@@ -117,6 +118,10 @@ def test_recording_across_cells(tmp_path):
     assert {3, 4} <= set(numbers)
     assert len(snapshot["source_code"]) >= 2
     assert cells[6].outputs[0]["data"]["text/plain"] == "False"
+    allocations = [event for event in snapshot["device_traces"][0] if event["action"] == "alloc"]
+    metadata = [event.get("user_metadata") for event in allocations if event["size"] == 8 << 20]
+    assert metadata in (["In[3]", "In[4]"], [None, None])  # PyTorch before 2.10 has no user metadata
+    assert cells[7].outputs[0]["data"]["text/plain"] == "''"
 
 
 def test_failed_kernel_in_session():

@@ -221,3 +221,29 @@ torch.cuda.memory._record_memory_history(enabled=None)
 compare(snapshot, 0, stats)
 """
     check_agreement(run_python(PRELUDE + code))
+
+
+def test_texts_attached_to_allocations_and_pinned_memory(run_python):
+    code = """
+memory = torch.cuda.memory
+supported = hasattr(memory, "_annotate_tensor")
+if supported:
+    memory._record_memory_history(record_pinned_host_memory=True, context="alloc", stacks="python")
+    x = torch.ones(3 * MIB, dtype=torch.uint8, device="cuda")
+    memory._annotate_tensor(x[MIB:], "saved for backward")
+    pinned = torch.ones(8 * MIB, dtype=torch.uint8, pin_memory=True)
+    snapshot = Snapshot.load(memory._snapshot())
+    memory._record_memory_history(enabled=None)
+    host = snapshot.host_timeline
+    groups = snapshot.live(len(snapshot.timeline(0).trace) - 1, 0).by("metadata")
+    emit(labels={group.label: group.bytes for group in groups}, errors=[trace.error for trace in snapshot.host],
+         requested=host.end_requested, reserved=host.end_reserved, summary=snapshot.summary())
+emit(supported=supported)
+"""
+    values = run_python(PRELUDE + code)
+    if not values["supported"]:
+        pytest.skip("PyTorch 2.14 added _annotate_tensor and recordings of pinned memory")
+    assert values["labels"] == {"saved for backward": 3 << 20}
+    assert values["errors"] == [""]
+    assert values["requested"] == values["reserved"] == 8 << 20
+    assert "pinned host memory: peak 8.0 MiB" in values["summary"]
