@@ -42,7 +42,7 @@ def test_each_column_shows_the_time_of_its_maximum(timeline, width):
     bytes_, points = timeline.requested.bytes, len(timeline.requested)
     assert len(chosen) == width
     covered = 0
-    for column in range(0, width, max(width // 300, 1)):
+    for column in range(0, width, max(width // 100, 1)):
         first = column * points // width
         last = max((column + 1) * points // width, first + 1)
         assert chosen.first[column] == first - 1
@@ -50,7 +50,7 @@ def test_each_column_shows_the_time_of_its_maximum(timeline, width):
         assert bytes_[chosen.event[column] + 1] == chosen.requested[column]
         assert chosen.reserved[column] == max(timeline.reserved.bytes[first:last].tolist())
         covered += last - first
-    assert covered >= min(points, 300)
+    assert covered >= min(points, 100)
     assert chosen.requested.max() == timeline.requested.peak()[1]
     event = timeline.requested.peak()[0]
     column = int(np.searchsorted(chosen.edges, chosen.center(event))) - 1
