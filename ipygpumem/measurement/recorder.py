@@ -28,6 +28,7 @@ from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.sampler import SampleWindow
 from ipygpumem.measurement.stacks_of_frees import remove_stacks, remove_stacks_between
+from ipygpumem.sources.allocator import memory_limit
 
 _SCHEMA = 1
 _PICKLE_PROTOCOL = 4
@@ -143,7 +144,13 @@ class Recorder:
             "cells": [asdict(recorded_cell) for recorded_cell in (*self.cells, cell) if recorded_cell is not None],
             "numbers": {name: numbers[name] for name in sorted(names & numbers.keys())},
             "devices": [
-                {"index": device.index, "name": device.label, "uuid": device.uuid, "total": device.total}
+                {
+                    "index": device.index,
+                    "name": device.label,
+                    "uuid": device.uuid,
+                    "total": device.total,
+                    "limit": memory_limit(device.index),
+                }
                 for device in self._runtime.monitor.devices.values()
             ],
             "readings": {"before": before.to_dict()["devices"], "after": after.to_dict()["devices"]},

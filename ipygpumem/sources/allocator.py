@@ -76,6 +76,14 @@ def segments() -> list[dict[str, Any]]:
     return snapshot
 
 
+def memory_limit(index: int) -> int | None:
+    """Return the limit that ``set_per_process_memory_fraction`` set in bytes; None without one or before torch 2.10."""
+    cuda = sys.modules["torch"].cuda
+    fraction = attempt(lambda: cuda.memory.get_per_process_memory_fraction(index))
+    total = attempt(lambda: cuda.get_device_properties(index).total_memory)
+    return int(fraction * total) if fraction and total and fraction < 1 else None
+
+
 def uses_expandable_segments() -> bool:
     """Return whether the allocator uses expandable segments, which are not allocated with cudaMalloc."""
     settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""

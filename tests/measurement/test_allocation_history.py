@@ -66,13 +66,23 @@ def test_file_can_be_read_by_torch_and_has_our_keys(fake_gpu, tmp_path):
     assert (cell["number"], cell["success"]) == (None, True)
     (device,) = metadata["devices"]
     assert (device["index"], device["name"], device["uuid"]) == (0, "NVIDIA H200", fake_gpu[0].uuid)
-    assert device["total"] == (143_771 - 615) * MIB
+    assert (device["total"], device["limit"]) == ((143_771 - 615) * MIB, None)
     assert metadata["readings"]["before"]["cuda:0"]["allocated"] == MIB
     assert metadata["readings"]["after"]["cuda:0"]["allocated"] == 31 * MIB
     assert metadata["readings"]["after"]["cuda:0"]["outside"] == 612 * MIB
     assert metadata["curves"] == {}
     json.dumps(metadata)
     assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_memory_limit_of_the_program_is_saved(fake_gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda.memory, "get_per_process_memory_fraction", lambda index: 0.25, raising=False)
+    path = tmp_path / "limit.pickle"
+    with ipygpumem.measure(snapshot=path):
+        fake_gpu.alloc(MIB)
+    limit = (143_771 - 615) * MIB // 4
+    assert pickle.loads(path.read_bytes())["ipygpumem"]["devices"][0]["limit"] == limit
+    assert ipygpumem.Snapshot.load(path).own.device_limits == {0: limit}
 
 
 def test_source_of_cells_in_the_stacks_is_saved(fake_gpu, tmp_path):

@@ -54,6 +54,7 @@ class RecorderMetadata:
         dropped: Number of allocation events dropped from the ring buffer, by device; None if unknown.
         device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
+        device_limits: Limit of PyTorch's reserved memory in bytes that the program had set, by device index.
         readings: Memory counters ``before`` and ``after`` the recording, by device.
         curves: Sampled curves by name, each with ``device``, ``time_us`` and ``bytes``.
     """
@@ -66,6 +67,7 @@ class RecorderMetadata:
     dropped: tuple[int | None, ...] = ()
     device_names: dict[int, str] = field(default_factory=dict)
     device_totals: dict[int, int] = field(default_factory=dict)
+    device_limits: dict[int, int] = field(default_factory=dict)
     readings: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, Any] = field(default_factory=dict)
 

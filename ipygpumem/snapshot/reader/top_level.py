@@ -150,6 +150,7 @@ def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:
     numbers = mapping(own.get("numbers", {}), "ipygpumem: numbers")
     names: dict[int, str] = {}
     totals: dict[int, int] = {}
+    limits: dict[int, int] = {}
     for place, item in enumerate(items(own.get("devices", ()), "ipygpumem: devices")):
         device = mapping(item, f"ipygpumem: devices[{place}]")
         index = integer(device.get("index", place), "ipygpumem: device index", 0)
@@ -157,6 +158,8 @@ def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:
             names[index] = budget.count(text(device["name"], "ipygpumem: device name"), "ipygpumem: device name")
         if device.get("total") is not None:
             totals[index] = integer(device["total"], "ipygpumem: device total", 0)
+        if device.get("limit") is not None:
+            limits[index] = integer(device["limit"], "ipygpumem: device limit", 1)
     return RecorderMetadata(
         version=optional(own.get("version"), text, "ipygpumem: version"),
         torch=optional(own.get("torch"), text, "ipygpumem: torch"),
@@ -166,6 +169,7 @@ def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:
         dropped=tuple(optional(count, integer, "ipygpumem: dropped") for count in dropped),
         device_names=names,
         device_totals=totals,
+        device_limits=limits,
         readings=_read_readings(mapping(own.get("readings", {}), "ipygpumem: readings")),
         curves=_read_curves(mapping(own.get("curves", {}), "ipygpumem: curves")),
     )

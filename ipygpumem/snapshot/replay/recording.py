@@ -58,7 +58,8 @@ class Recording:
         pools: All pools. Pools of large and small requests alternate.
         initial: Segments and blocks before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
-        limit: Lower and upper bound of the limit of reserved memory; the upper bound is None if no request failed.
+        limit: Lower and upper bound of the limit of reserved memory, equal if our recorder stored the limit; the
+            upper bound is None if it is unknown and no request failed.
         problem: Reason why the recording cannot be replayed; empty if it can be.
     """
 
@@ -193,6 +194,9 @@ class Recording:
         reserved = self.timeline.reserved
         if reserved is None:
             return 0, None
+        known = self._snapshot.own.device_limits.get(self.device)
+        if known is not None and known >= reserved.bytes.max():
+            return known, known
         upper = [
             int(reserved.bytes[event]) + self.settings.segment_size(int(self.trace.size[event])) - 1
             for event in self.trace.events(Action.OOM).tolist()

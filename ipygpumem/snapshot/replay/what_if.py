@@ -72,8 +72,8 @@ class WhatIf:
         recorded: The recorded settings.
         alternatives: The other settings, the best first.
         without_effect: Settings with which every request is served as with the recorded settings.
-        limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or, if a request failed in
-            the recording, the highest reserved memory of the recording; None without a limit.
+        limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or the limit of
+            the recording. If this is unknown and a request failed, the highest reserved memory; None without a limit.
         pins: Why the last recorded out-of-memory error could not be avoided; None if there was none or if the replay
             does not reproduce the recording.
     """

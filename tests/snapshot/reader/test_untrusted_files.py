@@ -204,7 +204,7 @@ FULL = {
         "ended_us": 9,
         "recording": {"own": True, "stacks": "python", "context": "all", "max_entries": 5, "dropped": [0]},
         "cells": [{"number": 1, "filename": "a.py", "start_us": 1, "end_us": 9, "success": True}],
-        "devices": [{"index": 0, "name": "H200", "uuid": None, "total": 5}],
+        "devices": [{"index": 0, "name": "H200", "uuid": None, "total": 5, "limit": 5}],
         "readings": {"before": {"cuda:0": {"used": 5}}, "after": {}},
         "curves": {"used": {"device": 0, "time_us": [1], "bytes": [2]}},
     },

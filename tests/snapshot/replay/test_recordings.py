@@ -170,6 +170,14 @@ def test_settings_are_compared():
     assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
 
 
+def test_limit_of_the_program():
+    """The recording bounds the limit only by failed requests, but our recorder stores it."""
+    recording = files.raw("oom_fragmented")
+    recording["ipygpumem"] = {"devices": [{"index": 0, "limit": 1738 * MIB}]}
+    compared = what_if(Snapshot.load(recording), settings=["max_split_size_mb:32"])
+    assert (compared.limit, compared.recorded.fits, compared.missing) == (1738 * MIB, False, 2 * MIB)
+
+
 def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):
     runs = []
     monkeypatch.setattr(result, "_LONG", 1000)
