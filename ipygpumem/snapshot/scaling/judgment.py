@@ -76,12 +76,11 @@ def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
 def find_reasons(matched: MatchedRecordings, model: SizeModel, misfits: Sequence[Misfit]) -> tuple[str, ...]:
     """Return the reasons for not trusting the predictions, as sentences."""
     worst = max(misfits, key=lambda misfit: misfit.error)
-    reasons = (_difference(matched), _unmatched(misfits), _error(worst), _shrinking(matched, model))
-    return tuple(reason for reason in reasons if reason)
+    reasons = (_difference_at_same_size(matched), _unmatched(misfits), _error(worst), _shrinking(matched, model))
+    return tuple(filter(None, reasons))
 
 
-def _difference(matched: MatchedRecordings) -> str:
-    """Return a reason if two recordings of the same size differ."""
+def _difference_at_same_size(matched: MatchedRecordings) -> str:
     for first, second in combinations(matched.runs, 2):
         if first[0] == second[0]:
             misfit = compare_runs(first, second)
@@ -96,7 +95,6 @@ def _difference(matched: MatchedRecordings) -> str:
 
 
 def _unmatched(misfits: Sequence[Misfit]) -> str:
-    """Return a reason if allocations without a counterpart are a relevant part of the peak."""
     worst = max(misfits, key=_share)
     if _share(worst) <= _MAX_SHARE:
         return ""
@@ -112,7 +110,6 @@ def _share(misfit: Misfit) -> float:
 
 
 def _error(worst: Misfit) -> str:
-    """Return a reason if the prediction for a recorded size is wrong."""
     if worst.error <= _MAX_ERROR:
         return ""
     sizes = ""
@@ -126,7 +123,6 @@ def _error(worst: Misfit) -> str:
 
 
 def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
-    """Return a reason if a relevant part of the peak becomes smaller when the size grows."""
     step = matched.step
     for _, live, total, sizes in matched.peaks(model)[1:]:
         change = (sizes - step.sizes)[live]

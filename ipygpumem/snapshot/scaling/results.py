@@ -90,7 +90,6 @@ class Piece(PlainData):
         bytes_per_unit: Growth of the requested bytes per unit of the size, on average from ``first`` to ``last``.
         phase: Phase of the step: ``"forward"``, ``"backward"`` or ``"optimizer"``.
         line: Label of the innermost line of user code that was running.
-        event: Index of the event in the predicted sequence.
     """
 
     first: int
@@ -99,7 +98,6 @@ class Piece(PlainData):
     bytes_per_unit: float
     phase: str
     line: str
-    event: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class ScaledStep:
             span = 1 if linear else max(end - size, 1)
             growth = float(levels(size + span)[event] - now[event]) / span
             constant = round(float(levels(0)[event])) if linear else None
-            result.append(Piece(size, end, constant, growth, *self.sequence.position(event - 1), event - 1))
+            result.append(Piece(size, end, constant, growth, *self.sequence.position(event - 1)))
             size = end + 1
         return tuple(result)
 
