@@ -8,7 +8,7 @@ import functools
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import close_runtime
@@ -168,8 +168,12 @@ step = st.one_of(
 )
 
 
+NEW_POOL = [("open",), ("alloc", 1, 0, False), ("alloc", 1, 0, True), ("free", 1, None), *[("open",)] * 3]
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(step, min_size=10, max_size=50))
+@example([*NEW_POOL, ("empty_cache",), ("free", 0, None), ("open",)])
 def test_peaks_are_exact_and_those_of_the_program_unchanged(steps):
     machines = TwoMachines()
     try:
