@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 IDLE_SECONDS = 5.0
 """Idle time in seconds after which the thread ends, because some programs join all threads before they exit."""
-_POLL = 0.05
-"""Interval in seconds at which a paused thread checks whether to continue, so that `start` need not wake it."""
+_MIN_POLL = 0.05
+"""Shortest interval in seconds at which a paused thread checks whether to continue."""
 _JOIN_TIMEOUT = 2.0
 
 
@@ -29,7 +29,7 @@ class WorkerThread:
         self._thread: threading.Thread | None = None
         self._wake = threading.Lock()
         self._next: float | None = None
-        self._interval = 0.0
+        self._first = self._interval = 0.0
         self._idle_since = 0.0
         self._sleeps_until = 0.0
 
@@ -38,7 +38,7 @@ class WorkerThread:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            self._next, self._interval = time.monotonic() + first, interval
+            self._next, self._first, self._interval = time.monotonic() + first, first, interval
             if self._thread is None:
                 self._create()
             elif self._next < self._sleeps_until:
@@ -95,10 +95,11 @@ class WorkerThread:
             if self._thread is None or self._wake is not wake:
                 return None
             if self._next is None:
-                if now - self._idle_since >= IDLE_SECONDS:
+                idle_left = self._idle_since + IDLE_SECONDS - now
+                if idle_left <= 0:
                     self._thread = None
                     return None
-                delay = _POLL
+                delay = min(max(self._first, _MIN_POLL), idle_left)  # a start with the same delay need not wake it
             elif self._next <= now:
                 self._next, delay = max(self._next + self._interval, now), 0.0
             else:

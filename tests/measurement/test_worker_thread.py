@@ -82,6 +82,13 @@ def test_earlier_start_wakes_the_thread(make):
     wait_until(lambda: calls, seconds=2)
 
 
+def test_paused_thread_sleeps_as_long_as_before_the_first_call(make):
+    worker = make(lambda: None)
+    worker.start(4, 1)
+    worker.pause()
+    assert worker._delay(worker._wake) > 1
+
+
 def test_error_pauses_the_worker(make):
     calls = []
 
