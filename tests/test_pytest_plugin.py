@@ -18,9 +18,9 @@ def run(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
 
-    def go(*arguments, plugin=True):
+    def go(*, plugin=True):
         options = ["-p", "ipygpumem.pytest_plugin"] if plugin else []
-        return pytester.runpytest_subprocess(*options, "-p", "no:cacheprovider", "--strict-markers", *arguments)
+        return pytester.runpytest_subprocess(*options, "-p", "no:cacheprovider", "--strict-markers")
 
     return go
 
@@ -47,9 +47,9 @@ def run_here(pytester, monkeypatch, keep_imports):
     """Run pytest with the plugin in this process, which is faster than in a new one."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
-    def go(*arguments):
+    def go(*arguments, plugin="ipygpumem.pytest_plugin"):
         sys.modules.update(keep_imports.modules)
-        options = ["-p", "ipygpumem.pytest_plugin", "--strict-markers", "-W", "default", *arguments]
+        options = ["-p", plugin, "--strict-markers", "-W", "default", *arguments]
         return pytester.runpytest_inprocess(*options, plugins=[keep_imports])
 
     return go
@@ -298,7 +298,7 @@ def test_mark_is_unknown_without_the_plugin(pytester, run):
     assert run(plugin=False).ret != 0
 
 
-def test_entry_point(pytester, run, monkeypatch, tmp_path_factory):
+def test_entry_point(pytester, run_here, monkeypatch, tmp_path_factory):
     declared = (FOLDER.parent / "pyproject.toml").read_text()
     group, point = "[project.entry-points.pytest11]", 'ipygpumem = "ipygpumem.pytest_plugin"'
     assert f"{group}\n{point}\n" in declared
@@ -307,9 +307,9 @@ def test_entry_point(pytester, run, monkeypatch, tmp_path_factory):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ipygpumem\nVersion: 9.9.9\n")
     (info / "entry_points.txt").write_text("[pytest11]\nipygpumem = ipygpumem.pytest_plugin\n")
-    monkeypatch.setenv("PYTHONPATH", f"{installed}:{FOLDER.parent}")
-    pytester.makepyfile("import pytest\n\n@pytest.mark.gpumem_limit('1 GiB')\ndef test_it(): pass\n")
-    run("-p", "ipygpumem", plugin=False).assert_outcomes(passed=1)  # the name of the entry point
+    monkeypatch.syspath_prepend(installed)
+    pytester.makepyfile("def test_it(): pass\n")
+    run_here("--gpumem", plugin="ipygpumem").assert_outcomes(passed=1)  # the name of the entry point
 
 
 def test_mark_of_a_parameter_set_wins(pytester, run_on_gpu):
