@@ -107,3 +107,81 @@ def test_state_is_the_same(allocations, steps):
     assert dict(training.optimizer.state) == states or not steps
     assert len(training.optimizer.state) == len(states)
     graph.backward()  # a graph that was built before is still valid
+
+
+class Counter:
+    """A class whose attributes a step changes, some of them in slots."""
+
+    total = 0
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+    def add(self):
+        self.count += 1
+        Counter.total += 1
+
+
+def numbers():
+    while True:
+        yield torch.randn(1)
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_side_effects(allocations, tmp_path, error):
+    """Objects are restored also after an exception, and what cannot be undone is listed."""
+    layer, counter = nn.Linear(8, 8), Counter()
+    layer.weight.grad = kept = torch.ones(8, 8)
+    layer.bias.grad = torch.full((8,), 3.0)
+    batches, endless, unused = iter(range(100)), numbers(), iter([])
+    cache, settings = {1: "one"}, {"frozen": False}
+
+    def step(batch):
+        next(batches)
+        next(endless)
+        counter.add()
+        cache.clear()
+        settings["frozen"] = layer.weight.requires_grad_(False).requires_grad
+        layer.weight.requires_grad_(True)
+        layer.bias.requires_grad_(False)
+        layer.eval()
+        layer.zero_grad()
+        layer(torch.randn(batch, 8)).sum().backward()
+        layer.extra = layer.weight.grad
+        with (tmp_path / "log.txt").open("a") as file:
+            file.write(f"{batch}\n")
+        if error and batch == 4:
+            raise error
+        return unused
+
+    if error is None:
+        result = ipygpumem.fit(step, SIZES)
+        assert not result.refusal
+        assert sorted(result.notes) == [
+            f"Not undone: the file {tmp_path / 'log.txt'} was written (1 write).",
+            "Not undone: the iterator batches advanced.",
+            "Not undone: the iterator endless advanced.",
+        ]
+    else:
+        with pytest.raises(error):
+            ipygpumem.fit(step, SIZES)
+    assert (counter.count, Counter.total) == (0, 0)
+    assert (cache, settings) == ({1: "one"}, {"frozen": False})
+    assert layer.training
+    assert layer.bias.requires_grad
+    assert not hasattr(layer, "extra")
+    assert layer.weight.grad is kept
+    assert torch.equal(kept, torch.ones(8, 8))
+    assert torch.equal(layer.bias.grad, torch.full((8,), 3.0))
+
+
+def test_host_memory_is_insufficient(allocations, monkeypatch):
+    from ipygpumem.core.reading import HostReading
+
+    monkeypatch.setattr("ipygpumem.features.fit.state.read_host", lambda **_: HostReading(available=1000))
+    training = Training()
+    assert (
+        "cannot be saved in host memory, of which 0.0 MiB is available" in ipygpumem.fit(training.step, SIZES).refusal
+    )
+    assert not training.steps
