@@ -133,17 +133,17 @@ class StorageInspector:
     def describe(self, tensor: Any) -> tuple[str, int | None]:
         """Return a description such as ``float32 [4096, 4096]``, and the size in bytes (None if unknown)."""
         dtype = self._dtype(tensor)
-        text = str(dtype).removeprefix("torch.")
-        if self.dispatches(tensor) or self._layout(tensor) is not self._torch.strided:
-            return text, None  # a sparse tensor also stores indices
         try:
-            key = dtype, self._shape(tensor)
-            if key not in self._descriptions:
-                shape = list(key[1])
-                self._descriptions[key] = f"{text} {shape}", math.prod(shape) * dtype.itemsize
-            return self._descriptions[key]
-        except Exception:  # a nested tensor has no shape
-            return text, None
+            if not self.dispatches(tensor) and self._layout(tensor) is self._torch.strided:
+                key = dtype, self._shape(tensor)
+                description = self._descriptions.get(key)
+                if description is None:
+                    text = f"{str(dtype).removeprefix('torch.')} {list(key[1])}"
+                    description = self._descriptions[key] = text, math.prod(key[1]) * dtype.itemsize
+                return description
+        except Exception:  # noqa: S110 (a nested tensor has no shape)
+            pass
+        return str(dtype).removeprefix("torch."), None  # a sparse tensor also stores indices
 
     def related(self, tensor: Any) -> tuple[Any, Any, Any]:
         """Return a tensor's gradient, the base tensor of a view, and the autograd node that computed it, or None each.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-import operator
 import types
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -117,7 +116,10 @@ class ObjectNames:
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
         """Return the roots, such as variables or outputs, from which at least one of these objects is reachable."""
-        return _places(functools.reduce(operator.or_, [self.place_bits.get(key, 0) for key in ids]))
+        bits = 0
+        for object_id in ids:
+            bits |= self.place_bits.get(object_id, 0)
+        return _places(bits)
 
     def _add_root(self, root: Root, queue: _Queue) -> None:
         root_id = id(root.value)

@@ -12,6 +12,7 @@ import gc
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -96,7 +97,7 @@ def search_holders(
             results.append(result)
             if is_final:
                 break
-    return result if result.complete else replace(results[0], complete=False, seconds=result.seconds)
+    return result if result.complete else replace(results[0], complete=False, seconds=result.seconds, unsearched=())
 
 
 class _HolderSearch:
@@ -249,16 +250,10 @@ class _HolderSearch:
         self, location: StorageLocation, ids: list[int], names: ObjectNames, holders: dict[int, dict[str, None]]
     ) -> NamedStorage:
         by_id, base_ids = self.targets.by_id, self.targets.base_ids
-
-        def preference(object_id: int) -> tuple[Any, ...]:
-            named = names.named[object_id]
-            place = PLACES.index(named.place)
-            return named.graph, place, named.depth, not by_id[object_id].is_tensor, names.name(object_id)
-
         if len(ids) > 1:
-            ids = sorted(ids, key=preference)
+            ids = sorted(ids, key=partial(self._preference, names))
         first = names.named[ids[0]]
-        kind = self.targets.kinds.get((location.device, location.address))
+        kind = self.targets.kinds.get(location[:2])
         has_graph, text, largest = first.graph, "storage", -1
         visible: list[int | None] = []
         for object_id in ids:
@@ -272,12 +267,19 @@ class _HolderSearch:
                 has_graph = has_graph or (kind is None and self.types.related(target.obj)[2] is not None)
         if kind is None:
             kind = "activation" if has_graph else "plain"
-        sizes = [nbytes for nbytes in visible if nbytes is not None]
-        view = max(sizes) if sizes and len(sizes) == len(visible) and max(sizes) < location.size else None
-        also, places = names.other_names(ids), names.places(ids)
-        name = names.name(ids[0])
+        view = None if None in visible else max((nbytes or 0 for nbytes in visible), default=None)
+        if view is not None and view >= location.size:
+            view = None
+        also, places, name = names.other_names(ids), names.places(ids), names.name(ids[0])
         rounding = _ROUNDING if location.device.startswith("cuda") else 1
         nbytes = -(-location.size // rounding) * rounding
-        info = Storage(location.device, nbytes, kind, name, also, places, first.graph, text, view=view)
-        graph_holders = chain(*(holders.get(object_id, ()) for object_id in ids)) if first.graph else ()
-        return NamedStorage(location, info, first.holder, first.place, tuple(dict.fromkeys(graph_holders)))
+        info = Storage(location.device, nbytes, kind, name, also, places, first.graph, text, "", view)
+        graph_holders: tuple[str, ...] = ()
+        if first.graph:
+            graph_holders = tuple(dict.fromkeys(chain(*(holders.get(object_id, ()) for object_id in ids))))
+        return NamedStorage(location, info, first.holder, first.place, graph_holders)
+
+    def _preference(self, names: ObjectNames, object_id: int) -> tuple[Any, ...]:
+        named = names.named[object_id]
+        is_tensor = self.targets.by_id[object_id].is_tensor
+        return named.graph, PLACES.index(named.place), named.depth, not is_tensor, names.name(object_id)
