@@ -171,8 +171,7 @@ class CellMeasurements:
             self._drop(cell)
             self.ooms.observer.take()
             raise
-        if cell.live is not None:
-            self._drop(cell)
+        self._end_live(cell)
         if error is not None and result is not None and result.success:
             fail_cell(self._shell, result, error)
 

@@ -21,7 +21,7 @@ from ipygpumem.jupyter.clear_output import ClearOutputTracker, captured
 from ipygpumem.jupyter.method_patch import replace_method
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.worker_thread import WorkerThread
-from ipygpumem.viewer.display_target import shell_target
+from ipygpumem.viewer.display_target import supports_updates
 
 DELAY = 2.0
 INTERVAL = 0.5
@@ -159,8 +159,7 @@ class LiveDisplay:
         with self._lock:
             self._ended = True
             display_id, self._display_id = self._display_id, ""
-            unavailable = (self._cleared and not waits) or captured(self.request)
-        if not display_id or unavailable:
+        if not display_id or (self._cleared and not waits) or captured(self.request):
             return None
         if self._misplaced:
             self.empty(display_id)
@@ -199,7 +198,7 @@ class LiveDisplayUpdater:
 
         ``number`` returns the execution count of the cell, or None if it is not known yet.
         """
-        if not shell_target(self._shell).updates:
+        if not supports_updates(self._shell):
             return None
         cell = LiveDisplay(self._shell, self._clearing, number)
         try:
@@ -209,6 +208,7 @@ class LiveDisplayUpdater:
                 if len(self._cells) == 1:
                     self._thread.start(DELAY, INTERVAL)
         except BaseException as error:
+            cell.end()
             self.end(cell)
             if isinstance(error, RuntimeError):  # no further thread can be started
                 return None
@@ -217,7 +217,7 @@ class LiveDisplayUpdater:
 
     def end(self, cell: LiveDisplay | None) -> None:
         """Stop updating the live display of a cell."""
-        if cell is None:
+        if cell is None or cell not in self._cells:
             return
         cell.end()
         with self._lock:

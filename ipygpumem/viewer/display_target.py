@@ -49,11 +49,26 @@ def shell_target(shell: Any) -> DisplayTarget:
 
     if getattr(shell, "kernel", None) is None:
         return DisplayTarget("text", publish)
-    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    parent = _parent(shell)
+    cell, request = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id")
+    views = vars(shell).setdefault("_ipygpumem_views", {})
+    kind: Literal["live", "batch"] = "live" if _is_live(parent) else "batch"
+    return DisplayTarget(kind, publish, cell, request, supports_updates(shell), views)
+
+
+def supports_updates(shell: Any) -> bool:
+    """Return whether the front end of a kernel's shell is known to support display updates (see `DisplayTarget`)."""
+    parent = _parent(shell)
+    sends_updates = parent.get("metadata", {}).get("cellId") or type(shell).__module__.startswith("google.colab")
+    return bool(sends_updates) and _is_live(parent)
+
+
+def _parent(shell: Any) -> dict[str, Any]:
+    parent: dict[str, Any] = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    return parent
+
+
+def _is_live(parent: dict[str, Any]) -> bool:
     # interactive front ends allow input, programs that execute notebooks do not; only Voila shows widgets without input
     allows_input = parent.get("content", {}).get("allow_stdin", True)
-    live = allows_input or "voila" in os.environ.get("SERVER_SOFTWARE", "")
-    cell, request = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id")
-    updates = bool(live and (cell or type(shell).__module__.startswith("google.colab")))
-    views = vars(shell).setdefault("_ipygpumem_views", {})
-    return DisplayTarget("live" if live else "batch", publish, cell, request, updates, views)
+    return bool(allows_input) or "voila" in os.environ.get("SERVER_SOFTWARE", "")
