@@ -66,7 +66,7 @@ def test_every_reading_balances(reading):
         assert reading.outside is None, "unknown is never 0"
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(readings(), readings())
 def test_every_report_balances(before, after):
     report = DeviceReport(before, after)

@@ -113,7 +113,7 @@ JUNK = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cells=st.lists(JUNK, max_size=4), values=JUNK)
 def test_arbitrary_notebooks_are_read_or_reported(path, cells, values):
     content = notebook([{"metadata": {MIME: values}}], nbformat=4)
