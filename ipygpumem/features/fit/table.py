@@ -80,7 +80,7 @@ def _piece(fit: Fit, piece: Piece) -> str:
 
 
 def _precise(nbytes: float) -> str:
-    return f"{nbytes / MIB:,.2f} MiB" if nbytes >= MIB else precise_size(round(nbytes))
+    return f"{nbytes / MIB:,.2f} MiB" if nbytes >= MIB / 10 else precise_size(round(nbytes))
 
 
 def _position(piece: Piece) -> str:

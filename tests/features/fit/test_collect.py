@@ -97,7 +97,7 @@ class OwnOptimizer(torch.optim.Optimizer):
                 parameter.data = parameter.data - momentum
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.Adafactor, OwnOptimizer])
+@pytest.mark.parametrize("optimizer", [getattr(torch.optim, "Adafactor", OwnOptimizer), OwnOptimizer])
 def test_other_optimizers_are_run_and_undone(allocations, optimizer):
     training = Training(optimizer)
     parameters = [*training.model.parameters()]
@@ -215,8 +215,6 @@ def leak(batch, kept=[]):  # noqa: B006 (the list keeps tensors between calls)
         (lengths, "so the step is not repeatable", 3),
         (leak, "so the step is not repeatable", 3),
         (by_value, "The prediction for the size 64 differs from the measured value by", 5),
-        (large, "the run at the size 2 needs 40.0 GiB, more than 25% of the free 139.2 GiB: allow up to half with", 1),
-        (too_large, "the step ran out of memory at the size 2 (tried to allocate 163840.00 MiB)", 0),
     ],
 )
 def test_refusals(allocations, step, reason, runs):
@@ -229,6 +227,20 @@ def test_refusals(allocations, step, reason, runs):
     with pytest.raises(OptionError, match="has no prediction"):
         result.predict(8)
     assert not leak.__defaults__[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "reason", "runs"),
+    [
+        (large, "the run at the size 2 needs 40.0 GiB, more than 25% of the free 139.2 GiB: allow up to half with", 1),
+        (too_large, "the step ran out of memory at the size 2 (tried to allocate 163840.00 MiB)", 0),
+    ],
+)
+def test_smallest_size_is_too_large(fake_gpu, step, reason, runs):
+    torch.cuda.init()
+    result = ipygpumem.fit(step, range(1, 65))
+    assert reason in result.refusal
+    assert len(result.probes) == runs
 
 
 def test_refusals_of_the_environment(make_gpu):
