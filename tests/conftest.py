@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import platform
 import shutil
 import signal
 import sys
+import traceback
 from importlib.metadata import version
 from pathlib import Path
 
@@ -66,6 +68,12 @@ def pytest_runtest_setup(item):
 _TESTS_AND_PACKAGE = (str(Path(__file__).parent), str(Path(ipygpumem.__file__).parent))
 
 
+@functools.cache
+def is_own_module(name):
+    """Return whether a module belongs to the tests or the package."""
+    return str(getattr(sys.modules[name], "__file__", None)).startswith(_TESTS_AND_PACKAGE)
+
+
 def close_runtime():
     """Close the runtime of the package; the next use creates a new one."""
     runtime = sys.modules.get("ipygpumem.measurement.runtime")
@@ -107,14 +115,13 @@ def small_heap(request):
         def initialize_small(heap, *arguments, **options):
             initialize(heap, *arguments, **options)
             if heap._stop_ids is not None:
-                own = [
-                    vars(module)
-                    for module in list(sys.modules.values())
-                    if module is not request.module
-                    and str(getattr(module, "__file__", None)).startswith(_TESTS_AND_PACKAGE)
-                ]
+                modules = [sys.modules[name] for name in list(sys.modules) if is_own_module(name)]
+                own = [vars(module) for module in modules if module is not request.module]
                 heap._stop_ids = {*heap._stop_ids, *map(id, own)}
                 heap.seen_ids.update(map(id, [*own, *pytest_objects]))
+                for frame, _ in traceback.walk_stack(None):
+                    if f"{os.sep}_pytest{os.sep}" in frame.f_code.co_filename:
+                        heap.seen_ids.update(map(id, frame.f_locals.values()))
 
         patch.setattr(TrackedObjects, "__init__", initialize_small)
         yield
