@@ -37,6 +37,7 @@ def _pin_notes(pins: Pins) -> list[str]:
             f"Freeing {many(len(pins.smallest.rows), 'block')} ({size(pins.smallest.bytes)}) in "
             f"{many(pins.smallest.segments, 'segment')} before the request would have been enough."
         )
+    notes += [change.sentence() for change in pins.changes]
     return notes
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.queries.groups import label_rows
+from ipygpumem.snapshot.replay.advice import Change, changes
 from ipygpumem.snapshot.replay.allocator import OutOfMemoryError
 from ipygpumem.snapshot.replay.run import Run, run
 from ipygpumem.snapshot.replay.settings import SMALL
@@ -77,6 +78,7 @@ class Pins(PlainData):
         largest: Size of the largest free block in them.
         lines: Lines of code whose blocks are in them, ordered by ``only`` and then by ``free``.
         smallest: Smallest set of blocks to free; None if the request fits or no such set was found.
+        changes: Changes of the program that would have served the request.
     """
 
     event: int
@@ -90,6 +92,7 @@ class Pins(PlainData):
     largest: int
     lines: tuple[PinningLine, ...]
     smallest: BlocksToFree | None
+    changes: tuple[Change, ...]
 
 
 @dataclass(slots=True)
@@ -131,14 +134,16 @@ def pins(snapshot: SnapshotData, recording: Recording, event: int) -> Pins:
             sums["pinned"] += free
             pinned.append(segment)
     used = [segment for segment in segments if segment.rows and not recording.pools[segment.pool].private]
+    lines, rows_of = _lines(snapshot, recording, result, pinned)
     return Pins(
         event=event,
         size=rounded,
         **sums,
         segments=len(pinned),
         largest=max((size for segment in pinned for size in segment.free), default=0),
-        lines=_lines(snapshot, recording, result, pinned),
+        lines=lines,
         smallest=_smallest(result, used, serving, rounded),
+        changes=changes(recording, event, [(line.label, rows_of[line.label]) for line in lines]),
     )
 
 
@@ -163,10 +168,14 @@ def _segments(result: Run, event: int) -> list[_Segment]:
 
 def _lines(
     snapshot: SnapshotData, recording: Recording, result: Run, pinned: list[_Segment]
-) -> tuple[PinningLine, ...]:
+) -> tuple[tuple[PinningLine, ...], dict[str, list[int]]]:
+    """Return the lines, the most important first, and the blocks of each line."""
     rows = [row for segment in pinned for row in segment.rows]
     labels, label_of = label_rows(snapshot, recording.timeline, np.asarray(rows, np.int64), "line")
     numbers = iter(label_of.tolist())
+    rows_of: dict[str, list[int]] = {label: [] for label in labels}
+    for row, number in zip(rows, label_of.tolist(), strict=True):
+        rows_of[labels[number]].append(row)
     table = np.zeros((len(labels), 4), np.int64)
     for segment in pinned:
         present = [next(numbers) for _ in segment.rows]
@@ -176,7 +185,7 @@ def _lines(
             table[number, 1] += sum(segment.free)
             table[number, 0] += segment.size if len(set(present)) == 1 else 0
     lines = [PinningLine(label, *values) for label, values in zip(labels, table.tolist(), strict=True)]
-    return tuple(sorted(lines, key=lambda line: (-line.only, -line.free, line.label)))
+    return tuple(sorted(lines, key=lambda line: (-line.only, -line.free, line.label))), rows_of
 
 
 def _smallest(result: Run, segments: list[_Segment], serving: int, rounded: int) -> BlocksToFree | None:

@@ -112,6 +112,7 @@ def run(
     descending: bool = False,
     raises_limit: bool = False,
     end: int | None = None,
+    operations: list[int] | None = None,
 ) -> Run:
     """Replay a recording.
 
@@ -127,6 +128,7 @@ def run(
         descending: Whether new segments get descending addresses.
         raises_limit: As in `Allocator`.
         end: Number of events to replay; by default all.
+        operations: Changed requests; by default those of the recording.
     """
     rounded_sizes = settings.round(recording.allocations.size)
     rounded = rounded_sizes.tolist()
@@ -144,7 +146,7 @@ def run(
     rows = len(rounded)
     result = Run(recording, allocator, [0] * rows, [0] * rows)
     address_of, size_of = result.addresses, result.sizes
-    operations = recording.operations
+    operations = recording.operations if operations is None else operations
     result.end = len(recording.trace)
     if end is not None:
         result.end, operations = end, operations[: int(np.searchsorted(recording.events, end))]

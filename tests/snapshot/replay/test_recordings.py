@@ -14,6 +14,7 @@ from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.verification import ReplayError, verified
 from ipygpumem.snapshot.replay.what_if import what_if
 from snapshot import files
+from snapshot.replay.test_allocator import make
 
 
 @pytest.fixture(params=files.NAMES)
@@ -228,3 +229,50 @@ def test_blocks_to_free_are_contiguous_if_they_are_cheaper():
     found = what_if(Snapshot.load(file), settings=["expandable_segments:True"]).pins
     assert (found.smallest.bytes, found.smallest.rows, found.smallest.contiguous) == (3 * MIB // 2, (1,), True)
     assert found.pinned == 37 * MIB // 2
+
+
+def _record(program, frames):
+    """Return a recording of allocations and frees, given as lines with sizes and blocks, that ends with an OOM."""
+    allocator = make()
+    trace, blocks, live = [], [], {}
+
+    def event(action, address, size, line="other"):
+        entry = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": len(trace), "frames": []}
+        trace.append(entry | {"frames": [{"filename": "train.py", "line": frames.get(line, 0), "name": line}]})
+
+    for number, (line, size) in enumerate(program[:-1]):
+        if line == "free":
+            address, whole, _ = live.pop(size)
+            event("free_requested", address, whole)
+            event("free_completed", address, whole)
+            allocator.free(0, address, whole)
+            continue
+        known = len(allocator.events)
+        address, whole = allocator.allocate(0, size, 0)
+        for segment in allocator.events[known:]:
+            event("segment_alloc", segment.address, segment.size)
+        event("alloc", address, size, line)
+        live[number] = address, whole, size
+    trace.append({"action": "oom", "size": program[-1][1], "stream": 0, "time_us": len(trace), "device_free": 0})
+    for address, size in allocator.segments.items():
+        inside = [(at, whole, "active_allocated", asked) for at, whole, asked in live.values()]
+        inside += [(at, whole, "inactive", 0) for at, whole in allocator.free_blocks(0)]
+        keys = ("address", "size", "state", "requested_size")
+        rows = [dict(zip(keys, row, strict=True)) for row in sorted(inside) if address <= row[0] < address + size]
+        segment = {"device": 0, "address": address, "total_size": size, "stream": 0, "segment_type": "large"}
+        blocks.append(segment | {"blocks": rows})
+    return {"segments": blocks, "device_traces": [trace], "allocator_settings": {}}
+
+
+def test_changes_of_the_program_are_confirmed():
+    """Blocks that are kept from each step prevent the segments of temporary blocks from being freed."""
+    program = []
+    for step, size in enumerate([34, 38, 36, 39, 38, 30, 38, 29, 36, 33, 37, 32]):
+        program += [("temporary", size * MIB), ("free", len(program)), ("kept", 10 * MIB)][: 3 if step < 8 else 2]
+    recording = _record([*program, ("request", 67 * MIB)], {"kept": 7})
+    found = what_if(Snapshot.load(recording), settings=["expandable_segments:True"]).pins
+    assert [(change.label, change.first, change.count) for change in found.changes] == [
+        ("train.py:7 kept", True, 8),
+        ("train.py:7 kept", False, 8),
+    ]
+    assert found.changes[0].sentence().startswith("Allocating the 8 blocks of train.py:7 kept (80.0 MiB) before all")
