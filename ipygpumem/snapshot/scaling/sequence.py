@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,8 +143,8 @@ class StepSequence:
         recording, step = self._recording, self.step
         number_of = np.full(len(recording.allocations), -1, np.int64)
         number_of[step.rows] = np.arange(self._count)
-        older, same = self._older_allocations()
-        number_of[older] = same
+        for row, block in self._older_allocations().items():
+            number_of[row] = self._count + block
         numbers = number_of.tolist()
         operations, events = [], []
         following = len(self._pool_of)
@@ -165,27 +166,29 @@ class StepSequence:
             events.append(event)
         return operations, events
 
-    def _older_allocations(self) -> tuple[Ints, Ints]:
-        """Return rows of allocations that are older than the recorded step, and the same blocks of the state.
+    def _older_allocations(self) -> dict[int, int]:
+        """Return the blocks of the state that are the same as allocations older than the recorded step, by row.
 
-        An allocation that the step frees, such as a gradient of the previous step, may have another address in the
-        state. It corresponds to a block of the same size that does not exist before the recorded step.
+        An allocation that the step frees, such as a gradient or an output of the previous step, may have another
+        address or size in the state. It corresponds to a block of the same size or, in the same snapshot, of the same
+        call stack.
         """
         allocations, blocks, step = self._recording.allocations, self.state.state.blocks, self.step
-        older = np.flatnonzero((allocations.start <= step.first) & (allocations.end > step.first))
-        addresses, sizes = allocations.address[older], allocations.size[older]
-        _, rows, same = np.intersect1d(addresses, blocks["address"], assume_unique=True, return_indices=True)
-        equal = sizes[rows] == blocks["requested"][same]
-        rows, same = rows[equal], same[equal]
-        moved = np.setdiff1d(np.flatnonzero(allocations.end[older] <= step.last), rows)
-        new = np.setdiff1d(np.arange(len(blocks)), same)
-        moved = moved[np.argsort(sizes[moved], kind="stable")]
-        new = new[np.argsort(blocks["requested"][new], kind="stable")]
-        first = np.searchsorted(blocks["requested"][new], sizes[moved])
-        place = first + np.arange(len(moved)) - np.searchsorted(sizes[moved], sizes[moved])
-        found = place < np.searchsorted(blocks["requested"][new], sizes[moved], side="right")
-        rows, same = np.append(rows, moved[found]), np.append(same, new[place[found]])
-        return older[rows], self._count + same
+        rows = np.flatnonzero((allocations.start <= step.first) & (allocations.end > step.first)).tolist()
+        freed = set(np.flatnonzero(allocations.end <= step.last).tolist())
+        frames = np.append(step.snapshot.stacks.leaf, -1)[blocks["stack"]] >= 0
+        frames &= step.snapshot is self.state.snapshot
+        places = list(zip(allocations.address.tolist(), allocations.size.tolist(), strict=True))
+        pairs = _pair(rows, places, range(len(blocks)), blocks[["address", "requested"]].tolist())
+        for own, other in (
+            (allocations.size, blocks["requested"]),
+            (allocations.stack, np.where(frames, blocks["stack"], -2)),
+        ):
+            used = set(pairs.values())
+            numbers = [number for number in range(len(blocks)) if number not in used]
+            remaining = [row for row in rows if row in freed and row not in pairs]
+            pairs |= _pair(remaining, own.tolist(), numbers, other.tolist())
+        return pairs
 
     def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:
         """Return all pools, the index of the pool of each allocation and block, and that of each segment of the state.
@@ -211,3 +214,11 @@ class StepSequence:
         of_segments = of_all[self._count :]
         owner = find_range(state.state.segments, state.state.blocks["address"])
         return result, np.append(of_all[: self._count], of_segments[owner]), of_segments
+
+
+def _pair(rows: Iterable[int], keys: list[Any], others: Iterable[int], other_keys: list[Any]) -> dict[int, int]:
+    """Return a dict from rows to others with the same key. Of several with the same key, the first ones are paired."""
+    by_key: dict[Any, list[int]] = {}
+    for other in others:
+        by_key.setdefault(other_keys[other], []).append(other)
+    return {row: by_key[keys[row]].pop(0) for row in rows if by_key.get(keys[row])}
