@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 import ipygpumem
-from ipygpumem.features.holders.tracked_objects import TrackedObjects
 
 # shells ignore SIGINT in background processes, but some tests send it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -106,6 +105,8 @@ def small_heap(request):
 
     pytest's frames refer to all tests. (`monkeypatch` would be undone only after a fake GPU has been removed.)
     """
+    from ipygpumem.features.holders.tracked_objects import TrackedObjects  # here, because it imports NumPy
+
     config = request.config
     pytest_objects = (request.session.items, config, config.pluginmanager, *config.pluginmanager.get_plugins())
     with pytest.MonkeyPatch.context() as patch:

@@ -368,12 +368,21 @@ def test_live_allocations_by_owner(records, cupti):
     assert records.live_by_owner() is None
 
 
-SHUTDOWN = """
-import sys, threading
-sys.path[:0] = {path!r}
+SHUTDOWN = f"""
+import os, signal, sys, threading
+sys.path[:0] = {sys.path!r}
 from fakes.cupti import FakeCupti
 from ipygpumem.sources.cupti.library import Cupti
 from ipygpumem.features.outside import cupti_recorder as outside
+for number, end in enumerate(sys.argv[1:]):  # a process for each, without repeated imports
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os.dup2(os.open(f"stderr{{number}}", os.O_CREAT | os.O_WRONLY), 2)
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
 cupti = FakeCupti()
 outside.Cupti = lambda: Cupti(cupti)
 outside.cupti_recorder().acquire()
@@ -387,30 +396,27 @@ workers = [threading.Thread(target=work, daemon=True) for _ in range(3)]
 workers[0].start()
 while not interval.owners:
     outside.cupti_recorder().live_by_owner()
-{end}
+exec(end)
 """
+ENDS = {
+    "": {0},
+    "sys.exit(3)": {3},
+    "raise ValueError": {1},
+    "os._exit(4)": {4},
+    "os.kill(os.getpid(), signal.SIGTERM)": {-15},
+    "os.kill(os.getpid(), signal.SIGINT)": {-2, 130},
+}
 
 
-@pytest.mark.parametrize(
-    ("end", "code"),
-    [
-        ("", 0),
-        ("sys.exit(3)", 3),
-        ("raise ValueError('the user\\'s')", 1),
-        ("import os; os._exit(4)", 4),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", None),
-    ],
-)
-def test_process_exit_while_recording(end, code):
-    script = SHUTDOWN.format(path=sys.path, end=end)
-    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    if code is None:
-        assert process.returncode in {-2, 130} and "KeyboardInterrupt" in process.stderr
-    else:
-        assert process.returncode == code, process.stderr
-    assert "Fatal" not in process.stderr and "Segmentation" not in process.stderr
-    assert ("Traceback" in process.stderr) == (code in {1, None})
+def test_process_exit_while_recording(tmp_path):
+    command = [sys.executable, "-c", SHUTDOWN, *ENDS]
+    codes = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    for number, (end, code) in enumerate(zip(ENDS, codes, strict=True)):
+        stderr = (tmp_path / f"stderr{number}").read_text()
+        assert int(code) in ENDS[end], (end, stderr)
+        assert "Fatal" not in stderr and "Segmentation" not in stderr
+        assert ("Traceback" in stderr) == ("ValueError" in end or "SIGINT" in end)
+        assert ("KeyboardInterrupt" in stderr) == ("SIGINT" in end)
 
 
 def test_close_while_other_threads_start(records, cupti):

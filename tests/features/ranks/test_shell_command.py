@@ -12,6 +12,7 @@ import pytest
 from fakes.sessions import cell
 from ipygpumem import measure
 from ipygpumem.cli import main
+from ipygpumem.features.ranks import command
 from ipygpumem.features.ranks.model import DeviceInfo, RankInfo, RankResult
 
 DATA = Path(__file__).parents[2] / "data"
@@ -103,7 +104,8 @@ def test_wrong_extensions(run, tmp_path, capsys):
         assert f"it must end in {ending}" in output.err
 
 
-def test_page_shows_eight_of_nine(tmp_path, capsys):
+def test_page_shows_eight_of_nine(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "_WORKERS", 1)
     event = {"action": "alloc", "addr": 512, "size": 512, "time_us": 1}
     for number in range(9):
         (tmp_path / f"rank_{number}.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [[event]]}, 4))
