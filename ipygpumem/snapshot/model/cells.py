@@ -134,11 +134,11 @@ class CellLookup:
         return labels.tolist()
 
     def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        numbers = self._runs[file] if file else np.arange(len(self._cells))
         if file not in self._intervals:
-            runs = [self._cells[number] for number in numbers.tolist()]
+            runs = [self._cells[number] for number in self._runs[file].tolist()] if file else self._cells
             self._intervals[file] = Intervals([run.start_us for run in runs], [run.end_us for run in runs])
-        return np.append(numbers, -1)[self._intervals[file].at(times)]
+        active = self._intervals[file].at(times)
+        return np.where(active < 0, -1, self._runs[file][active]) if file else active
 
     def _stack_files(self, stack: int) -> list[str]:
         if stack not in self._files:
