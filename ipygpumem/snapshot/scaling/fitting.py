@@ -102,11 +102,11 @@ def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequenc
     missing = indices < 0
     recorded = np.where(missing, sizes, np.append(run.sizes, 0)[indices])
     error = np.abs(sizes - recorded)
-    worst = np.argsort(-error, kind="stable")[: min(_MAX_MISFITS, np.count_nonzero(error))]
-    columns = (step.lines(worst), sizes[worst].tolist(), recorded[worst].tolist())
     shares = np.zeros(len(sizes))
     for peak in peaks:
         shares[peak.live] = np.maximum(shares[peak.live], peak.sizes[peak.live] / max(step.start + peak.bytes, 1))
+    worst = np.lexsort((-error, -error * (shares > 0)))[: min(_MAX_MISFITS, np.count_nonzero(error))]
+    columns = (step.lines(worst), sizes[worst].tolist(), recorded[worst].tolist())
     only_there = np.setdiff1d(np.arange(len(run.rows)), indices)
     other_shares = np.isin(np.arange(len(run.rows)), run.live_at_own_peak()) * run.sizes / max(run.peak, 1)
     unmatched = _by_line(first, np.flatnonzero(missing), shares) + _by_line(second, only_there, other_shares)

@@ -19,10 +19,7 @@ class Unmatched(PlainData):
     """Allocations of one line that exist in only some of the recordings.
 
     Attributes:
-        line: Label of the line of code.
         size: Size of the step at which they were recorded.
-        count: Number of allocations.
-        bytes: Their total requested size.
         share: Their share of the peak, at this or a larger size.
     """
 
@@ -35,13 +32,7 @@ class Unmatched(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class AllocationMisfit(PlainData):
-    """An allocation whose predicted size differs from the recorded one.
-
-    Attributes:
-        line: Label of the line of code.
-        predicted: Predicted requested size.
-        recorded: Recorded requested size.
-    """
+    """An allocation whose predicted requested size differs from the recorded one."""
 
     line: str
     predicted: int
@@ -53,11 +44,10 @@ class Misfit(PlainData):
     """Comparison of a prediction with a recording of the same size.
 
     Attributes:
-        size: Size of the step.
         predicted: Predicted peak of the requested bytes.
         recorded: Recorded peak of the requested bytes.
         difference: Relative difference in the sizes of the allocations that exist at the peak of this or a larger size.
-        allocations: Allocations whose sizes differ, the largest difference first; at most 20.
+        allocations: At most 20 allocations whose sizes differ: first those at a peak, each ordered by the difference.
         unmatched: Allocations that have no counterpart.
     """
 
@@ -84,8 +74,6 @@ class Piece(PlainData):
     """Sizes of the step at which the peak is at the same event.
 
     Attributes:
-        first: Smallest size.
-        last: Largest size.
         bytes: Requested bytes at the event, extrapolated to a size of 0; None if they do not grow linearly.
         bytes_per_unit: Growth of the requested bytes per unit of the size, on average from ``first`` to ``last``.
         phase: Phase of the step: ``"forward"``, ``"backward"`` or ``"optimizer"``.
@@ -105,7 +93,6 @@ class Prediction(PlainData):
     """Memory of a step at one size, including everything that exists before it.
 
     Attributes:
-        size: Size of the step.
         capacity: Limit of reserved memory; None without a limit.
         requested: Peak of the requested bytes.
         allocated: Peak of the total size of the blocks in use.
