@@ -52,9 +52,9 @@ class Axis(PlainData):
         """Description of the values."""
         return f"{self.name} {self.first:,} to {self.last:,}"
 
-    def at_most(self, value: int | None) -> int | None:
+    def at_most(self, value: int) -> int | None:
         """Return the largest of the values that does not exceed ``value``."""
-        return None if value is None else max((size for size in self.sizes if size <= value), default=None)
+        return max((size for size in self.sizes if size <= value), default=None)
 
 
 def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:

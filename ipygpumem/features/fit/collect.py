@@ -80,7 +80,10 @@ def fit_step(code: StepCode, *, margin: float = 0.02, on: int | str | None = Non
         with DeferredInterrupts():
             search.notes += [*search.files.notes(), *saved.restore()]
             runner.close()
-    return _result(search, margin, refusal_text)
+    try:
+        return _result(search, margin, refusal_text)
+    except RefusalError as refusal:  # another rank has failed
+        return _result(search, margin, str(refusal))
 
 
 def _saved_state(runner: StepRunner, code: StepCode) -> SavedState:
@@ -106,10 +109,10 @@ def _result(search: Search, margin: float, refusal: str) -> Fit:
     values: dict[str, Any] = {}
     if not refusal and scaled is not None and capacity is not None:
         if len(axes) == 1:
-            values = _largest(axes[0], scaled, capacity, margin)
+            values |= _largest(search.ranks, axes[0], scaled, capacity, margin)
             values["pieces"] = scaled.pieces(axes[0].first, axes[0].last)
         else:
-            values["combinations"] = tuple(_combinations(axes, scaled, capacity, margin))
+            values["combinations"] = tuple(_combinations(search.ranks, axes, scaled, capacity, margin))
         values["_scaled"] = scaled
     label = "" if device is None else device.label
     return Fit(
@@ -126,24 +129,28 @@ def _result(search: Search, margin: float, refusal: str) -> Fit:
     )
 
 
-def _largest(axis: Axis, scaled: ScaledStep, capacity: int, margin: float) -> dict[str, Any]:
+def _largest(
+    ranks: RankAgreement, axis: Axis, scaled: ScaledStep, capacity: int, margin: float
+) -> dict[str, int | None]:
+    """Return the largest sizes at which the step fits in all ranks."""
     first, last = axis.first, axis.last
-    return {
-        "largest": axis.at_most(scaled.largest(capacity, first=first, last=last)),
-        "recommended": axis.at_most(scaled.largest(capacity, margin, first=first, last=last)),
-        "after_release": axis.at_most(scaled.largest(capacity, first=first, last=last, after_release=True)),
+    sizes = {
+        "largest": scaled.largest(capacity, first=first, last=last),
+        "recommended": scaled.largest(capacity, margin, first=first, last=last),
+        "after_release": scaled.largest(capacity, first=first, last=last, after_release=True),
     }
+    return {name: axis.at_most(ranks.minimum(size or 0)) for name, size in sizes.items()}
 
 
 def _combinations(
-    axes: tuple[Axis, ...], scaled: ScaledRecording, capacity: int, margin: float
+    ranks: RankAgreement, axes: tuple[Axis, ...], scaled: ScaledRecording, capacity: int, margin: float
 ) -> Iterable[Combination]:
     first, second = axes
     ratio = second.last / second.first
     sizes = {second.at_most(round(second.first * ratio ** (row / (_ROWS - 1)))) or 0 for row in range(_ROWS)}
     for size in sorted(sizes - {0}):
         remaining = scaled.at(1, size)
-        values = _largest(first, remaining, capacity, margin)
+        values = _largest(ranks, first, remaining, capacity, margin)
         recommended = values["recommended"]
         reserved = None if recommended is None else remaining.predict(recommended).reserved
         yield Combination(size, values["largest"], recommended, reserved)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 
-Role: TypeAlias = Literal["fit", "again", "check", "verification"]
+Role: TypeAlias = Literal["warm-up", "fit", "again", "check", "verification"]
 
 
 @dataclass(frozen=True, slots=True)

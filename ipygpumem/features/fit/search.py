@@ -13,7 +13,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.axes import Axis, Size, size_name
 from ipygpumem.features.fit.model import Probe, Role
-from ipygpumem.features.fit.probes import Capacity, RecordedStep, RefusalError, StepRunner
+from ipygpumem.features.fit.probes import Capacity, RefusalError, StepRunner
 from ipygpumem.features.fit.ranks import RankAgreement
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.step_code import StepCode
@@ -25,7 +25,7 @@ from ipygpumem.snapshot.scaling.sequence import StartState
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.sources import pytorch
 
-_Runs: TypeAlias = Generator[tuple[Size, Role, int | None], Probe, None]
+_Runs: TypeAlias = Generator[tuple[Size, Role, int | None], Any, None]
 
 MAX_SHARE = 0.5
 """Largest share of the free memory that a run may use."""
@@ -39,6 +39,7 @@ _CHECKS = (2, 2, 4, 4)
 """Factors between the sizes of runs that check a prediction, until one of them confirms it."""
 _MAX_DIFFERENCE = 0.005
 """Difference between two runs at the same size, relative to the peak, from which a step is not repeatable."""
+_OTHER_RANK = "another rank cannot predict the step, for the reason in its result"
 
 
 class Search:
@@ -49,6 +50,7 @@ class Search:
         capacity: Memory that PyTorch can use on the device; None if it is unknown.
         probes: The runs.
         scaled: The prediction; None if there is none.
+        ranks: The other ranks of a distributed program.
         notes: What the user should know about the runs.
         files: The files that the step writes.
     """
@@ -64,7 +66,8 @@ class Search:
         self.scaled: ScaledRecording | None = None
         self.notes: list[str] = []
         self.files = WrittenFiles()
-        self._runner, self._ranks, self._most = runner, ranks, most
+        self.ranks = ranks
+        self._runner, self._most = runner, most
         self._before: dict[int, Capacity] = {}
         self._steps: list[tuple[Size, StepRecording]] = []
         self._determining = 0
@@ -80,16 +83,28 @@ class Search:
         runs = self._runs(objects, updates)
         probe: Any = None
         try:
-            with contextlib.suppress(StopIteration):
-                while True:  # all runs have the same call stack, by which their allocations are matched
-                    probe = self._add(*runs.send(probe))
-        except (RefusalError, PredictionError) as refusal:
+            while (request := self._request(runs, probe)) is not None:
+                probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
+        except RefusalError as refusal:
             return str(refusal)
         finally:
             if updates.run:
                 names = ", ".join(sorted(updates.run))
                 self.notes.append(f"The update of {names} cannot be computed, so it was run and then undone.")
         return ""
+
+    def _request(self, runs: _Runs, probe: Any) -> tuple[Size, Role, int | None] | None:
+        """Return the next run, or None after the last one. No rank runs the step if another one refuses."""
+        request, refusal = None, probe if isinstance(probe, RefusalError) else None
+        try:
+            request = None if refusal else runs.send(probe)
+        except StopIteration:
+            pass
+        except (RefusalError, PredictionError) as error:
+            refusal = RefusalError(str(error))
+        if not self.ranks.minimum(int(refusal is None)):
+            raise refusal or RefusalError(_OTHER_RANK)
+        return request
 
     def _runs(self, objects: StepObjects, updates: Updates) -> _Runs:
         """Yield the size, the role and the prediction of each run, and receive its results."""
@@ -99,8 +114,7 @@ class Search:
         self._leaves.update(_nbytes(tensor) for tensor in objects.tensors if tensor.is_leaf)
         self._check_lower_bound(objects, updates)
         first = tuple(_smallest(axis) for axis in self.code.axes)
-        with self.files:
-            self._choose_device(self._runner.run(first).peaks)
+        yield first, "warm-up", None
         if updates.skipped:
             raise RefusalError(f"the state and the update of the optimizer need more than {self._share()}")
         yield first, "fit", None
@@ -112,7 +126,7 @@ class Search:
         self._check_repeatable()
         self.capacity = self._read_capacity()
         yield from self._checks(self._predict())
-        self.capacity = self._ranks.minimum(self._read_capacity())
+        self.capacity = self._read_capacity()
 
     def _check_lower_bound(self, objects: StepObjects, updates: Updates) -> None:
         needed = dict.fromkeys(self._before, 0)
@@ -134,18 +148,25 @@ class Search:
         if others:
             self.notes.append(f"The step also uses {', '.join(others)}, which is not predicted.")
 
-    def _add(self, size: Size, role: Role, predicted: int | None) -> Probe:
+    def _add(self, size: Size, role: Role, predicted: int | None) -> Probe | RefusalError | None:
         __tracebackhide__ = True
-        recorded: RecordedStep = self._runner.run(size, record=True)
-        step = recorded.step(self.index)
+        warm_up = role == "warm-up"
+        try:
+            with self.files if warm_up else contextlib.nullcontext():
+                recorded = self._runner.run(size, record=not warm_up)
+        except RefusalError as refusal:
+            return refusal
+        if warm_up:
+            self._choose_device(recorded.peaks)
+            return None
+        step, peaks = recorded.step(self.index), recorded.peaks[self.index]
         if not len(step.rows):
             raise OptionError(f"{self.code.text} allocates no GPU memory at the size {size_name(size)}")
-        peaks = recorded.peaks[self.index]
         self._steps.append((size, step))
         self.probes.append(Probe(size, role, peaks.allocated, peaks.reserved, predicted))
         used = peaks.allocated - self._before[self.index].allocated
         if len(self.probes) == 1 and used > self._allowance(self.index):
-            raise self._too_large(f"the run at the size {size_name(size)}", used)
+            return self._too_large(f"the run at the size {size_name(size)}", used)
         return self.probes[-1]
 
     def _predict(self) -> ScaledRecording:
@@ -191,8 +212,10 @@ class Search:
             least = tuple(max(factor * value, value + 1) for value in last)
             size = tuple(map(_next, self.code.axes, least))
             needed = added(size)
-            if size > last and self._ranks.minimum(int(needed <= self._allowance(self.index))):
+            if size > last and self.ranks.minimum(int(needed <= self._allowance(self.index))):
                 return size
+        if needed <= self._allowance(self.index):
+            raise RefusalError(_OTHER_RANK)
         raise self._too_large(f"a run at the size {size_name(size)}", needed)
 
     def _bound(self, size: Size) -> int:
@@ -201,6 +224,7 @@ class Search:
         Allocations with the size of a parameter are gradients or temporary tensors of the optimizer, and do not grow.
         """
         at, step = self._steps[-1]
+        size = self._others(at, size)[-1]
         constant, leaves = 0, self._leaves + self._leaves
         for nbytes in step.sizes[step.live_at_own_peak()].tolist():
             if leaves[nbytes] > 0:
@@ -225,7 +249,7 @@ class Search:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._added(scaled, _along(axes, middle)) <= limit else (low, middle)
-        low = self._ranks.minimum(low)
+        low = self.ranks.minimum(low)
         return (0,) if low < 0 else _along(axes, low)
 
     # checks
@@ -249,7 +273,7 @@ class Search:
             wrong = abs(probe.error or 0) > _MAX_MISFIT
             scaled = self._predict()
             reasons = scaled.reasons or ((self._wrong(probe),) if wrong else ())
-            if not reasons or len(check) > 1:
+            if self.ranks.minimum(int(not reasons)) or len(check) > 1:
                 break
             # the memory is no linear function of the size, or small sizes use other kernels
             self.probes[-1] = Probe(check, "fit", probe.allocated, probe.reserved)

@@ -309,24 +309,58 @@ def test_without_a_gpu():
         ipygpumem.fit(by_value)
 
 
-def test_ranks(allocations, monkeypatch):
+class Store:
+    """The store of two ranks, of which the second has less memory, or refuses after some answers."""
+
+    def __init__(self, answers=None):
+        self.values, self.answers = {}, answers
+
+    def add(self, *_):
+        return 1
+
+    def set(self, key, value):
+        self.values[key] = value
+
+    def check(self, keys):
+        return all(key in self.values for key in keys)
+
+    def wait(self, keys, timeout):
+        mine = int(self.values[keys[0]])
+        if self.answers is None or len(self.values) // 2 < self.answers:
+            self.values[keys[1]] = str(min(mine, 100))
+        elif self.answers < 0:
+            raise RuntimeError("timeout")
+        else:
+            self.values[keys[1]] = "0"
+
+    def get(self, key):
+        return self.values[key]
+
+
+@pytest.mark.parametrize(
+    ("answers", "refusal", "runs"),
+    [
+        (None, "", 5),
+        (-1, "rank 1 of 2 did not run fit within 60 s: call it in every rank", 0),
+        (2, "another rank cannot predict the step, for the reason in its result", 0),
+        (3, "another rank cannot predict the step, for the reason in its result", 1),
+    ],
+)
+def test_ranks(allocations, monkeypatch, answers, refusal, runs):
     """All ranks must call fit, and the rank with the least memory determines the answer."""
     from torch import distributed
 
     from ipygpumem.features.fit import ranks
 
-    store = distributed.HashStore()
-    module = distributed.distributed_c10d
     monkeypatch.setattr(ranks, "rank_and_world", lambda: (0, 2))
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(module, "_get_default_store", lambda: store)
-    monkeypatch.setattr(ranks, "_TIMEOUT", ranks.timedelta(seconds=0.05))
-    result = ipygpumem.fit(by_value, range(1, 65))
-    assert "rank 1 of 2 did not run fit" in result.refusal
-    # what rank 1 answers when the ranks agree on a start, on three sizes and on the capacity
-    for number, answer in enumerate((0, 1, 1, 0, 7 * GIB), start=1):
-        store.set(f"ipygpumem/fit/1/{number}/1", str(answer))
-    store.add("ipygpumem/fit/calls", 1)
-    result = ipygpumem.fit(Training().step, range(1, 33))
-    assert result.capacity == 7 * GIB
-    assert [probe.role for probe in result.probes] == ["fit", "fit", "again", "check"]
+    monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: Store(answers))
+    training = Training()
+    result = ipygpumem.fit(training.step, range(1, 257))
+    assert refusal in result.refusal
+    assert bool(refusal) is bool(result.refusal)
+    assert len(result.probes) == runs
+    assert not training.optimizer.state
+    if not refusal:
+        assert result.largest == result.recommended == 100
+        assert max(probe.size for probe in result.probes) == (101,)
