@@ -122,9 +122,12 @@ def test_completion_by_ipython(cpu_notebook, tmp_path, monkeypatch):
     assert "%gpumem on" in completions(cpu_notebook.shell, "%gpumem o")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one[1].pickle").touch()
-    for line in ("%%gpumem --snapshot ", "%%gpumem -q --snapshot="):
-        for typed in ("on", "one[", "one[1].p"):
-            assert f"{line}one[1].pickle" in completions(cpu_notebook.shell, line + typed)
+    for line, typed in (
+        ("%%gpumem --snapshot ", "on"),
+        ("%%gpumem --snapshot ", "one["),
+        ("%%gpumem -q --snapshot=", "o"),
+    ):
+        assert f"{line}one[1].pickle" in completions(cpu_notebook.shell, line + typed)
     cpu_notebook.run("%unload_ext ipygpumem")
     assert "%%gpumem --snapshot" not in completions(cpu_notebook.shell, "%%gpumem --s")
 

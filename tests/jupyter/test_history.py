@@ -59,25 +59,25 @@ def test_sorted_and_paged(session):
     assert labels(session.run("%gpumem history -n 2")) == ["In [2]", "In [3]"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--by color", "%gpumem history: argument --by: invalid choice: 'color'"),
-        ("-n none", "%gpumem history: argument -n/--top: the value must be a positive integer, got 'none'"),
-        ("--page 0", "%gpumem history: argument --page: the value must be a positive integer, got '0'"),
-        ("--page ²", "%gpumem history: argument --page: the value must be a positive integer, got '²'"),
-        ("a b", "%gpumem history: only one file can be displayed: use %gpumem compare to compare two files"),
-        ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
-        ("-d xx", "%gpumem history: 'xx' is not a device: use, for example, cuda:0 or 0"),
-        ("-d cuda:9", "%gpumem history: no measurements on cuda:9; measured devices: cuda:0"),
-        ("-d 0,9,host", "%gpumem history: no measurements on cuda:9, host; measured devices: cuda:0"),
-        ("--plot --by peak", "%gpumem history: --plot displays all cells in execution order: omit --by"),
-        ("--plot --page 2", "%gpumem history: --plot displays all cells in execution order: omit --by"),
-        ("--fast", "%gpumem history: unrecognized arguments: --fast"),
-    ],
-)
-def test_invalid_arguments(session, arguments, message):
-    assert usage(session.run(f"%gpumem history {arguments}")).startswith(message)
+INVALID_ARGUMENTS = [
+    ("--by color", "%gpumem history: argument --by: invalid choice: 'color'"),
+    ("-n none", "%gpumem history: argument -n/--top: the value must be a positive integer, got 'none'"),
+    ("--page 0", "%gpumem history: argument --page: the value must be a positive integer, got '0'"),
+    ("--page ²", "%gpumem history: argument --page: the value must be a positive integer, got '²'"),
+    ("a b", "%gpumem history: only one file can be displayed: use %gpumem compare to compare two files"),
+    ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
+    ("-d xx", "%gpumem history: 'xx' is not a device: use, for example, cuda:0 or 0"),
+    ("-d cuda:9", "%gpumem history: no measurements on cuda:9; measured devices: cuda:0"),
+    ("-d 0,9,host", "%gpumem history: no measurements on cuda:9, host; measured devices: cuda:0"),
+    ("--plot --by peak", "%gpumem history: --plot displays all cells in execution order: omit --by"),
+    ("--plot --page 2", "%gpumem history: --plot displays all cells in execution order: omit --by"),
+    ("--fast", "%gpumem history: unrecognized arguments: --fast"),
+]
+
+
+def test_invalid_arguments(session):
+    for arguments, message in INVALID_ARGUMENTS:
+        assert usage(session.run(f"%gpumem history {arguments}")).startswith(message)
 
 
 def test_assignment_to_the_name_of_a_command_is_a_statement(gpu_notebook):

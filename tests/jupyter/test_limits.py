@@ -149,24 +149,24 @@ def test_unchecked_limit_is_reported(make_gpu, make_notebook):
     assert "(cuda:0, outside PyTorch) was not checked" in result.text
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--limit", "expected one argument"),
-        ("--limit lots", "'lots' is not a size"),
-        ("--limit-held -1", "'-1' is not a size"),
-        ("--modules net", "'net' is not defined"),
-        ("--modules x", "modules must be a torch.nn.Module, not int"),
-        ("--modules", "expected one argument"),
-        ("--stacks all --limit 1GiB", "require a recording: add --snapshot PATH"),
-    ],
-)
-def test_invalid_options_end_cell_before_it_runs(gpu_notebook, line, message):
+INVALID_OPTIONS = [
+    ("--limit", "expected one argument"),
+    ("--limit lots", "'lots' is not a size"),
+    ("--limit-held -1", "'-1' is not a size"),
+    ("--modules net", "'net' is not defined"),
+    ("--modules x", "modules must be a torch.nn.Module, not int"),
+    ("--modules", "expected one argument"),
+    ("--stacks all --limit 1GiB", "require a recording: add --snapshot PATH"),
+]
+
+
+def test_invalid_options_end_cell_before_it_runs(gpu_notebook):
     gpu_notebook.run("x = 3")
-    result = gpu_notebook.run(f"%%gpumem {line}\nran = True")
-    assert isinstance(result.error, UsageError)
-    assert message in str(result.error)
-    assert "ran" not in gpu_notebook.shell.user_ns
+    for line, message in INVALID_OPTIONS:
+        result = gpu_notebook.run(f"%%gpumem {line}\nran = True")
+        assert isinstance(result.error, UsageError)
+        assert message in str(result.error)
+        assert "ran" not in gpu_notebook.shell.user_ns
 
 
 def test_model_limits(gpu_notebook):

@@ -109,24 +109,24 @@ def test_cell_with_its_own_profiler(notebook, tmp_path):
     assert (tmp_path / "t.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--trace x.txt", "%%gpumem: 'x.txt' is not a valid name for the trace: it must end in .json or .json.gz"),
-        ("--timeline {no}.html", "%%gpumem: '{no}.html' cannot be expanded (NameError: name 'no' is not defined)"),
-        ("--trace {folder}/a/b.json", "%%gpumem: the directory {tmp}/a does not exist"),
-        ("--trace", "%%gpumem: argument --trace: expected one argument"),
-        ("--trace {folder}/a.json --trace {folder}/b.json", "%%gpumem: --trace is specified more than once"),
-        ("--limit 1GiB --limit=2GiB", "%%gpumem: --limit is specified more than once"),
-        ("--trace {folder}/a.json --outside", f"%%gpumem: {CUPTI}"),
-    ],
-)  # fmt: skip
-def test_invalid_options_end_cell_before_it_runs(notebook, tmp_path, line, message):
-    result = notebook.run(f"%%gpumem {line}\nran = True")
-    assert isinstance(result.error, UsageError)
-    assert result.stderr.strip() == f"UsageError: {message.replace('{tmp}', str(tmp_path))}"
-    assert "ran" not in notebook.shell.user_ns
-    assert list(tmp_path.iterdir()) == []
+INVALID_OPTIONS = [
+    ("--trace x.txt", "%%gpumem: 'x.txt' is not a valid name for the trace: it must end in .json or .json.gz"),
+    ("--timeline {no}.html", "%%gpumem: '{no}.html' cannot be expanded (NameError: name 'no' is not defined)"),
+    ("--trace {folder}/a/b.json", "%%gpumem: the directory {tmp}/a does not exist"),
+    ("--trace", "%%gpumem: argument --trace: expected one argument"),
+    ("--trace {folder}/a.json --trace {folder}/b.json", "%%gpumem: --trace is specified more than once"),
+    ("--limit 1GiB --limit=2GiB", "%%gpumem: --limit is specified more than once"),
+    ("--trace {folder}/a.json --outside", f"%%gpumem: {CUPTI}"),
+]  # fmt: skip
+
+
+def test_invalid_options_end_cell_before_it_runs(notebook, tmp_path):
+    for line, message in INVALID_OPTIONS:
+        result = notebook.run(f"%%gpumem {line}\nran = True")
+        assert isinstance(result.error, UsageError)
+        assert result.stderr.strip() == f"UsageError: {message.replace('{tmp}', str(tmp_path))}"
+        assert "ran" not in notebook.shell.user_ns
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_statement(notebook):

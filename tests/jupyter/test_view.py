@@ -79,20 +79,20 @@ def test_other_allocator_settings(cpu_notebook):
     assert result.value is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 0"),
-        ("a b c d e f g h i", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 9"),
-        ("--fast a", "%gpumem view: unrecognized arguments: --fast"),
-        ("missing.pickle", "%gpumem view: missing.pickle: No such file or directory"),
-        ("~nobody-of-this-name/x", "%gpumem view: ~nobody-of-this-name/x: No such file or directory"),
-        ("'a", '%gpumem view: No closing quotation in "\'a"'),
-        ("{no_such}", "%gpumem view: '{no_such}' cannot be expanded (NameError: name 'no_such' is not defined)"),
-    ],
-)
-def test_invalid_arguments(quiet, arguments, message):
-    assert usage(quiet.run(f"%gpumem view {arguments}")) == message
+INVALID_ARGUMENTS = [
+    ("", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 0"),
+    ("a b c d e f g h i", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 9"),
+    ("--fast a", "%gpumem view: unrecognized arguments: --fast"),
+    ("missing.pickle", "%gpumem view: missing.pickle: No such file or directory"),
+    ("~nobody-of-this-name/x", "%gpumem view: ~nobody-of-this-name/x: No such file or directory"),
+    ("'a", '%gpumem view: No closing quotation in "\'a"'),
+    ("{no_such}", "%gpumem view: '{no_such}' cannot be expanded (NameError: name 'no_such' is not defined)"),
+]
+
+
+def test_invalid_arguments(quiet):
+    for arguments, message in INVALID_ARGUMENTS:
+        assert usage(quiet.run(f"%gpumem view {arguments}")) == message
 
 
 def test_file_that_is_not_a_snapshot(quiet, tmp_path):
