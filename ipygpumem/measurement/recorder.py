@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from operator import itemgetter
@@ -89,6 +89,7 @@ class Recorder:
         numbers: Mapping[str, int],
         cell: CellInfo | None = None,
         after: Reading | None = None,
+        variables: Sequence[Mapping[str, Any]] = (),
     ) -> RecordingInfo:
         """Save the events recorded so far. The result contains the error message if this fails.
 
@@ -98,9 +99,11 @@ class Recorder:
             numbers: Execution counts of notebook cells by file name.
             cell: The current cell if it is not yet in ``cells``.
             after: The current reading; if it is None, the devices are read.
+            variables: Names of variables that hold blocks, as in ``variables`` of the file.
         """
         try:
             snapshot, dropped = self._snapshot(sources, numbers, cell, after or self._runtime.monitor.read())
+            snapshot["ipygpumem"]["variables"] = list(variables)
             if self.keep_snapshot or path is None:
                 self.snapshot = snapshot
             size = 0 if path is None else write_snapshot(path, snapshot)

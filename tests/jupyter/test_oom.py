@@ -160,6 +160,7 @@ def test_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
     oom_notebook.run("step(81)")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["oom_1.pickle", "oom_2.pickle"]
     snapshot = Snapshot.load(tmp_path / "oom_2.pickle")
+    assert "big" in snapshot.own.variables.values()
     assert [int(size) >> 30 for size in snapshot.timelines[0].trace.size][-2:] != []
     assert "allocations are no longer recorded" in oom_notebook.run("%config GPUMem.oom_snapshot = None").stdout
     assert fake_gpu.history is None

@@ -38,6 +38,7 @@ class Storage:
         made: The line of code that allocated the storage, such as ``In [3]:5 make()``; empty if it is unknown.
         view: Size in bytes of the largest tensor in the storage; None unless it is smaller than the storage.
         new: Whether the storage did not exist at the baseline.
+        address: Address of the storage; None if it is unknown. It is not written to files.
     """
 
     device: str
@@ -51,6 +52,7 @@ class Storage:
     made: str = ""
     view: int | None = None
     new: bool = True
+    address: int | None = field(default=None, repr=False, compare=False, metadata={"key": None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,7 +273,9 @@ class _HolderSearch:
         also, places, name = names.other_names(ids), names.places(ids), names.name(ids[0])
         rounding = _ROUNDING if location.device.startswith("cuda") else 1
         nbytes = -(-location.size // rounding) * rounding
-        info = Storage(location.device, nbytes, kind, name, also, places, first.graph, text, "", view)
+        info = Storage(
+            *(location.device, nbytes, kind, name, also, places, first.graph, text, "", view), address=location.address
+        )
         graph_holders: tuple[str, ...] = ()
         if first.graph:
             graph_holders = tuple(dict.fromkeys(chain(*(holders.get(object_id, ()) for object_id in ids))))

@@ -19,6 +19,7 @@ from typing import Any
 from ipygpumem.core.introspection import attempt, is_instance, is_own_frame, thread_name
 from ipygpumem.core.units import parse_size
 from ipygpumem.features.holders.collect import holders
+from ipygpumem.features.holders.model import Holders
 from ipygpumem.features.oom.model import FailedAllocation, Frame, free_blocks
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
@@ -39,17 +40,18 @@ class FailedAllocationObserver:
     """
 
     def __init__(self) -> None:
-        self._save: Callable[[], str] | None = None
+        self._save: Callable[[Holders | None], str] | None = None
         self._failures: list[dict[str, Any]] = []
         self.count = 0
         self._active = threading.local()
         self._pid = 0
         self._is_listening = False
 
-    def listen(self, save: Callable[[], str] | None = None) -> bool:
+    def listen(self, save: Callable[[Holders | None], str] | None = None) -> bool:
         """Start recording failures. Return False if CUDA is not initialized or PyTorch does not report failures.
 
-        ``save`` is called at the first failure in a cell: it saves the allocation history and returns a message.
+        ``save`` is called at the first failure in a cell with the holders of the memory, or None if these are unknown:
+        it saves the allocation history and returns a message.
         """
         self._save, self._pid = save, os.getpid()
         self._is_listening = pytorch.listen_for_ooms(self._failed)
@@ -113,7 +115,8 @@ class FailedAllocationObserver:
         fields["other_processes"] = attempt(lambda: monitor.other_processes(fields["reading"])) or ()
         if self.count == 1 and frames is None:
             fields["holders"] = attempt(lambda: holders(limit=_SEARCH_LIMIT))
-            fields["saved"] = "" if self._save is None else attempt(self._save) or ""
+            save = self._save
+            fields["saved"] = "" if save is None else attempt(lambda: save(fields["holders"])) or ""
 
 
 def _current_thread() -> str:

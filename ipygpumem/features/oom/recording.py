@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
+from ipygpumem.features.holders.model import Holders
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.recorder import CellInfo, Recorder
@@ -87,14 +88,22 @@ class OomRecording:
         if recorder is not None:
             recorder.stop()
 
-    def save(self) -> str:
-        """Save the history after an allocation has failed, and return a message about the result."""
+    def save(self, holders: Holders | None = None) -> str:
+        """Save the history and the names of variables after an allocation has failed, and return a message."""
         if self._recorder is None or self.template is None:
             return ""
         self._number += 1
         try:
             path = oom_path(self.template, self._number)
-            result = self._recorder.save(path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell())
+            variables = [
+                {"device": int(part.device.rpartition(":")[2]), "address": part.address, "name": holder.name}
+                for holder in (() if holders is None else holders.holders)
+                for part in holder.parts
+                if part.address is not None and part.device.startswith("cuda:")
+            ]
+            result = self._recorder.save(
+                path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell(), variables=variables
+            )
         except (OptionError, RecordingError) as error:
             return f"the allocation history was not saved: {first_line(error)}"
         self.saved = None if result.path is None else path

@@ -7,7 +7,7 @@ from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.replay.pins import Pins
 from ipygpumem.snapshot.replay.what_if import Alternative, WhatIf
 
-_MAX_LINES = 5
+_MAX_LINES, _MAX_NAMES = 5, 3
 _HEADER = ("reserved peak", "change", "fits from")
 
 
@@ -22,7 +22,12 @@ def what_if_table(result: WhatIf) -> Table:
 def pins_table(pins: Pins) -> Table:
     """Return a table of the lines whose blocks keep partly used segments from being freed."""
     rows = [
-        TableRow(line.label, (_mib(line.only), _mib(line.free), _mib(line.bytes), f"{line.count:,}"), 1)
+        TableRow(
+            line.label,
+            (_mib(line.only), _mib(line.free), _mib(line.bytes), f"{line.count:,}"),
+            1,
+            note=f"held by {', '.join(line.variables[:_MAX_NAMES])}" if line.variables else "",
+        )
         for line in pins.lines[:_MAX_LINES]
     ]
     title = f"partly used segments when {size(pins.size)} was requested (event {pins.event:,})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,11 @@ class Cell:
         return (self.filename or "(unnamed cell)") if self.number is None else f"In[{self.number}]"
 
 
+def block_key(device: int, address: int) -> bytes:
+    """Return a dict key for a block. A file can contain many integers with the same hash, but that of bytes varies."""
+    return struct.pack("<qq", device, address)
+
+
 @dataclass(frozen=True, slots=True)
 class RecorderMetadata:
     """Metadata that ipygpumem's recorder writes. Files from other programs contain none of it.
@@ -55,6 +61,7 @@ class RecorderMetadata:
         device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
         device_limits: Limit of PyTorch's reserved memory in bytes that the program had set, by device index.
+        variables: Names of variables by the `block_key` of the block that they hold at the end.
         readings: Memory counters ``before`` and ``after`` the recording, by device.
         curves: Sampled curves by name, each with ``device``, ``time_us`` and ``bytes``.
     """
@@ -68,6 +75,7 @@ class RecorderMetadata:
     device_names: dict[int, str] = field(default_factory=dict)
     device_totals: dict[int, int] = field(default_factory=dict)
     device_limits: dict[int, int] = field(default_factory=dict)
+    variables: dict[bytes, str] = field(default_factory=dict)
     readings: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, Any] = field(default_factory=dict)
 

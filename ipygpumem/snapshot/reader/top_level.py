@@ -14,7 +14,7 @@ import numpy as np
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.snapshot.model.annotations import AnnotationTable, paired
-from ipygpumem.snapshot.model.cells import Cell, RecorderMetadata
+from ipygpumem.snapshot.model.cells import Cell, RecorderMetadata, block_key
 from ipygpumem.snapshot.model.columns import HOST, STATES, Trace
 from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader.checks import (
@@ -170,9 +170,20 @@ def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:
         device_names=names,
         device_totals=totals,
         device_limits=limits,
+        variables=_read_variables(own.get("variables", ()), budget),
         readings=_read_readings(mapping(own.get("readings", {}), "ipygpumem: readings")),
         curves=_read_curves(mapping(own.get("curves", {}), "ipygpumem: curves")),
     )
+
+
+def _read_variables(value: Any, budget: TextBudget) -> dict[bytes, str]:
+    where = "ipygpumem: variables"
+    variables: dict[bytes, str] = {}
+    for item in items(value, where):
+        entry = mapping(item, where)
+        position = integer(entry.get("device", 0), where, 0), integer(entry.get("address", 0), where, 0)
+        variables[block_key(*position)] = budget.count(text(entry.get("name"), where), where)
+    return variables
 
 
 def _read_readings(readings: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB
+from ipygpumem.snapshot.model.cells import block_key
 from ipygpumem.snapshot.queries.groups import label_rows
 from ipygpumem.snapshot.replay.advice import Change, changes
 from ipygpumem.snapshot.replay.allocator import OutOfMemoryError
@@ -36,6 +37,7 @@ class PinningLine(PlainData):
         free: Free memory in all segments that contain blocks of this line.
         bytes: Total size of the blocks.
         count: Number of blocks.
+        variables: Names of variables that hold some of the blocks, if the file contains them.
     """
 
     label: str
@@ -43,6 +45,7 @@ class PinningLine(PlainData):
     free: int
     bytes: int
     count: int
+    variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,12 @@ def _lines(
         for number in set(present):
             table[number, 1] += sum(segment.free)
             table[number, 0] += segment.size if len(set(present)) == 1 else 0
-    lines = [PinningLine(label, *values) for label, values in zip(labels, table.tolist(), strict=True)]
+    known, addresses = snapshot.own.variables, recording.allocations.address
+    lines = []
+    for label, (only, free, nbytes, count) in zip(labels, table.tolist(), strict=True):
+        keys = (block_key(recording.device, int(addresses[row])) for row in rows_of[label])
+        names = dict.fromkeys(known.get(key, "") for key in keys)
+        lines.append(PinningLine(label, only, free, nbytes, count, tuple(name for name in names if name)))
     return tuple(sorted(lines, key=lambda line: (-line.only, -line.free, line.label))), rows_of
 
 

@@ -207,6 +207,7 @@ FULL = {
         "devices": [{"index": 0, "name": "H200", "uuid": None, "total": 5, "limit": 5}],
         "readings": {"before": {"cuda:0": {"used": 5}}, "after": {}},
         "curves": {"used": {"device": 0, "time_us": [1], "bytes": [2]}},
+        "variables": [{"device": 0, "address": 1, "name": "x"}],
     },
     "source_code": {"a.py": "x = 1\n"},
 }

@@ -270,7 +270,11 @@ def test_changes_of_the_program_are_confirmed():
     for step, size in enumerate([34, 38, 36, 39, 38, 30, 38, 29, 36, 33, 37, 32]):
         program += [("temporary", size * MIB), ("free", len(program)), ("kept", 10 * MIB)][: 3 if step < 8 else 2]
     recording = _record([*program, ("request", 67 * MIB)], {"kept": 7})
+    blocks = [block for segment in recording["segments"] for block in segment["blocks"]]
+    names = [{"device": 0, "address": block["address"], "name": "results"} for block in blocks]
+    recording["ipygpumem"] = {"variables": names}
     found = what_if(Snapshot.load(recording), settings=["expandable_segments:True"]).pins
+    assert [(line.label, line.variables) for line in found.lines] == [("train.py:7 kept", ("results",))]
     assert [(change.label, change.first, change.count) for change in found.changes] == [
         ("train.py:7 kept", True, 8),
         ("train.py:7 kept", False, 8),
