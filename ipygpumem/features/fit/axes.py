@@ -52,9 +52,23 @@ class Axis(PlainData):
         """Description of the values."""
         return f"{self.name} {self.first:,} to {self.last:,}"
 
+    @property
+    def first_run(self) -> int:
+        """Smallest value that is run: not 1 if possible, because operations on one element may use views."""
+        return self.sizes[1] if self.first == 1 and len(self.sizes) > _MINIMUM else self.first
+
+    def at_least(self, value: int) -> int:
+        """Return the smallest of the values that is at least ``value``, or the largest one."""
+        return next((size for size in self.sizes if size >= value), self.last)
+
     def at_most(self, value: int) -> int | None:
         """Return the largest of the values that does not exceed ``value``."""
         return max((size for size in self.sizes if size <= value), default=None)
+
+
+def along(axes: Sequence[Axis], place: int) -> Size:
+    """Return the size that consists of the value at a place of each axis, or of its last value."""
+    return tuple(axis.sizes[min(place, len(axis.sizes) - 1)] for axis in axes)
 
 
 def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import size as size_text
-from ipygpumem.features.fit.axes import Axis, Size, size_name
+from ipygpumem.features.fit.axes import Size, along, size_name
 from ipygpumem.features.fit.model import Probe, Role
 from ipygpumem.features.fit.probes import Capacity, RefusalError, StepRunner
 from ipygpumem.features.fit.ranks import RankAgreement
@@ -70,7 +70,6 @@ class Search:
         self._runner, self._most = runner, most
         self._before: dict[int, Capacity] = {}
         self._steps: list[tuple[Size, StepRecording]] = []
-        self._determining = 0
         self._leaves: collections.Counter[int] = collections.Counter()
 
     def allows(self, update: ComputedUpdate) -> bool:
@@ -111,18 +110,17 @@ class Search:
         __tracebackhide__ = True
         self._before = {index: self._runner.capacity(index) for index in pytorch.devices_in_use()}
         self.index = int(self._runner.torch.cuda.current_device())
-        self._leaves.update(_nbytes(tensor) for tensor in objects.tensors if tensor.is_leaf)
+        self._leaves.update(tensor.nbytes for tensor in objects.tensors if tensor.is_leaf)
         self._check_lower_bound(objects, updates)
-        first = tuple(_smallest(axis) for axis in self.code.axes)
+        first = tuple(axis.first_run for axis in self.code.axes)
         yield first, "warm-up", None
         if updates.skipped:
-            raise RefusalError(f"the state and the update of the optimizer need more than {self._share()}")
+            raise RefusalError("the state and the update of an optimizer need more memory than a run may use")
         yield first, "fit", None
         second = self._next_size(self._bound)
         for size in self._others(first, second):
             yield size, "fit", None
         yield first, "again", None
-        self._determining = len(self._steps)
         self._check_repeatable()
         self.capacity = self._read_capacity()
         yield from self._checks(self._predict())
@@ -132,7 +130,7 @@ class Search:
         needed = dict.fromkeys(self._before, 0)
         for leaf in objects.tensors:
             if leaf.requires_grad and leaf.is_leaf and leaf.grad is None and leaf.device.index in needed:
-                needed[leaf.device.index] += _nbytes(leaf)
+                needed[leaf.device.index] += leaf.nbytes
         for update in filter(None, map(updates.prepare, objects.optimizers)):
             for index in needed:
                 needed[index] += update.total(f"cuda:{index}")
@@ -174,7 +172,8 @@ class Search:
         step = self._steps[-1][1]
         state = StartState.at(step.snapshot, step.device, len(step.timeline.trace) - 1)  # after the cache was released
         if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
-            return ScaledRecording.from_recordings(self._steps[: self._determining], ("linear", "quadratic"), state)
+            grid = self._steps[: [probe.role for probe in self.probes].index("again") + 1]
+            return ScaledRecording.from_recordings(grid, ("linear", "quadratic"), state)
         sizes = sorted({size for size, _ in self._steps})
         result = ScaledRecording.from_recordings(self._steps, state=state)
         for smallest in sizes[1:-1] if result.reasons else ():
@@ -195,7 +194,7 @@ class Search:
         """Return the further sizes that determine the prediction."""
         if len(first) == 1:
             return [second]
-        lengths = (first[1], second[1], _next(self.code.axes[1], _GROWTH * second[1]))  # may be a quadratic function
+        lengths = (first[1], second[1], self.code.axes[1].at_least(_GROWTH * second[1]))  # may be a quadratic function
         return [(batch, length) for length in lengths for batch in (first[0], second[0])][1:]
 
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
@@ -210,7 +209,7 @@ class Search:
         needed = 0
         for factor in (growth, _GROWTH, 0):
             least = tuple(max(factor * value, value + 1) for value in last)
-            size = tuple(map(_next, self.code.axes, least))
+            size = tuple(axis.at_least(value) for axis, value in zip(self.code.axes, least, strict=True))
             needed = added(size)
             if size > last and self.ranks.minimum(int(needed <= self._allowance(self.index))):
                 return size
@@ -234,11 +233,8 @@ class Search:
         used = self.probes[-1].allocated - self._before[self.index].allocated
         return used + int((step.own_peak - constant) * (growth - 1))
 
-    def _added(self, scaled: ScaledRecording, size: Size) -> int:
-        return scaled.predict(size).allocated - self._before[self.index].allocated
-
-    def _cautious(self, scaled: ScaledRecording, size: Size) -> int:
-        return int(_SAFETY * self._added(scaled, size))
+    def _added(self, scaled: ScaledRecording, safety: float, size: Size) -> int:
+        return int(safety * (scaled.predict(size).allocated - self._before[self.index].allocated))
 
     def _verification_size(self, scaled: ScaledRecording) -> Size:
         """Return the largest size at which a run uses no more memory than it may, or ``(0,)``."""
@@ -248,9 +244,9 @@ class Search:
         low, high = -1, max(len(axis.sizes) for axis in axes)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._added(scaled, _along(axes, middle)) <= limit else (low, middle)
+            low, high = (middle, high) if self._added(scaled, 1, along(axes, middle)) <= limit else (low, middle)
         low = self.ranks.minimum(low)
-        return (0,) if low < 0 else _along(axes, low)
+        return (0,) if low < 0 else along(axes, low)
 
     # checks
 
@@ -266,7 +262,7 @@ class Search:
         reasons: tuple[str, ...] = ()
         for growth in _CHECKS:
             try:
-                check = self._next_size(functools.partial(self._cautious, scaled), growth)
+                check = self._next_size(functools.partial(self._added, scaled, _SAFETY), growth)
             except RefusalError as refusal:
                 raise RefusalError(" ".join(reasons) or str(refusal)) from None
             probe = yield check, "check", scaled.predict(check).allocated
@@ -296,28 +292,7 @@ class Search:
     def _allowance(self, index: int) -> int:
         return int(self._most * self._before[index].free)
 
-    def _share(self) -> str:
-        return f"{self._most:.0%} of the free {size_text(self._before[self.index].free)}"
-
     def _too_large(self, what: str, nbytes: int) -> RefusalError:
+        share = f"{self._most:.0%} of the free {size_text(self._before[self.index].free)}"
         more = "" if self._most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
-        return RefusalError(f"{what} needs {size_text(nbytes)}, more than {self._share()}{more}")
-
-
-def _smallest(axis: Axis) -> int:
-    """Return the smallest size that is run: not 1 if possible, because operations on one element may use views."""
-    first, second, *_ = axis.sizes
-    return second if first == 1 and len(axis.sizes) > 3 else first  # noqa: PLR2004 (the number of sizes that are run)
-
-
-def _next(axis: Axis, value: int) -> int:
-    """Return the smallest size of an axis that is at least ``value``, or the largest one."""
-    return next((size for size in axis.sizes if size >= value), axis.last)
-
-
-def _along(axes: Sequence[Axis], place: int) -> Size:
-    return tuple(axis.sizes[min(place, len(axis.sizes) - 1)] for axis in axes)
-
-
-def _nbytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
+        return RefusalError(f"{what} needs {size_text(nbytes)}, more than {share}{more}")
