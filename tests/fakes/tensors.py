@@ -11,6 +11,7 @@ import weakref
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 _MAX_COPIED = 1 << 20
 
@@ -69,7 +70,8 @@ def _move(gpu, cpu_tensor, index):
         )
     gpu.storages[storage._cdata] = (index, block)
     weakref.finalize(data, _free, gpu, storage._cdata)
-    tensor = cpu_tensor.as_subclass(FakeTensor)
+    with _disable_current_modes():  # with PyTorch 2.4, the result of a dispatch mode cannot become a subclass
+        tensor = cpu_tensor.as_subclass(FakeTensor)
     tensor._gpu, tensor._index = gpu, index
     return tensor
 

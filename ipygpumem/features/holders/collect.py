@@ -14,7 +14,6 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import gc_paused, user_frame
 from ipygpumem.core.report import Report
 from ipygpumem.core.units import MIB, size
-from ipygpumem.features.holders.allocation_lines import allocation_lines
 from ipygpumem.features.holders.model import (
     KINDS,
     PLACES,
@@ -25,6 +24,7 @@ from ipygpumem.features.holders.model import (
     Remainder,
     Storage,
     StorageBaseline,
+    allocation_lines,
     holder,
 )
 from ipygpumem.features.holders.reference_graph import Root, module_roots, name_providers

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from ipygpumem.core.introspection import user_frame
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB, VISIBLE, many, size
-from ipygpumem.sources.allocator import AllocatedBlocks
+from ipygpumem.sources.allocator import AllocatedBlock, AllocatedBlocks, stack_of_block
 from ipygpumem.sources.storages import StorageLocation
 
 Kind = Literal["parameter", "gradient", "buffer", "optimizer state", "activation", "plain"]
@@ -20,6 +22,9 @@ PLACES: tuple[Place, ...] = ("variable", "module", "output", "thread", "tracebac
 local variables of running threads, and local variables in the frames of the last exception. The place of an object
 without a name is ``garbage`` if only unreachable reference cycles keep it alive, and ``elsewhere`` otherwise."""
 _MAX_NAMES = 3
+_MAX_LINES = 3
+_MAX_STACKS = 100
+"""Number of blocks without a Python object whose stacks are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +224,18 @@ class NamedStorage(NamedTuple):
     holder: str
     place: Place
     graph_holders: tuple[str, ...] = ()
+
+
+def allocation_lines(
+    blocks: Iterable[AllocatedBlock], label: Callable[[str, int, str], str]
+) -> tuple[tuple[str, int], ...]:
+    """Return the lines of code that allocated most of the memory of some blocks, with sizes in bytes, largest first."""
+    sizes: Counter[str] = Counter()
+    for block in sorted(blocks, key=lambda block: -block.size)[:_MAX_STACKS]:
+        frame = user_frame(stack_of_block(block))
+        if frame is not None:
+            sizes[label(*frame)] += block.size
+    return tuple(sizes.most_common(_MAX_LINES))
 
 
 def holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> Holder:
