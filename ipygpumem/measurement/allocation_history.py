@@ -18,7 +18,6 @@ from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.measurement.stacks_of_frees import remove_allocation_stacks
 from ipygpumem.sources import allocator, pytorch
-from ipygpumem.sources.dynamo import inductor_unloaded
 from ipygpumem.sources.pytorch import WrappedFunctions
 
 _RECORD = "_cuda_record_memory_history"
@@ -216,7 +215,7 @@ class AllocationHistory:
         """Return PyTorch's memory snapshot with the events since `start`."""
         if not self.lost and not allocator.is_recording():
             self.lost = "the recording was stopped before the measurement ended, and its events were discarded"
-        with gc_paused(), inductor_unloaded():
+        with gc_paused(), allocator.inductor_unloaded():
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
         if not self.own:
             traces = snapshot.get("device_traces", [])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
+import importlib
 import inspect
 import os
 import sys
@@ -11,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import Counters
 from ipygpumem.sources import pytorch
-from ipygpumem.sources.dynamo import inductor_unloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from ipygpumem.sources.storages import StorageLocation
 
@@ -61,6 +62,32 @@ def allocator_statistics(stats: dict[str, Any]) -> AllocatorStatistics:
 def statistics(index: int) -> AllocatorStatistics:
     """Return the allocator statistics of a device. Raises `RuntimeError` for pluggable allocators."""
     return allocator_statistics(stats(index))
+
+
+class _UnloadedInductor:
+    """Object that replaces ``torch._inductor`` until an attribute other than ``codecache`` is read."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "codecache":
+            raise AttributeError(name)
+        return getattr(importlib.import_module("torch._inductor"), name)
+
+
+@contextlib.contextmanager
+def inductor_unloaded() -> Iterator[None]:
+    """Prevent PyTorch from importing ``torch._inductor``, which takes seconds, when it formats Python stacks.
+
+    PyTorch looks up generated code in ``torch._inductor.codecache``, which contains none before the import.
+    """
+    namespace = vars(sys.modules["torch"])
+    replacement = None if "_inductor" in namespace else _UnloadedInductor()
+    if replacement is not None:
+        namespace["_inductor"] = replacement
+    try:
+        yield
+    finally:
+        if replacement is not None and namespace.get("_inductor") is replacement:
+            del namespace["_inductor"]
 
 
 def segments() -> list[dict[str, Any]]:

@@ -1,11 +1,9 @@
-"""Functions that torch.compile does not compile, and calls during which its backend is not imported."""
+"""Functions that torch.compile does not compile."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -44,29 +42,3 @@ def _eval_frame() -> Any:
     """Return Dynamo's module of frame evaluation, or None if torch has not been imported."""
     modules = getattr(sys.modules.get("torch"), "_C", None)
     return getattr(getattr(modules, "_dynamo", None), "eval_frame", None)
-
-
-class _UnloadedInductor:
-    """Object that replaces ``torch._inductor`` until an attribute other than ``codecache`` is read."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "codecache":
-            raise AttributeError(name)
-        return getattr(importlib.import_module("torch._inductor"), name)
-
-
-@contextlib.contextmanager
-def inductor_unloaded() -> Iterator[None]:
-    """Prevent PyTorch from importing ``torch._inductor``, which takes seconds, when it formats Python stacks.
-
-    PyTorch looks up generated code in ``torch._inductor.codecache``, which contains none before the import.
-    """
-    namespace = vars(sys.modules["torch"])
-    replacement = None if "_inductor" in namespace else _UnloadedInductor()
-    if replacement is not None:
-        namespace["_inductor"] = replacement
-    try:
-        yield
-    finally:
-        if replacement is not None and namespace.get("_inductor") is replacement:
-            del namespace["_inductor"]

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch._C._profiler import gather_traceback, symbolize_tracebacks  # noqa: E402
 
-from ipygpumem.sources.dynamo import inductor_unloaded  # noqa: E402
+from ipygpumem.sources.allocator import inductor_unloaded  # noqa: E402
 
 
 def format_stack():
