@@ -44,7 +44,7 @@ def help_text() -> str:
         "%%gpumem [OPTIONS]            measure this cell",
         "%gpumem [OPTIONS] STATEMENT   measure one statement and return its value",
         "%gpumem                       show the current memory breakdown of each device",
-        *(f"%gpumem {_usage(command)}".ljust(_INDENT) + command.help for command in COMMANDS),
+        *(f"%gpumem {_usage(command)} ".ljust(_INDENT) + command.help for command in COMMANDS),
         "",
         "Options:",
         *_option_lines({option.flags: option for option in (*CELL, *STATEMENT)}.values()),

@@ -41,7 +41,7 @@ def _card(text: str) -> str:
 
 FIT = Command(
     "fit",
-    "predict the largest size at which a step fits into GPU memory, from runs at small sizes",
+    "predict the largest size of a step that fits into GPU memory",
     (
         Option(
             ("statement",),
