@@ -113,3 +113,69 @@ def kernel(tmp_path_factory):
         client.stop_channels()
         manager.shutdown_kernel(now=True)
         manager.cleanup_resources()
+
+
+LIVE_DELAY = 0.5
+"""Seconds after which the live display appears in tests; users wait for two."""
+
+
+class Displays:
+    """The displays that a notebook stores for each request, after all updates, in order."""
+
+    def __init__(self):
+        self.by_request, self.places, self.updates = {}, {}, {}
+
+    def handle_message(self, message):
+        kind, content = message["msg_type"], message["content"]
+        request_displays = self.by_request.setdefault(message["parent_header"].get("msg_id"), [])
+        if kind == "clear_output":
+            request_displays.clear()
+        if kind not in {"display_data", "update_display_data"}:
+            return
+        name = content["transient"].get("display_id")
+        if kind == "display_data":
+            request_displays.append(content)
+            self.places[name] = content
+        else:
+            self.updates.setdefault(name, []).append(time.monotonic())
+            self.places[name].update(content)
+
+
+def _execute(kernel, code, *, stdin=True, cell="c1"):
+    """Send an execute request as a notebook does, with the cell ID, or without it as a console does."""
+    content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": stdin}
+    message = kernel.client.session.msg("execute_request", content | {"stop_on_error": False})
+    message["metadata"] = {} if cell is None else {"cellId": cell}
+    kernel.client.shell_channel.send(message)
+    return message["header"]["msg_id"]
+
+
+@pytest.fixture
+def run(kernel):
+    """Run a cell as an interactive front end does, and collect all displays."""
+
+    def run_and_collect(code, *, stdin=True, also=(), cell="c1"):
+        displays = Displays()
+        displays.kinds, displays.printed = [], ""
+        requests = [_execute(kernel, text, stdin=stdin, cell=cell) for text in (code, *also)]
+        pending, end = set(requests), time.monotonic() + 60
+        while pending:
+            message = kernel.client.get_iopub_msg(timeout=max(0.1, end - time.monotonic()))
+            parent = message["parent_header"].get("msg_id")
+            displays.handle_message(message)
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                pending.discard(parent)
+            elif message["msg_type"] == "stream":
+                displays.printed += message["content"]["text"]
+            if message["msg_type"] not in {"status", "execute_input"}:
+                displays.kinds.append(message["msg_type"])
+        for _ in requests:
+            kernel.client.get_shell_msg(timeout=10)
+        displays.texts = [
+            [output["data"]["text/plain"] for output in displays.by_request.get(request, ())] for request in requests
+        ]
+        return displays
+
+    kernel.run(f"import time\nfrom ipygpumem.jupyter import live_display\nlive_display.DELAY = {LIVE_DELAY}")
+    kernel.drain()
+    return run_and_collect
