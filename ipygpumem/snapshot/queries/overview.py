@@ -10,7 +10,7 @@ from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.export.text import clip, group_lines, peak_line
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import Timeline
-from ipygpumem.snapshot.replay.verification import ReplayError
+from ipygpumem.snapshot.replay.verification import ReplayError, expected_seconds
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _TOP = 3
 _MAX_DEVICES = 4
+_MAX_SECONDS = 3.0
+"""Expected duration in seconds from which no replay is made."""
 _RELEVANT = 0.05
 """Share of the reserved memory above which free memory is reported."""
 _SINGULAR = {"s": "", "is": "is", "was": "was", "has": "has"}
@@ -86,8 +88,8 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
 def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     """Return a line about reserved memory that was never in use, if it is large and a replay determines it."""
     reserved = timeline.reserved_peak or 0
-    if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved:
-        return []  # the replay of a long recording takes time
+    if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved or expected_seconds(timeline) > _MAX_SECONDS:
+        return []
     try:
         replay = snapshot.replay(device=timeline.device)
     except ReplayError:

@@ -174,15 +174,21 @@ class Recording:
 
     def _private_pools(self, events: Ints) -> frozenset[int]:
         """Return the indices of the private pools to which freed segments belonged."""
-        trace, addresses = self.trace, self.allocations.address
+        trace = self.trace
         if not any(pool.private for pool in self.pools):
             return frozenset()
         pools = set(trace.pool[events].tolist())
-        for event in events[trace.pool[events] < 0].tolist():  # before torch 2.12
-            inside = (addresses >= trace.address[event]) & (addresses < trace.address[event] + trace.size[event])
-            rows = np.flatnonzero(inside & (self.allocations.start < event))
-            pools.update(self.pools[number].id for number in self.pool_of[rows[-1:]].tolist())
+        unknown = events[trace.pool[events] < 0]  # before torch 2.12
+        rows, addresses = self._rows_by_address
+        place = np.searchsorted(addresses, trace.address[unknown] + trace.size[unknown]) - 1
+        inside = rows[place[(place >= 0) & (addresses[place] >= trace.address[unknown])]]
+        pools.update(self.pools[number].id for number in self.pool_of[inside].tolist())
         return frozenset(pools)
+
+    @cached_property
+    def _rows_by_address(self) -> tuple[Ints, Ints]:
+        rows = np.argsort(self.allocations.address, kind="stable")
+        return rows, self.allocations.address[rows]
 
     def _calls_empty_cache(self, event: int) -> bool:
         stack = int(self.trace.stack[event])

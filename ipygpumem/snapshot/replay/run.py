@@ -175,10 +175,16 @@ def run(
 def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) -> Callable[[Allocator, int], int]:
     """Return a function that returns the address of a new segment of a given size."""
     following = _HIGHEST if descending else _ABOVE_ALL
+    compared, agrees = 0, recorded
 
     def choose(allocator: Allocator, size: int) -> int:
-        nonlocal following
-        address = _recorded_address(recording, allocator, size) if recorded else None
+        nonlocal following, compared, agrees
+        events = slice(compared, len(allocator.events))
+        compared = len(allocator.events)
+        if agrees:  # segments that are freed together may be in another order
+            simulated = sorted(event[:3] for event in allocator.events[events])
+            agrees = simulated == sorted(event[:3] for event in recording.segment_events[events])
+        address = _recorded_address(recording, allocator, size) if agrees else None
         if address is not None:
             return address
         following += -size if descending else size
@@ -197,8 +203,7 @@ def _recorded_address(recording: Recording, allocator: Allocator, size: int) -> 
         return None if action != Action.MAP or allocator.is_mapped(address) else address
     if action != Action.SEGMENT_ALLOC or recorded_size != size:
         return None
-    segments = allocator.segments.items()
-    return None if any(start < address + size and address < start + nbytes for start, nbytes in segments) else address
+    return None if address in allocator.segments else address
 
 
 def _repeat_special(result: Run, operation: int, *, recorded: bool) -> None:

@@ -17,8 +17,11 @@ from ipygpumem.snapshot.replay.run import Run, run
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState
+    from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
+_MAX_SECONDS = 10.0
+"""Expected duration in seconds from which a replay is omitted that only makes a result more accurate."""
 _RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *_RELEASES)
 
@@ -82,8 +85,24 @@ def _ordered(events: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int
     return [event for released, group in groups for event in (sorted(group) if released else group)]
 
 
+def expected_seconds(timeline: Timeline) -> float:
+    """Return an upper estimate of the duration of a replay, which is high for files with very many blocks or segments.
+
+    Allocations and frees move items of a list of free blocks. When segments are freed, all free blocks are considered.
+    """
+    allocations = timeline.allocations
+    change = np.zeros(len(timeline.trace) + 2, np.int64)
+    np.add.at(change, allocations.start + 1, 1)
+    np.subtract.at(change, np.minimum(allocations.end, len(timeline.trace)) + 1, 1)
+    live = int(np.cumsum(change).max())
+    segments = len(timeline.trace.events(*_SEGMENT_EVENTS))
+    return 1e-6 * len(allocations) + 4e-10 * len(allocations) * live + 2e-7 * segments * (segments + live)
+
+
 def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
     """Return a tuple of a state and whether it contains the sizes of all blocks, which a replay may determine."""
+    if expected_seconds(snapshot.timeline(state.device)) > _MAX_SECONDS:
+        return state, False
     try:
         verification = verified(snapshot, state.device)
     except ReplayError:
@@ -105,5 +124,9 @@ def verified(snapshot: SnapshotData, device: int) -> Verification:
         recording = Recording(snapshot, device)
         if recording.problem:
             raise ReplayError(f"{snapshot.name}: device {device} cannot be replayed: {recording.problem}")
-        snapshot.verifications[device] = verify(recording)
+        try:
+            snapshot.verifications[device] = verify(recording)
+        except (KeyError, IndexError, ValueError) as error:  # a file can contain any events
+            problem = "the events contradict each other"
+            raise ReplayError(f"{snapshot.name}: device {device} cannot be replayed: {problem}") from error
     return snapshot.verifications[device]

@@ -9,7 +9,8 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay import result
+from ipygpumem.snapshot.queries import overview
+from ipygpumem.snapshot.replay import result, verification
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.verification import ReplayError, verified
 from ipygpumem.snapshot.replay.what_if import what_if
@@ -169,6 +170,21 @@ def test_settings_are_compared():
     assert (compared.recorded.fits, compared.missing) == (False, 0)
     only_one = what_if(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:64"])
     assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
+
+
+def test_files_whose_replay_would_take_very_long(monkeypatch):
+    snapshot = files.snapshot("oom_fragmented")
+    assert "fragmentation: at least 108.5 MiB (6%)" in snapshot.summary()
+    monkeypatch.setattr(overview, "_MAX_SECONDS", 0.01)
+    monkeypatch.setattr(verification, "_MAX_SECONDS", 0.01)
+    assert "fragmentation: at least" not in snapshot.summary()
+    assert snapshot.fragmentation(1000).derived
+
+
+def test_contradictory_events(monkeypatch):
+    monkeypatch.setattr(verification, "verify", lambda recording: {}[recording])
+    with pytest.raises(ReplayError, match="the events contradict each other"):
+        Snapshot.load(files.raw("gpt_cpp")).replay()
 
 
 def test_limit_of_the_program():
