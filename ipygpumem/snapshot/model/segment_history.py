@@ -34,6 +34,8 @@ BLOCK = np.dtype(
 SMALL_SEGMENT = 2 * MIB
 """Size in bytes of segments that are allocated with cudaMalloc for the small pool. No other segment has this size."""
 
+_MAX_LOWER_BASES = 2000
+"""Maximum number of segments at lower addresses that are considered for one address."""
 _COLUMNS = ("address", "size", "stream", "stack", "pool")
 
 
@@ -224,7 +226,9 @@ def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: 
     keys = np.repeat(np.arange(len(bases)), last - first) * factor + start[order] + 1
     open_rows = np.arange(len(address))
     base = np.searchsorted(bases, address, side="right") - 1
-    while len(open_rows):
+    for _ in range(_MAX_LOWER_BASES):
+        if not len(open_rows):
+            break
         nearest = base[open_rows]
         reachable = (nearest >= 0) & (address[open_rows] < reach[nearest])
         open_rows, nearest = open_rows[reachable], nearest[reachable]

@@ -50,3 +50,15 @@ def test_find_range():
     addresses = np.asarray([0, 9, 10, 14, 15, 20, 29, 30])
     assert find_range(ranges, addresses).tolist() == [-1, -1, 0, 0, -1, 1, 1, -1]
     assert find_range(ranges[:0], addresses).tolist() == [-1] * len(addresses)
+
+
+def test_search_is_bounded():
+    """A segment that was freed long ago extends beyond all others, so that each of them could contain the address."""
+    count = 5000
+    address = np.arange(count, dtype=np.int64) * 10
+    size, start, end = np.full(count, 5), np.full(count, 1), np.full(count, 9)
+    size[0], end[0] = 1 << 40, 0
+    start[0] = -1
+    columns = (address, size, start, end)
+    assert find_segment(columns, address[1:] + 4, np.full(count - 1, 5)).tolist() == list(range(1, count))
+    assert find_segment(columns, address[1:] + 7, np.full(count - 1, 5)).tolist() == [-1] * (count - 1)
