@@ -275,7 +275,7 @@ def test_size_of_reports(fake_gpu):
     tracemalloc.start()
     gc.collect()
     before = tracemalloc.get_traced_memory()[0]
-    for _ in range(300):
+    for _ in range(150):
         with measure():
             fake_gpu.nvml_device.others[1] = fake_gpu.nvml_device.others.get(1, 0) + MIB + 512 * blocks
             blocks += 1
@@ -284,8 +284,8 @@ def test_size_of_reports(fake_gpu):
     gc.collect()
     growth = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert len(ipygpumem.reports) == 301
-    assert growth / 300 < 2560
+    assert len(ipygpumem.reports) == 151
+    assert growth / 150 < 2560
 
 
 @settings(max_examples=60, deadline=None)

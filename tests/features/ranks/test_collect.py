@@ -87,6 +87,7 @@ def test_failed_rank_has_a_report(tmp_path):
     assert "failed" in str(read_ranks(tmp_path))
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_killed_rank_has_a_start_report(tmp_path):
     child = os.fork()
     if child == 0:
