@@ -79,6 +79,11 @@ class RecorderMetadata:
     readings: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def torch_version(self) -> tuple[int, ...] | None:
+        """Major and minor version of PyTorch; None if they are unknown."""
+        return tuple(int(part) for part in (self.torch or "").split(".")[:2] if part.isdecimal()) or None
+
     def dropped_of(self, device: int) -> int | None:
         """Return the number of a device's allocation events that the ring buffer dropped; None if unknown."""
         return self.dropped[device] if 0 <= device < len(self.dropped) else None

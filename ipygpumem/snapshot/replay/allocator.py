@@ -143,9 +143,10 @@ class Allocator(ExpandableSegments):
         if self._collects:
             self._collect(request)
         address = self._new_memory(pool, rounded, segment, request)
-        if address is None and self._release_oversize(pool, rounded, request):
+        retry = address is None and not self.settings.throws
+        if retry and self._release_oversize(pool, rounded, request):
             address = self._new_memory(pool, rounded, segment, request)
-        if address is None:
+        if retry and address is None:
             self.retries += 1
             self.release_cached(request)
             address = self._new_memory(pool, rounded, segment, request)
@@ -179,7 +180,7 @@ class Allocator(ExpandableSegments):
 
     def _new_memory(self, pool: int, rounded: int, segment: int, request: int) -> int | None:
         """Return the start of a free block in new memory, or None if the limit would be exceeded."""
-        expandable = self.settings.expandable
+        expandable = self.settings.expandable and self.pools[pool].expandable
         if self.reserved + segment > self.limit and (self._by_fraction or not expandable):
             return None
         if expandable:

@@ -26,12 +26,14 @@ class Pool:
         stream: The raw stream handle.
         small: Whether the pool serves requests of at most 1 MiB.
         private: Whether this is a private pool, as of a CUDA graph.
+        expandable: Whether the pool can have expandable segments. Before torch 2.5, private pools could not.
     """
 
     id: int
     stream: int
     small: bool
     private: bool
+    expandable: bool = True
 
 
 class SegmentEvent(NamedTuple):

@@ -117,8 +117,9 @@ class Recording:
         ids = np.append(pool_id, np.where(initial["pool"] < 0, default, initial["pool"]))
         pairs, inverse = np.unique(np.stack([ids, streams], axis=1), axis=0, return_inverse=True)
         inverse = inverse.reshape(-1)
+        old = (snapshot.own.torch_version or (2, 5)) < (2, 5)
         pools = [
-            Pool(int(number), int(handle), small, int(number) in private)
+            Pool(int(number), int(handle), small, int(number) in private, not (old and int(number) in private))
             for number, handle in pairs.tolist()
             for small in (False, True)
         ]

@@ -199,8 +199,8 @@ def _recorded_address(recording: Recording, allocator: Allocator, size: int) -> 
     if number >= len(events):
         return None
     action, address, recorded_size, _ = events[number]
-    if allocator.settings.expandable:
-        return None if action != Action.MAP or allocator.is_mapped(address) else address
+    if action == Action.MAP:
+        return None if allocator.is_mapped(address) else address
     if action != Action.SEGMENT_ALLOC or recorded_size != size:
         return None
     return None if address in allocator.segments else address

@@ -49,6 +49,7 @@ class AllocatorSettings:
         large_segment: Size of segments for requests of 1 to 10 MiB.
         non_split_rounding: Value of ``max_non_split_rounding_mb``; None for the size of a large segment.
         fraction: Value of ``per_process_memory_fraction``; None if it is not set.
+        throws: Value of ``throw_on_cudamalloc_oom``: a request that needs new memory fails without another attempt.
     """
 
     expandable: bool = False
@@ -58,6 +59,7 @@ class AllocatorSettings:
     large_segment: int = _LARGE_SEGMENT
     non_split_rounding: int | None = None
     fraction: float | None = None
+    throws: bool = False
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
@@ -119,19 +121,21 @@ class AllocatorSettings:
             "large_segment_size_mb": (self.large_segment, str(self.large_segment // MIB)),
             "max_non_split_rounding_mb": (self.non_split_rounding, str((self.non_split_rounding or 0) // MIB)),
             "per_process_memory_fraction": (self.fraction, str(self.fraction)),
+            "throw_on_cudamalloc_oom": (self.throws, str(self.throws)),
         }
         defaults = (
             *(default.expandable, default.max_split_size, default.divisions, default.collection_threshold),
-            *(default.large_segment, default.non_split_rounding, default.fraction),
+            *(default.large_segment, default.non_split_rounding, default.fraction, default.throws),
         )
         pairs = zip(values.items(), defaults, strict=True)
         return ",".join(f"{name}:{text}" for (name, (value, text)), usual in pairs if value != usual)
 
     def _set(self, name: str, value: str) -> AllocatorSettings:
-        if name == "expandable_segments":
+        if name in ("expandable_segments", "throw_on_cudamalloc_oom"):
             if value not in ("True", "False"):
-                raise OptionError(f"expandable_segments:{value} is not possible: expected True or False")
-            return replace(self, expandable=value == "True")
+                raise OptionError(f"{name}:{value} is not possible: expected True or False")
+            on = value == "True"
+            return replace(self, expandable=on) if name == "expandable_segments" else replace(self, throws=on)
         if name in ("max_split_size_mb", "max_non_split_rounding_mb", "large_segment_size_mb"):
             attribute = name.removesuffix("_mb").removeprefix("max_non_").replace("large_segment_size", "large_segment")
             attribute = {"split_rounding": "non_split_rounding"}.get(attribute, attribute)

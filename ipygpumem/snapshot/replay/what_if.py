@@ -155,7 +155,7 @@ def what_if(
         fits = None if limit is None else unlimited.smallest_capacity <= limit
         return Alternative(text or "", unlimited, peaks, fits)
 
-    texts = list(settings) or [text for text in SETTINGS if _exists(text, snapshot.own.torch)]
+    texts = list(settings) or [text for text in SETTINGS if _exists(text, snapshot.own.torch_version)]
     recorded = alternative(None)
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
@@ -174,9 +174,6 @@ def what_if(
     )
 
 
-def _exists(setting: str, torch: str | None) -> bool:
+def _exists(setting: str, version: tuple[int, ...] | None) -> bool:
     """Return whether a setting exists in the version of PyTorch that made the recording."""
-    if torch is None or not setting.startswith("large_segment"):
-        return True
-    numbers = [int(part) for part in torch.split(".")[:2] if part.isdecimal()]
-    return tuple(numbers) >= _LARGE_SEGMENT_VERSION
+    return version is None or not setting.startswith("large_segment") or version >= _LARGE_SEGMENT_VERSION

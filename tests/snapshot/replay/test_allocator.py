@@ -212,3 +212,25 @@ def test_agrees_with_a_slow_model(options, program, limit):
         assert allocator.reserved == model.reserved == free + sum(size for _, _, size in live)
         spans = sorted((start, start + size) for _, start, size in live)
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+def test_private_pools_of_old_versions_have_no_expandable_segments():
+    pools = [Pool(0, 0, False, False), Pool(1, 0, False, True, expandable=False)]
+    settings = AllocatorSettings.parse("expandable_segments:True")
+    allocator = Allocator(settings, pools, total=TOTAL, choose_address=addresses())
+    for number in (0, 1):
+        allocator.allocate(number, 3 * MIB, 0)
+    assert calls(allocator) == [Action.MAP, Action.SEGMENT_ALLOC]
+    assert allocator.allocate(1, 17 * MIB - 512, 0)[1] == 17 * MIB - 512  # but the rest of a block is split off
+
+
+def test_request_can_fail_without_another_attempt():
+    for text, served in (("", True), ("throw_on_cudamalloc_oom:True", False)):
+        allocator = make(text, limit=40 * MIB)
+        allocator.free(*allocate(allocator, 24 * MIB)[0])
+        if served:
+            allocate(allocator, 30 * MIB)
+        else:
+            with pytest.raises(OutOfMemoryError):
+                allocate(allocator, 30 * MIB)
+        assert (allocator.retries, allocator.reserved) == ((1, 30 * MIB) if served else (0, 24 * MIB))
