@@ -7,6 +7,7 @@ import gc
 import re
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.sources import allocator, pytorch
+
+if TYPE_CHECKING:
+    from collections import Counter
 
 
 class RefusalError(Exception):
@@ -168,3 +172,16 @@ class StepRunner:
         if capacity <= 0:
             raise OptionError(f"{total!r} is less than the memory that this process uses outside PyTorch")
         return capacity
+
+
+def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:
+    """Return the bytes at the peak of a step, without gradients and the optimizer's temporary tensors.
+
+    These are allocations with the size of a parameter. ``leaves`` contains the sizes of all parameters.
+    """
+    constant, left = 0, leaves + leaves
+    for nbytes in step.sizes[step.live_at_own_peak()].tolist():
+        if left[nbytes] > 0:
+            left[nbytes] -= 1
+            constant += nbytes
+    return step.own_peak - constant

@@ -13,7 +13,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.axes import Size, along, size_name
 from ipygpumem.features.fit.model import Probe, Role
-from ipygpumem.features.fit.probes import Capacity, RefusalError, StepRunner
+from ipygpumem.features.fit.probes import Capacity, RefusalError, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankAgreement
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.step_code import StepCode
@@ -25,12 +25,15 @@ from ipygpumem.snapshot.scaling.sequence import StartState
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.sources import pytorch
 
-_Runs: TypeAlias = Generator[tuple[Size, Role, int | None], Any, None]
+_Request: TypeAlias = tuple[Size, Role, "int | None"]
+_Runs: TypeAlias = Generator[_Request, Any, None]
 
 MAX_SHARE = 0.5
 """Largest share of the free memory that a run may use."""
 _MAX_MISFIT = 0.02
 """Relative error of a checked prediction from which nothing is predicted."""
+_IRREGULAR = 0.1
+"""Relative error of a prediction up to which it is made again if it is wrong, because kernels depend on the size."""
 _GROWTH = 2
 """Factor between the sizes that are run."""
 _SAFETY = 1.6
@@ -92,7 +95,7 @@ class Search:
                 self.notes.append(f"The update of {names} cannot be computed, so it was run and then undone.")
         return ""
 
-    def _request(self, runs: _Runs, probe: Any) -> tuple[Size, Role, int | None] | None:
+    def _request(self, runs: _Runs, probe: Any) -> _Request | None:
         """Return the next run, or None after the last one. No rank runs the step if another one refuses."""
         request, refusal = None, probe if isinstance(probe, RefusalError) else None
         try:
@@ -121,7 +124,10 @@ class Search:
         for size in self._others(first, second):
             yield size, "fit", None
         yield first, "again", None
-        self._check_repeatable()
+        difference = abs(self._steps[0][1].own_peak - self._steps[-1][1].own_peak)
+        if difference > _MAX_DIFFERENCE * self._steps[0][1].peak:
+            runs = f"two runs at the size {size_name(first)} differ by {size_text(difference)} at their peaks"
+            raise RefusalError(f"{runs}, so the step is not repeatable")
         self.capacity = self._read_capacity()
         yield from self._checks(self._predict())
         self.capacity = self._read_capacity()
@@ -188,8 +194,6 @@ class Search:
             return self._runner.on_other_card(self.index, self.on)
         return self._runner.capacity(self.index).limit
 
-    # sizes
-
     def _others(self, first: Size, second: Size) -> Sequence[Size]:
         """Return the further sizes that determine the prediction."""
         if len(first) == 1:
@@ -218,20 +222,11 @@ class Search:
         raise self._too_large(f"a run at the size {size_name(size)}", needed)
 
     def _bound(self, size: Size) -> int:
-        """Return an upper bound of the memory that a run adds, if no allocation grows faster than the size squared.
-
-        Allocations with the size of a parameter are gradients or temporary tensors of the optimizer, and do not grow.
-        """
+        """Return an upper bound of the memory that a run adds, if no allocation grows faster than the size squared."""
         at, step = self._steps[-1]
-        size = self._others(at, size)[-1]
-        constant, leaves = 0, self._leaves + self._leaves
-        for nbytes in step.sizes[step.live_at_own_peak()].tolist():
-            if leaves[nbytes] > 0:
-                leaves[nbytes] -= 1
-                constant += nbytes
-        growth = (math.prod(size) / math.prod(at)) ** 2
+        growth = (math.prod(self._others(at, size)[-1]) / math.prod(at)) ** 2
         used = self.probes[-1].allocated - self._before[self.index].allocated
-        return used + int((step.own_peak - constant) * (growth - 1))
+        return used + int(growing_bytes(step, self._leaves) * (growth - 1))
 
     def _added(self, scaled: ScaledRecording, safety: float, size: Size) -> int:
         return int(safety * (scaled.predict(size).allocated - self._before[self.index].allocated))
@@ -248,15 +243,6 @@ class Search:
         low = self.ranks.minimum(low)
         return (0,) if low < 0 else along(axes, low)
 
-    # checks
-
-    def _check_repeatable(self) -> None:
-        (size, first), (_, again) = self._steps[0], self._steps[-1]
-        difference = abs(first.own_peak - again.own_peak)
-        if difference > _MAX_DIFFERENCE * first.peak:
-            sizes = f"two runs at the size {size_name(size)} differ by {size_text(difference)} at their peaks"
-            raise RefusalError(f"{sizes}, so the step is not repeatable")
-
     def _checks(self, scaled: ScaledRecording) -> _Runs:
         """Yield larger sizes, and compare the runs with their predictions."""
         reasons: tuple[str, ...] = ()
@@ -265,24 +251,39 @@ class Search:
                 check = self._next_size(functools.partial(self._added, scaled, _SAFETY), growth)
             except RefusalError as refusal:
                 raise RefusalError(" ".join(reasons) or str(refusal)) from None
-            probe = yield check, "check", scaled.predict(check).allocated
-            wrong = abs(probe.error or 0) > _MAX_MISFIT
-            scaled = self._predict()
-            reasons = scaled.reasons or ((self._wrong(probe),) if wrong else ())
-            if self.ranks.minimum(int(not reasons)) or len(check) > 1:
+            scaled, reasons = yield from self._checked(check, "check", scaled)
+            if not reasons or len(check) > 1:
                 break
-            # the memory is no linear function of the size, or small sizes use other kernels
-            self.probes[-1] = Probe(check, "fit", probe.allocated, probe.reserved)
+        size = self._verification_size(scaled)
+        if not reasons and math.prod(size) > math.prod(check):
+            expected = scaled.predict(size).allocated
+            scaled, reasons = yield from self._checked(size, "verification", scaled)
+            middle = self.code.axes[0].at_least(math.isqrt(check[0] * size[0]))
+            irregular = abs(self.probes[-1].allocated / expected - 1) < _IRREGULAR  # otherwise, another path was taken
+            if reasons and irregular and len(size) == 1 and check[0] < middle < size[0]:
+                scaled, reasons = yield from self._checked((middle,), "check", scaled)
         if reasons:
             raise RefusalError(" ".join(reasons))
-        size = self._verification_size(scaled)
-        if math.prod(size) > math.prod(check):
-            probe = yield size, "verification", scaled.predict(size).allocated
-            if abs(probe.error or 0) > _MAX_MISFIT:
-                raise RefusalError(self._wrong(probe))
-            final = self._predict()
-            scaled = scaled if final.reasons else final
         self.scaled = scaled
+
+    def _checked(
+        self, size: Size, role: Role, scaled: ScaledRecording
+    ) -> Generator[_Request, Any, tuple[ScaledRecording, tuple[str, ...]]]:
+        """Yield a size; return the prediction that includes this run, and the reasons for not trusting it.
+
+        If the run was not as predicted, for example because small sizes use other kernels, it is no check, but it
+        determines the prediction, together with the other runs.
+        """
+        probe = yield size, role, scaled.predict(size).allocated
+        wrong = abs(probe.error or 0) > _MAX_MISFIT
+        updated = self._predict()
+        if role == "verification" and not wrong and updated.reasons:
+            updated = scaled
+        reasons = (*((self._wrong(probe),) if wrong else ()), *updated.reasons[:1])
+        if not self.ranks.minimum(int(not reasons)):
+            self.probes[-1] = Probe(size, "fit", probe.allocated, probe.reserved)
+            reasons = reasons or (_OTHER_RANK,)
+        return updated, reasons
 
     @staticmethod
     def _wrong(probe: Probe) -> str:

@@ -124,6 +124,20 @@ def test_length_of_a_sequence(allocations):
     assert "on average" in str(result)
 
 
+def test_small_sizes_that_use_other_kernels(allocations):
+    layer = nn.Linear(64, 64)
+
+    def step(batch):
+        x = torch.randn(batch, 64)
+        workspace = torch.empty(1_000_000) if batch < 3 else torch.empty(batch * batch) if batch < 7 else None
+        layer(x).sum().backward()
+        del workspace
+
+    result = ipygpumem.fit(step, range(1, 257), most=0.0001)
+    assert not result.refusal
+    assert result.predict(1_000) == measured(step, 1_000)
+
+
 def test_two_variables(allocations):
     layer = nn.Linear(16, 16)
 
