@@ -36,7 +36,7 @@ class Change(PlainData):
 
     def sentence(self) -> str:
         """Return a sentence for users."""
-        blocks = f"the {many(self.count, 'block')} of {self.label} ({size(self.bytes)})"
+        blocks = f"{many(self.count, 'block')} of {self.label} ({size(self.bytes)})"
         if self.first:
             return f"Allocating {blocks} before all others, such as before the loop, would have been enough."
         return f"Freeing {blocks} before the request, such as before an evaluation, would have been enough."

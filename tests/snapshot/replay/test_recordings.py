@@ -295,4 +295,4 @@ def test_changes_of_the_program_are_confirmed():
         ("train.py:7 kept", True, 8),
         ("train.py:7 kept", False, 8),
     ]
-    assert found.changes[0].sentence().startswith("Allocating the 8 blocks of train.py:7 kept (80.0 MiB) before all")
+    assert found.changes[0].sentence().startswith("Allocating 8 blocks of train.py:7 kept (80.0 MiB) before all")
