@@ -142,7 +142,7 @@ class StepObjects:
                 self._pending.append((name, cell.cell_contents))
             except ValueError:  # an empty cell
                 continue
-        self._push("", vars(function).values())  # such as the wrapped function
+        self._push("", [vars(function)])  # such as the wrapped function
         if not is_library_file(function.__code__.co_filename):
             self.visit_code(function.__code__, function.__globals__)
 

@@ -281,6 +281,15 @@ def test_memory_that_is_needed_at_any_size(allocations, monkeypatch):
     refusal = ipygpumem.fit(training.step, range(1, 65)).refusal
     assert refusal.startswith("a step of any size, with its gradients and the optimizer's state, needs 100.0 GiB")
     assert not training.updates
+    model = nn.Linear(64, 64)
+
+    def step(batch):
+        optimizer = torch.optim.AdamW(model.parameters())  # unknown before the step runs
+        model(torch.randn(batch, 64)).sum().backward()
+        optimizer.step()
+
+    refusal = ipygpumem.fit(step, range(1, 65)).refusal
+    assert refusal == "the state and the update of an optimizer need more memory than a run may use"
 
 
 def generator(batch):

@@ -138,6 +138,7 @@ def test_side_effects(allocations, tmp_path, error):
     cache, settings = {1: "one"}, {"frozen": False}
 
     def step(batch):
+        step.calls += 1
         next(batches)
         next(endless)
         counter.add()
@@ -155,6 +156,7 @@ def test_side_effects(allocations, tmp_path, error):
             raise error
         return unused
 
+    step.calls = 0
     if error is None:
         result = ipygpumem.fit(step, SIZES)
         assert not result.refusal
@@ -166,7 +168,7 @@ def test_side_effects(allocations, tmp_path, error):
     else:
         with pytest.raises(error):
             ipygpumem.fit(step, SIZES)
-    assert (counter.count, Counter.total) == (0, 0)
+    assert (counter.count, Counter.total, step.calls) == (0, 0, 0)
     assert (cache, settings) == ({1: "one"}, {"frozen": False})
     assert layer.training
     assert layer.bias.requires_grad
