@@ -234,3 +234,14 @@ def test_request_can_fail_without_another_attempt():
             with pytest.raises(OutOfMemoryError):
                 allocate(allocator, 30 * MIB)
         assert (allocator.retries, allocator.reserved) == ((1, 30 * MIB) if served else (0, 24 * MIB))
+
+
+def test_address_ranges_that_overlap_because_the_memory_of_the_device_is_unknown():
+    base = 1 << 40
+    starts = iter([base, base + 40 * MIB, base - 20 * MIB, base + (1 << 38)])
+    pools = [Pool(0, stream, False, False) for stream in range(3)]
+    settings = AllocatorSettings.parse("expandable_segments:True")
+    allocator = Allocator(settings, pools, total=TOTAL, choose_address=lambda size: next(starts))
+    used = [allocator.allocate(number, 20 * MIB, 0)[0] - base for number in (0, 1, 2, 0)]
+    assert used == [0, 40 * MIB, -20 * MIB, 20 * MIB]
+    assert allocator.allocate(0, 20 * MIB, 0)[0] == base + (1 << 38)  # both ranges are full

@@ -215,6 +215,9 @@ def test_pins_of_an_out_of_memory_error():
     smallest = found.smallest
     assert (smallest.bytes, len(smallest.rows), smallest.segments) == (int(14.484375 * MIB), 16, 4)
     assert not smallest.contiguous
+    assert [(change.label, change.first, change.count) for change in found.changes] == [
+        ("project/experiment.py:33 <module>", False, 25)
+    ]
 
 
 def test_blocks_to_free_are_contiguous_if_they_are_cheaper():

@@ -106,3 +106,15 @@ def test_recorded_settings():
         True, 64 * MIB, (4,) * 16, 0.6, large_segment=32 * MIB
     )
     assert AllocatorSettings.recorded({"max_split_size": -1, "PYTORCH_CUDA_ALLOC_CONF": "new:1"}) == AllocatorSettings()
+
+
+def test_settings_without_effect_are_removed():
+    requested = np.array([512, 3 * MIB, 40 * MIB])
+    for text, expected in (
+        ("roundup_power2_divisions:[1:1,32768:4]", ""),
+        ("roundup_power2_divisions:2", "roundup_power2_divisions:2"),
+        ("max_split_size_mb:64,large_segment_size_mb:32", "large_segment_size_mb:32"),
+        ("max_split_size_mb:40", "max_split_size_mb:40"),
+    ):
+        assert AllocatorSettings.parse(text).without_ineffective(requested, 0).text() == expected
+    assert not AllocatorSettings.parse("large_segment_size_mb:32").without_ineffective(requested[::2], 0).text()
