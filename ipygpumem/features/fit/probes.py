@@ -157,12 +157,7 @@ class StepRunner:
         if reading is None or reading.free is None or reading.reserved is None or reading.allocated is None:
             raise RefusalError(f"the free memory of cuda:{index} is unknown")
         limit = reading.reserved + reading.free
-        fraction = getattr(self.torch.cuda.memory, "get_per_process_memory_fraction", None)  # since PyTorch 2.10
-        if fraction is not None and reading.total:
-            with contextlib.suppress(Exception):
-                total = self.torch.cuda.get_device_properties(index).total_memory
-                limit = min(limit, int(fraction(index) * total))
-        return Capacity(limit, reading.allocated)
+        return Capacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
 
     def on_other_card(self, index: int, total: int | str) -> int:
         """Return the memory for PyTorch on a card with ``total`` bytes, if as much is used outside PyTorch as here."""
