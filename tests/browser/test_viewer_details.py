@@ -328,11 +328,11 @@ def test_pinned_memory_and_texts_attached_to_an_allocation(viewing):
     assert "In[3]" in details
     assert re.search(r"annotation\s+event 1 saved for backward", details)
     view.page.get_by_role("tab", name="Events").click()
-    assert "saved for backward · user/train.py:1 f0" in view.page.locator(".events .rows").inner_text()
+    view.page.locator(".events .rows", has_text="saved for backward · user/train.py:1 f0").wait_for()
     menu = view.page.get_by_label("Device")
     assert menu.locator("option").all_inner_texts() == ["0", "pinned host memory"]
     menu.select_option(label="pinned host memory")
+    view.page.locator("header", has_text="pinned host memory").wait_for()
     facts = view.call("device()")
     assert (facts["index"], facts["peak"]["bytes"]) == (-1, 3 * MIB)
-    assert "pinned host memory" in view.page.locator("header").inner_text()
     assert view.messages == []

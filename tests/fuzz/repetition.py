@@ -120,7 +120,7 @@ def repeated_item(rng, size):
         return ([item(n) for n in range(distinct)] * (count // distinct + 1))[:count]
 
     if place == 0:
-        return snapshot(repeated(event))
+        return snapshot(repeated(event), host_segments=repeated(lambda n: {"address": n, "size": 512}))
     if place == 1:
         return snapshot(segments=repeated(segment))
     if place == 2:
