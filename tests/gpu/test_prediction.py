@@ -79,7 +79,7 @@ def test_larger_step(workload):
     recordings = record(step, [*sizes, sizes[0]])
     scaled = ScaledRecording.from_recordings(recordings)
     prediction = scaled.predict(target)
-    print(workload.__name__, scaled.reasons, [misfit.error for misfit in scaled.misfits], prediction)
+    print(workload.__name__, scaled.reasons, [deviation.error for deviation in scaled.deviations], prediction)
     assert scaled.reasons == ()
     torch.cuda.reset_peak_memory_stats()
     step(target)

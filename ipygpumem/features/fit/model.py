@@ -9,7 +9,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.features.fit.axes import Axis, Size
-from ipygpumem.snapshot.scaling.results import Piece, Prediction
+from ipygpumem.snapshot.scaling.results import Prediction, PredictionPiece
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.groups import Group
@@ -91,7 +91,7 @@ class Fit(PlainData, TableRepr):
     recommended: int | None = None
     after_release: int | None = None
     probes: tuple[Probe, ...] = ()
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[PredictionPiece, ...] = ()
     combinations: tuple[Combination, ...] = ()
     refusal: str = ""
     notes: tuple[str, ...] = ()

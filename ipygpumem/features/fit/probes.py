@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
 
-class RefusalError(Exception):
+class NoPredictionError(Exception):
     """The memory usage of the step cannot be predicted. The message contains the reason."""
 
 
@@ -82,17 +82,17 @@ class StepRunner:
         """Check that allocations can be recorded, and create a CUDA context if there is none.
 
         Raises:
-            RefusalError: Allocations cannot be recorded.
+            NoPredictionError: Allocations cannot be recorded.
         """
         torch = self.torch
         torch.cuda.init()
         if pytorch.capturing(torch):
-            raise RefusalError("a CUDA graph is being captured, and its allocations come from a separate pool")
+            raise NoPredictionError("a CUDA graph is being captured, and its allocations come from a separate pool")
         problem = recording_problem()
         if problem:
-            raise RefusalError(problem)
+            raise NoPredictionError(problem)
         if allocator.is_recording():
-            raise RefusalError("allocation history is being recorded, and a process can make only one recording")
+            raise NoPredictionError("allocation history is being recorded, and a process can make only one recording")
         torch.cuda.synchronize()  # creates the context
         peaks = self._runtime.peaks
         peaks.install()
@@ -105,7 +105,7 @@ class StepRunner:
         """Run the step once.
 
         Raises:
-            RefusalError: The step ran out of memory, or its allocations could not be recorded.
+            NoPredictionError: The step ran out of memory, or its allocations could not be recorded.
             OptionError: The code of the step has not run.
         """
         __tracebackhide__ = True
@@ -126,7 +126,7 @@ class StepRunner:
         except out_of_memory as error:
             tried = re.search(r"Tried to allocate [\d.]+ \w+", str(error))
             message = f" ({tried[0][0].lower()}{tried[0][1:]})" if tried else ""
-            raise RefusalError(f"the step ran out of memory at the size {size_name(size)}{message}") from None
+            raise NoPredictionError(f"the step ran out of memory at the size {size_name(size)}{message}") from None
         finally:
             if recorder is not None:
                 recorder.stop()
@@ -135,9 +135,11 @@ class StepRunner:
     def _snapshot(self, recorder: Recorder, size: Size) -> Snapshot:
         info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
         if recorder.snapshot is None or info.error:
-            raise RefusalError(f"the allocations at the size {size_name(size)} could not be recorded: {info.error}")
+            raise NoPredictionError(
+                f"the allocations at the size {size_name(size)} could not be recorded: {info.error}"
+            )
         if info.dropped:
-            raise RefusalError(f"the step makes more than {recorder.history.options.max_entries:,} allocations")
+            raise NoPredictionError(f"the step makes more than {recorder.history.options.max_entries:,} allocations")
         return Snapshot.load(recorder.snapshot)
 
     def close(self) -> None:
@@ -151,11 +153,11 @@ class StepRunner:
         """Return the memory of a device at this moment.
 
         Raises:
-            RefusalError: The free memory is unknown.
+            NoPredictionError: The free memory is unknown.
         """
         reading = self._runtime.reading().devices.get(f"cuda:{index}")
         if reading is None or reading.free is None or reading.reserved is None or reading.allocated is None:
-            raise RefusalError(f"the free memory of cuda:{index} is unknown")
+            raise NoPredictionError(f"the free memory of cuda:{index} is unknown")
         limit = reading.reserved + reading.free
         return Capacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
 

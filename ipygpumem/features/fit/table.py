@@ -12,7 +12,7 @@ from ipygpumem.snapshot.scaling.step import OPTIMIZER
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.model import Fit, Probe
-    from ipygpumem.snapshot.scaling.results import Piece
+    from ipygpumem.snapshot.scaling.results import PredictionPiece
 
 _MAX_PIECES = 4
 
@@ -66,7 +66,7 @@ def _probe(probe: Probe) -> str:
     return f"{at}: {size(probe.allocated)}{predicted}"
 
 
-def _piece(fit: Fit, piece: Piece) -> str:
+def _piece(fit: Fit, piece: PredictionPiece) -> str:
     name = fit.axes[0].name
     sizes = f"{name} {piece.first:,}" if piece.first == piece.last else f"{name} {piece.first:,} to {piece.last:,}"
     growth = _precise(piece.bytes_per_unit)
@@ -83,7 +83,7 @@ def _precise(nbytes: float) -> str:
     return f"{nbytes / MIB:,.2f} MiB" if nbytes >= MIB / 10 else precise_size(round(nbytes))
 
 
-def _position(piece: Piece) -> str:
+def _position(piece: PredictionPiece) -> str:
     if piece.phase == OPTIMIZER:
         return f", in the optimizer's update ({piece.line})"
     return f", in the {piece.phase} pass ({piece.line})" if piece.phase else ", before the step"

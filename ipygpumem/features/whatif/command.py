@@ -10,7 +10,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, byte_count
 from ipygpumem.features.commands.output import print_json, print_lines, progress
-from ipygpumem.features.whatif.table import pins_table, what_if_table
+from ipygpumem.features.whatif.table import blockers_table, what_if_table
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.what_if import WhatIf, what_if
@@ -21,8 +21,8 @@ class _Tables(TableRepr):
         self._result = result
 
     def tables(self) -> list[Table]:
-        pins = self._result.pins
-        return [what_if_table(self._result), *([] if pins is None else [pins_table(pins)])]
+        blockers = self._result.blockers
+        return [what_if_table(self._result), *([] if blockers is None else [blockers_table(blockers)])]
 
 
 def _settings(text: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
-from ipygpumem.snapshot.replay.pins import Pins
+from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers
 from ipygpumem.snapshot.replay.what_if import Alternative, WhatIf
 
 _MAX_LINES, _MAX_NAMES = 5, 3
@@ -19,7 +19,7 @@ def what_if_table(result: WhatIf) -> Table:
     return Table(f"{result.name} GPU {result.device}", header, tuple(rows), tuple(_notes(result)))
 
 
-def pins_table(pins: Pins) -> Table:
+def blockers_table(blockers: SegmentBlockers) -> Table:
     """Return a table of the lines whose blocks keep partly used segments from being freed."""
     rows = [
         TableRow(
@@ -28,21 +28,21 @@ def pins_table(pins: Pins) -> Table:
             1,
             note=f"held by {', '.join(line.variables[:_MAX_NAMES])}" if line.variables else "",
         )
-        for line in pins.lines[:_MAX_LINES]
+        for line in blockers.lines[:_MAX_LINES]
     ]
-    title = f"partly used segments when {size(pins.size)} was requested (event {pins.event:,})"
-    return Table(title, ("kept alone", "free beside", "blocks", "count"), tuple(rows), tuple(_pin_notes(pins)))
+    title = f"partly used segments when {size(blockers.size)} was requested (event {blockers.event:,})"
+    return Table(title, ("kept alone", "free beside", "blocks", "count"), tuple(rows), tuple(_blocker_notes(blockers)))
 
 
-def _pin_notes(pins: Pins) -> list[str]:
-    blocks = f"in blocks of at most {size(pins.largest)}"
-    notes = [f"{size(pins.pinned)} was free in {many(pins.segments, 'partly used segment')}, {blocks}."]
-    if pins.smallest is not None:
+def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
+    blocks = f"in blocks of at most {size(blockers.largest)}"
+    notes = [f"{size(blockers.partly_used)} was free in {many(blockers.segments, 'partly used segment')}, {blocks}."]
+    if blockers.smallest is not None:
         notes.append(
-            f"Freeing {many(len(pins.smallest.rows), 'block')} ({size(pins.smallest.bytes)}) in "
-            f"{many(pins.smallest.segments, 'segment')} before the request would have been enough."
+            f"Freeing {many(len(blockers.smallest.rows), 'block')} ({size(blockers.smallest.bytes)}) in "
+            f"{many(blockers.smallest.segments, 'segment')} before the request would have been enough."
         )
-    notes += [change.sentence() for change in pins.changes]
+    notes += [change.sentence() for change in blockers.changes]
     return notes
 
 

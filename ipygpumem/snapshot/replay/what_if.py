@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import parse_size
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay.pins import Pins, pins
 from ipygpumem.snapshot.replay.result import Replay, replay
+from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers, segment_blockers
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.verification import Verification, verified
 
@@ -74,8 +74,8 @@ class WhatIf:
         without_effect: Settings with which every request is served as with the recorded settings.
         limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or the limit of
             the recording. If this is unknown and a request failed, the highest reserved memory; None without a limit.
-        pins: Why the last recorded out-of-memory error could not be avoided; None if there was none or if the replay
-            does not reproduce the recording.
+        blockers: The blocks in use that kept the last request that failed from being served; None if no request failed
+            or if the replay does not reproduce the recording.
     """
 
     name: str
@@ -85,7 +85,7 @@ class WhatIf:
     alternatives: tuple[Alternative, ...]
     without_effect: tuple[str, ...]
     limit: int | None
-    pins: Pins | None
+    blockers: SegmentBlockers | None
 
     @property
     def recommended(self) -> Alternative | None:
@@ -113,7 +113,7 @@ class WhatIf:
             "difference": self.verification.difference,
             "limit": self.limit,
             "missing": self.missing,
-            "pins": None if self.pins is None else self.pins.to_dict(),
+            "pins": None if self.blockers is None else self.blockers.to_dict(),
             "recommended": None if recommended is None else recommended.settings,
             "recorded": self.recorded.to_dict(),
             "without_effect": list(self.without_effect),
@@ -170,7 +170,7 @@ def what_if(
         tuple(others),
         tuple(text for text, setting in effective.items() if setting == unchanged and setting.text() != text),
         limit,
-        pins(snapshot, recording, int(ooms[-1])) if len(ooms) and not verification.difference else None,
+        segment_blockers(snapshot, recording, int(ooms[-1])) if len(ooms) and not verification.difference else None,
     )
 
 

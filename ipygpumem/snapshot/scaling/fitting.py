@@ -12,15 +12,15 @@ import numpy as np
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.scaling.alignment import match
-from ipygpumem.snapshot.scaling.results import AllocationMisfit, Misfit, Unmatched
+from ipygpumem.snapshot.scaling.results import AllocationDeviation, Deviation, UnmatchedAllocations
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, choose_nodes
 from ipygpumem.snapshot.scaling.step import StepRecording
 
 Run = tuple[Size, StepRecording]
 """A recording of the step and its size."""
 
-_MAX_MISFITS = 20
-"""Number of allocations that a `Misfit` contains."""
+_MAX_DEVIATIONS = 20
+"""Number of allocations that a `Deviation` contains."""
 _MULTIPLES = (1, 4, 16, 64)
 """Multiples of the largest size at whose peaks allocations are compared."""
 
@@ -70,18 +70,18 @@ class MatchedRecordings:
         sizes = [(factor, model.sizes(tuple(factor * value for value in self.size))) for factor in _MULTIPLES]
         return [Peak(factor, *self.step.peak_with(predicted), predicted) for factor, predicted in sizes]
 
-    def misfits(self, model: SizeModel) -> tuple[Misfit, ...]:
+    def deviations(self, model: SizeModel) -> tuple[Deviation, ...]:
         """Compare the predictions with all runs."""
         peaks, pairs = self.peaks(model), zip(self.runs, self._counterparts, strict=True)
         return tuple(_compare((self.size, self.step), model.sizes(run[0]), run, rows, peaks) for run, rows in pairs)
 
-    def misfit(self, model: SizeModel, run: Run) -> Misfit:
+    def deviation(self, model: SizeModel, run: Run) -> Deviation:
         """Compare a prediction with another run."""
         own = self.size, self.step
         return _compare(own, model.sizes(run[0]), run, _counterparts(own, run), self.peaks(model))
 
 
-def compare_runs(first: Run, second: Run) -> Misfit:
+def compare_runs(first: Run, second: Run) -> Deviation:
     """Compare two runs at the same size."""
     step = first[1]
     peak = Peak(1, *step.peak_with(step.sizes), step.sizes)
@@ -96,7 +96,7 @@ def _counterparts(first: Run, second: Run) -> Ints:
     return match(keys, (first[1].sizes, second[1].sizes), factors)
 
 
-def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequence[Peak]) -> Misfit:
+def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequence[Peak]) -> Deviation:
     """Compare a run whose allocations have the given sizes with another one."""
     step, (size, run) = first[1], second
     missing = indices < 0
@@ -105,22 +105,22 @@ def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequenc
     shares = np.zeros(len(sizes))
     for peak in peaks:
         shares[peak.live] = np.maximum(shares[peak.live], peak.sizes[peak.live] / max(step.start + peak.bytes, 1))
-    worst = np.lexsort((-error, -error * (shares > 0)))[: min(_MAX_MISFITS, np.count_nonzero(error))]
+    worst = np.lexsort((-error, -error * (shares > 0)))[: min(_MAX_DEVIATIONS, np.count_nonzero(error))]
     columns = (step.lines(worst), sizes[worst].tolist(), recorded[worst].tolist())
     only_there = np.setdiff1d(np.arange(len(run.rows)), indices)
     other_shares = np.isin(np.arange(len(run.rows)), run.live_at_own_peak()) * run.sizes / max(run.peak, 1)
     unmatched = _by_line(first, np.flatnonzero(missing), shares) + _by_line(second, only_there, other_shares)
-    return Misfit(
+    return Deviation(
         size=size,
         predicted=run.peak + step.peak_with(sizes)[1] - run.own_peak,
         recorded=run.peak,
         difference=max(float(error[peak.live].sum() / max(recorded[peak.live].sum(), 1)) for peak in peaks),
-        allocations=tuple(AllocationMisfit(*values) for values in zip(*columns, strict=True)),
+        allocations=tuple(AllocationDeviation(*values) for values in zip(*columns, strict=True)),
         unmatched=tuple(sorted(unmatched, key=lambda item: (-item.share, -item.bytes))),
     )
 
 
-def _by_line(run: Run, indices: Ints, shares: Floats) -> list[Unmatched]:
+def _by_line(run: Run, indices: Ints, shares: Floats) -> list[UnmatchedAllocations]:
     """Return some of the allocations of a run by line."""
     size, step = run
     columns = (step.lines(indices), step.sizes[indices].tolist(), shares[indices].tolist())
@@ -128,4 +128,4 @@ def _by_line(run: Run, indices: Ints, shares: Floats) -> list[Unmatched]:
     for line, nbytes, share in zip(*columns, strict=True):
         total = sums.get(line, (0, 0, 0.0))
         sums[line] = (total[0] + 1, total[1] + nbytes, total[2] + share)
-    return [Unmatched(line, size, *total) for line, total in sums.items()]
+    return [UnmatchedAllocations(line, size, *total) for line, total in sums.items()]

@@ -15,7 +15,7 @@ class PredictionError(SnapshotError):
 
 
 @dataclass(frozen=True, slots=True)
-class Unmatched(PlainData):
+class UnmatchedAllocations(PlainData):
     """Allocations of one line that exist in only some of the recordings.
 
     Attributes:
@@ -31,7 +31,7 @@ class Unmatched(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationMisfit(PlainData):
+class AllocationDeviation(PlainData):
     """An allocation whose predicted requested size differs from the recorded one."""
 
     line: str
@@ -40,7 +40,7 @@ class AllocationMisfit(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit(PlainData):
+class Deviation(PlainData):
     """Comparison of a prediction with a recording of the same size.
 
     Attributes:
@@ -55,8 +55,8 @@ class Misfit(PlainData):
     predicted: int
     recorded: int
     difference: float
-    allocations: tuple[AllocationMisfit, ...]
-    unmatched: tuple[Unmatched, ...]
+    allocations: tuple[AllocationDeviation, ...]
+    unmatched: tuple[UnmatchedAllocations, ...]
 
     @property
     def error(self) -> float:
@@ -70,7 +70,7 @@ class Misfit(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(PlainData):
+class PredictionPiece(PlainData):
     """Sizes of the step at which the peak is at the same event.
 
     Attributes:
@@ -102,8 +102,8 @@ class Prediction(PlainData):
         retries: Number of requests that are served only after cached segments are freed.
         missing: Bytes by which the failing request exceeds the limit; 0 if the step fits.
         left: Change of the requested bytes from the start to the end of the step.
-        phase: Phase of the step at the peak of the requested bytes, as in `Piece`.
-        line: Line at the peak, as in `Piece`.
+        phase: Phase of the step at the peak of the requested bytes, as in `PredictionPiece`.
+        line: Line at the peak, as in `PredictionPiece`.
     """
 
     size: tuple[int, ...]

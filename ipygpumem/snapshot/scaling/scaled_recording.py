@@ -17,15 +17,15 @@ from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.verification import ReplayError
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
-from ipygpumem.snapshot.scaling.judgment import choose_model, find_reasons
+from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_reasons
 from ipygpumem.snapshot.scaling.results import (
     DOES_NOT_FIT,
     FITS,
     FITS_AFTER_RELEASE,
-    Misfit,
-    Piece,
+    Deviation,
     Prediction,
     PredictionError,
+    PredictionPiece,
 )
 from ipygpumem.snapshot.scaling.sequence import StartState, StepSequence
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
@@ -64,7 +64,7 @@ class ScaledStep:
         """
         limit = None if capacity is None else parse_size(capacity)
         chosen = None if settings is None else AllocatorSettings.parse(settings)
-        sizes, levels, event = self._levels(size)
+        sizes, levels, event = self._sizes_levels_and_peak_event(size)
         requested = int(levels.max())
         if requested >= _MAX_BYTES:
             raise OptionError(
@@ -122,7 +122,7 @@ class ScaledStep:
         accepted = (FITS, FITS_AFTER_RELEASE) if after_release else (FITS,)
 
         def fits(size: int) -> bool:
-            requested = self._levels(size)[1].max()
+            requested = self._sizes_levels_and_peak_event(size)[1].max()
             return bool(requested <= limit) and self.predict(size, limit, settings).outcome in accepted
 
         fitting, failing = first - 1, last + 1
@@ -131,7 +131,7 @@ class ScaledStep:
             fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
         return fitting if fitting >= first else None
 
-    def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[Piece, ...]:
+    def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[PredictionPiece, ...]:
         """Return the events of the peak of the requested bytes for the sizes from ``first`` to ``last``."""
         self._check(first)
         coefficients = self.sequence.levels(self.model.coefficients)
@@ -141,7 +141,7 @@ class ScaledStep:
             values: Floats = self.sequence.base + self.model.evaluate(coefficients, (size,))
             return values
 
-        result: list[Piece] = []
+        result: list[PredictionPiece] = []
         size = first
         while size <= last:
             now = levels(size)
@@ -155,13 +155,13 @@ class ScaledStep:
             span = 1 if linear else max(end - size, 1)
             growth = float(levels(size + span)[event] - now[event]) / span
             constant = round(float(levels(0)[event])) if linear else None
-            result.append(Piece(size, end, constant, growth, *self.sequence.position(event - 1)))
+            result.append(PredictionPiece(size, end, constant, growth, *self.sequence.position(event - 1)))
             size = end + 1
         return tuple(result)
 
     def breakdown(self, size: int | Sequence[int], key: str = "line") -> tuple[Group, ...]:
         """Return the requested bytes that exist at the peak by line, or by another key of `KEYS`, largest first."""
-        sizes, _, event = self._levels(size)
+        sizes, _, event = self._sizes_levels_and_peak_event(size)
         sequence = self.sequence
         step, state = sequence.step, sequence.state
         live, blocks = sequence.live(event)
@@ -175,7 +175,7 @@ class ScaledStep:
             merged[group.label] = replace(group, bytes=group.bytes + nbytes, count=group.count + count)
         return tuple(sorted(merged.values(), key=lambda group: -group.bytes))
 
-    def _levels(self, size: int | Sequence[int]) -> tuple[Ints, Ints, int]:
+    def _sizes_levels_and_peak_event(self, size: int | Sequence[int]) -> tuple[Ints, Ints, int]:
         """Return the sizes of allocations, the requested bytes before and after each event, and the peak's event."""
         sizes = self.model.sizes(self._check(size))
         levels = self.sequence.base + self.sequence.levels(sizes)
@@ -193,15 +193,15 @@ class ScaledRecording(ScaledStep):
     """A step at any size, predicted from recordings at small sizes. Create it with `from_recordings`.
 
     Attributes:
-        misfits: Comparison of the predictions with each of the recordings.
+        deviations: Comparison of the predictions with each of the recordings.
         reasons: Reasons for not trusting the predictions, as complete sentences; empty if there are none.
     """
 
     def __init__(self, matched: MatchedRecordings, model: SizeModel, sequence: StepSequence) -> None:
         super().__init__(model, sequence)
         self._matched = matched
-        self.misfits = matched.misfits(model)
-        self.reasons = find_reasons(matched, model, self.misfits)
+        self.deviations = matched.deviations(model)
+        self.reasons = find_reasons(matched, model, self.deviations)
 
     @classmethod
     def from_recordings(
@@ -237,9 +237,9 @@ class ScaledRecording(ScaledStep):
             raise PredictionError(str(error)) from None
         return cls(matched, model, sequence)
 
-    def misfit(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> Misfit:
+    def deviation(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> Deviation:
         """Compare the prediction for a size with a recording of the step at this size."""
-        return self._matched.misfit(self.model, (self._check(size), _as_step(recording)))
+        return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
     def at(self, axis: int, size: int) -> ScaledStep:
         """Return the step with a fixed size on one of several axes. Its sizes are those on the other axes."""

@@ -208,8 +208,8 @@ def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):
 
 def test_pins_of_an_out_of_memory_error():
     """The values were computed by an independent implementation."""
-    found = what_if(files.snapshot("oom_fragmented"), settings=["expandable_segments:True"]).pins
-    assert (found.pinned + found.other_size, found.empty) == (int(102.54296875 * MIB), 0)
+    found = what_if(files.snapshot("oom_fragmented"), settings=["expandable_segments:True"]).blockers
+    assert (found.partly_used + found.other_size, found.empty) == (int(102.54296875 * MIB), 0)
     assert found.largest == 7 * MIB < found.size == 32 * MIB
     assert [line.only // MIB for line in found.lines[:3]] == [180, 180, 100]
     smallest = found.smallest
@@ -245,9 +245,9 @@ def test_blocks_to_free_are_contiguous_if_they_are_cheaper():
         position += size
     segment = {"device": 0, "address": address, "total_size": 20 * MIB, "stream": 0, "segment_type": "large"}
     file = {"segments": [{**segment, "blocks": blocks}], "device_traces": [trace], "allocator_settings": {}}
-    found = what_if(Snapshot.load(file), settings=["expandable_segments:True"]).pins
+    found = what_if(Snapshot.load(file), settings=["expandable_segments:True"]).blockers
     assert (found.smallest.bytes, found.smallest.rows, found.smallest.contiguous) == (3 * MIB // 2, (1,), True)
-    assert found.pinned == 37 * MIB // 2
+    assert found.partly_used == 37 * MIB // 2
 
 
 def _record(program, frames):
@@ -292,7 +292,7 @@ def test_changes_of_the_program_are_confirmed():
     blocks = [block for segment in recording["segments"] for block in segment["blocks"]]
     names = [{"device": 0, "address": block["address"], "name": "results"} for block in blocks]
     recording["ipygpumem"] = {"variables": names}
-    found = what_if(Snapshot.load(recording), settings=["expandable_segments:True"]).pins
+    found = what_if(Snapshot.load(recording), settings=["expandable_segments:True"]).blockers
     assert [(line.label, line.variables) for line in found.lines] == [("train.py:7 kept", ("results",))]
     assert [(change.label, change.first, change.count) for change in found.changes] == [
         ("train.py:7 kept", True, 8),

@@ -48,14 +48,14 @@ def scaled(small, target):
 
 
 def test_peak_of_a_ten_times_larger_step(scaled, target):
-    assert sorted(size for misfit in scaled.misfits for size in misfit.size) == [256, 384]
+    assert sorted(size for deviation in scaled.deviations for size in deviation.size) == [256, 384]
     prediction = scaled.predict(2560)
     replay = target.snapshot.replay()
     assert prediction.requested == target.peak == 1893068808
     assert prediction.allocated == replay.allocated_peak == 1909847040
     assert prediction.reserved == replay.reserved_peak == 1936 * MIB
     assert (prediction.phase, prediction.line) == ("backward", "project/train_gpt.py:21 step")
-    assert scaled.misfit(2560, target).relative == 0
+    assert scaled.deviation(2560, target).relative == 0
     assert scaled.reasons == ()
 
 
@@ -85,9 +85,9 @@ def test_other_sizes_of_a_long_recording():
             scaled = ScaledRecording.from_recordings(runs, state=StartState.at(snapshot, 0, step.first))
             prediction = scaled.predict(tokens)
             window = slice(step.first + 1, step.last + 2)
-            misfit = scaled.misfit(tokens, step)
-            assert (misfit.error, misfit.allocations) == (0, ())
-            assert sum(item.count for item in misfit.unmatched) == (96 if (tokens < 1024) != (pair[1] < 1024) else 0)
+            deviation = scaled.deviation(tokens, step)
+            assert (deviation.error, deviation.allocations) == (0, ())
+            assert sum(item.count for item in deviation.unmatched) == (96 if (tokens < 1024) != (pair[1] < 1024) else 0)
             assert 0 <= prediction.requested - step.peak < 50_000  # the previous step's input and loss are not freed
             assert prediction.allocated == pytest.approx(replay.allocated.bytes[window].max(), rel=1e-4)
             assert prediction.reserved == replay.reserved.bytes[window].max()

@@ -134,9 +134,9 @@ def test_quadratic_axis():
     assert ScaledRecording.from_recordings(steps[:4]).model.nodes == ((16, 48, 120),)
     wrong = ScaledRecording.from_recordings(steps[:3])
     assert "record larger sizes or, if the size is a length, four sizes" in wrong.reasons[0]
-    misfit = wrong.misfit(512, steps[4][1])
-    assert misfit.allocations[0].line == "user/train.py:5 forward"
-    assert (misfit.allocations[0].recorded, misfit.relative < 0) == (512 * 512 * 4, True)
+    deviation = wrong.deviation(512, steps[4][1])
+    assert deviation.allocations[0].line == "user/train.py:5 forward"
+    assert (deviation.allocations[0].recorded, deviation.relative < 0) == (512 * 512 * 4, True)
 
 
 def test_two_axes():
@@ -245,9 +245,9 @@ def test_growth_faster_than_a_square_is_not_assumed():
 
 def test_irregular_workspace_below_the_peak_is_no_reason():
     scaled = ScaledRecording.from_recordings(Recorder().run(with_extra(lambda *_: ()), 2, 3, 4).steps())
-    misfit = scaled.misfits[1]
-    assert (scaled.reasons, misfit.error) == ((), 0)
-    assert [(item.line, item.recorded) for item in misfit.allocations] == [("user/train.py:9 forward", 12 * MIB)]
+    deviation = scaled.deviations[1]
+    assert (scaled.reasons, deviation.error) == ((), 0)
+    assert [(item.line, item.recorded) for item in deviation.allocations] == [("user/train.py:9 forward", 12 * MIB)]
 
 
 def test_allocations_that_differ_are_matched_by_their_growth():
@@ -268,9 +268,9 @@ def test_allocations_that_differ_are_matched_by_their_growth():
     *small, (_, last) = recorder.steps()
     scaled = ScaledRecording.from_recordings(small, state=state_before(last))
     assert scaled.reasons == ()
-    assert [sum(item.count for item in misfit.unmatched) for misfit in scaled.misfits] == [12, 12, 0]
+    assert [sum(item.count for item in deviation.unmatched) for deviation in scaled.deviations] == [12, 12, 0]
     assert scaled.predict(30).requested == recorder.peaks[-1][0]
-    assert scaled.misfit(30, last).unmatched == ()
+    assert scaled.deviation(30, last).unmatched == ()
 
 
 def test_private_pools_are_refused():

@@ -12,7 +12,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many
 from ipygpumem.core.units import size as size_text
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, compare_runs
-from ipygpumem.snapshot.scaling.results import Misfit
+from ipygpumem.snapshot.scaling.results import Deviation
 from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
 
 _DEGREES = {"linear": (1,), "quadratic": (2,), "automatic": (1, 2)}
@@ -55,7 +55,7 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
 
 
 def _largest_error(matched: MatchedRecordings, model: SizeModel) -> float:
-    return max(misfit.error for misfit in matched.misfits(model))
+    return max(deviation.error for deviation in matched.deviations(model))
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
@@ -73,20 +73,20 @@ def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
     return checked and bool(peak.sizes[too_fast].sum() <= _MAX_SHARE * peak.bytes)
 
 
-def find_reasons(matched: MatchedRecordings, model: SizeModel, misfits: Sequence[Misfit]) -> tuple[str, ...]:
+def find_reasons(matched: MatchedRecordings, model: SizeModel, deviations: Sequence[Deviation]) -> tuple[str, ...]:
     """Return the reasons for not trusting the predictions, as sentences."""
-    worst = max(misfits, key=lambda misfit: misfit.error)
-    reasons = (_difference_at_same_size(matched), _unmatched(misfits), _error(worst), _shrinking(matched, model))
+    worst = max(deviations, key=lambda deviation: deviation.error)
+    reasons = (_difference_at_same_size(matched), _unmatched(deviations), _error(worst), _shrinking(matched, model))
     return tuple(filter(None, reasons))
 
 
 def _difference_at_same_size(matched: MatchedRecordings) -> str:
     for first, second in combinations(matched.runs, 2):
         if first[0] == second[0]:
-            misfit = compare_runs(first, second)
-            different = max(abs(misfit.predicted - misfit.recorded), int(_share(misfit) * misfit.recorded))
-            if different > _MAX_SHARE * misfit.recorded:
-                lines = [item.line for item in misfit.unmatched] + [item.line for item in misfit.allocations]
+            deviation = compare_runs(first, second)
+            different = max(abs(deviation.predicted - deviation.recorded), int(_share(deviation) * deviation.recorded))
+            if different > _MAX_SHARE * deviation.recorded:
+                lines = [item.line for item in deviation.unmatched] + [item.line for item in deviation.allocations]
                 return (
                     f"Two recordings of size {_name(first[0])} differ by {size_text(different)} at the peak, mainly at "
                     f"{(*lines, 'an unknown line')[0]}: make the step allocate the same memory in each run."
@@ -94,8 +94,8 @@ def _difference_at_same_size(matched: MatchedRecordings) -> str:
     return ""
 
 
-def _unmatched(misfits: Sequence[Misfit]) -> str:
-    worst = max(misfits, key=_share)
+def _unmatched(deviations: Sequence[Deviation]) -> str:
+    worst = max(deviations, key=_share)
     if _share(worst) <= _MAX_SHARE:
         return ""
     count, item = sum(item.count for item in worst.unmatched if item.share), worst.unmatched[0]
@@ -105,11 +105,11 @@ def _unmatched(misfits: Sequence[Misfit]) -> str:
     )
 
 
-def _share(misfit: Misfit) -> float:
-    return sum(item.share for item in misfit.unmatched)
+def _share(deviation: Deviation) -> float:
+    return sum(item.share for item in deviation.unmatched)
 
 
-def _error(worst: Misfit) -> str:
+def _error(worst: Deviation) -> str:
     if worst.error <= _MAX_ERROR:
         return ""
     sizes = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +28,7 @@ _MAX_UNITS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class PinningLine(PlainData):
+class BlockingLine(PlainData):
     """A line of code whose blocks are in partly used segments. Sizes are in bytes.
 
     Attributes:
@@ -67,7 +67,7 @@ class BlocksToFree(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Pins(PlainData):
+class SegmentBlockers(PlainData):
     """Free memory after an event, by the reason why it cannot serve a request. Sizes are in bytes.
 
     Attributes:
@@ -76,7 +76,7 @@ class Pins(PlainData):
         other_stream: Free memory of other streams in partly used segments.
         private: Free memory in partly used segments of private pools.
         other_size: Free memory in partly used segments of the pool for requests of other sizes.
-        pinned: Free memory in partly used segments of the pool that serves the request.
+        partly_used: Free memory in partly used segments of the pool that serves the request.
         segments: Number of these segments.
         largest: Size of the largest free block in them.
         lines: Lines of code whose blocks are in them, ordered by ``only`` and then by ``free``.
@@ -90,10 +90,10 @@ class Pins(PlainData):
     other_stream: int
     private: int
     other_size: int
-    pinned: int
+    partly_used: int = field(metadata={"key": "pinned"})
     segments: int
     largest: int
-    lines: tuple[PinningLine, ...]
+    lines: tuple[BlockingLine, ...]
     smallest: BlocksToFree | None
     changes: tuple[Change, ...]
 
@@ -107,7 +107,7 @@ class _Segment:
     rows: list[int]
 
 
-def pins(snapshot: SnapshotData, recording: Recording, event: int) -> Pins:
+def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -> SegmentBlockers:
     """Find out which blocks kept the request of an out-of-memory error from being served.
 
     Args:
@@ -120,8 +120,8 @@ def pins(snapshot: SnapshotData, recording: Recording, event: int) -> Pins:
     segments = _segments(result, event)
     serving = recording.default_pool(stream, rounded)
     target = recording.pools[serving]
-    sums = dict.fromkeys(("empty", "other_stream", "private", "other_size", "pinned"), 0)
-    pinned: list[_Segment] = []
+    sums = dict.fromkeys(("empty", "other_stream", "private", "other_size", "partly_used"), 0)
+    partly_used: list[_Segment] = []
     for segment in segments:
         pool = recording.pools[segment.pool]
         free = sum(segment.free)
@@ -134,16 +134,16 @@ def pins(snapshot: SnapshotData, recording: Recording, event: int) -> Pins:
         elif pool.small != target.small:
             sums["other_size"] += free
         elif free:
-            sums["pinned"] += free
-            pinned.append(segment)
+            sums["partly_used"] += free
+            partly_used.append(segment)
     used = [segment for segment in segments if segment.rows and not recording.pools[segment.pool].private]
-    lines, rows_of = _lines(snapshot, recording, result, pinned)
-    return Pins(
+    lines, rows_of = _lines(snapshot, recording, result, partly_used)
+    return SegmentBlockers(
         event=event,
         size=rounded,
         **sums,
-        segments=len(pinned),
-        largest=max((size for segment in pinned for size in segment.free), default=0),
+        segments=len(partly_used),
+        largest=max((size for segment in partly_used for size in segment.free), default=0),
         lines=lines,
         smallest=_smallest(result, used, serving, rounded),
         changes=changes(recording, event, [(line.label, rows_of[line.label]) for line in lines]),
@@ -170,17 +170,17 @@ def _segments(result: Run, event: int) -> list[_Segment]:
 
 
 def _lines(
-    snapshot: SnapshotData, recording: Recording, result: Run, pinned: list[_Segment]
-) -> tuple[tuple[PinningLine, ...], dict[str, list[int]]]:
+    snapshot: SnapshotData, recording: Recording, result: Run, partly_used: list[_Segment]
+) -> tuple[tuple[BlockingLine, ...], dict[str, list[int]]]:
     """Return the lines, the most important first, and the blocks of each line."""
-    rows = [row for segment in pinned for row in segment.rows]
+    rows = [row for segment in partly_used for row in segment.rows]
     labels, label_of = label_rows(snapshot, recording.timeline, np.asarray(rows, np.int64), "line")
     numbers = iter(label_of.tolist())
     rows_of: dict[str, list[int]] = {label: [] for label in labels}
     for row, number in zip(rows, label_of.tolist(), strict=True):
         rows_of[labels[number]].append(row)
     table = np.zeros((len(labels), 4), np.int64)
-    for segment in pinned:
+    for segment in partly_used:
         present = [next(numbers) for _ in segment.rows]
         for row, number in zip(segment.rows, present, strict=True):
             table[number, 2:] += (result.sizes[row], 1)
@@ -192,7 +192,7 @@ def _lines(
     for label, (only, free, nbytes, count) in zip(labels, table.tolist(), strict=True):
         keys = (block_key(recording.device, int(addresses[row])) for row in rows_of[label])
         names = dict.fromkeys(known.get(key, "") for key in keys)
-        lines.append(PinningLine(label, only, free, nbytes, count, tuple(name for name in names if name)))
+        lines.append(BlockingLine(label, only, free, nbytes, count, tuple(name for name in names if name)))
     return tuple(sorted(lines, key=lambda line: (-line.only, -line.free, line.label))), rows_of
 
 
