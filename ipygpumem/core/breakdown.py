@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.accuracy import Accuracy, make_accuracy
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.serialization import PlainData
 
@@ -61,35 +61,41 @@ class BreakdownLine:
     label: str
     nbytes: int | None
     level: int
-    grade: Grade
+    grade: Accuracy
 
 
 def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[BreakdownLine]:
     """Return all lines of a device's breakdown, starting with the total memory."""
-    torch_grade = grade("exact", reading.torch_why or "allocator counter")
-    device_grade = grade("exact", reading.source or "CUDA's device properties")
-    process_grade = grade("exact", reading.why)
-    outside_grade = process_grade
+    torch_accuracy = make_accuracy("exact", reading.torch_why or "allocator counter")
+    device_accuracy = make_accuracy("exact", reading.source or "CUDA's device properties")
+    process_accuracy = make_accuracy("exact", reading.why)
+    outside_accuracy = process_accuracy
     if reading.process is None:
-        outside_grade = grade("device", f"may include the memory of other processes: {reading.why}")
+        outside_accuracy = make_accuracy("device", f"may include the memory of other processes: {reading.why}")
     torch_problem = reading.torch_why or reading.why
     lines = [
-        ("device total", reading.total, 0, device_grade, reading.why),
-        ("free", reading.free, 0, device_grade, reading.why),
-        ("used", reading.used, 0, device_grade, reading.why),
-        ("driver reserved", reading.driver_reserved, 1, device_grade, "the driver does not report its reserved memory"),
-        ("this process", reading.process, 1, process_grade, reading.why),
-        ("PyTorch reserved", reading.reserved, 2, torch_grade, torch_problem),
-        ("allocated (tensors)", reading.allocated, 3, torch_grade, torch_problem),
-        ("pending (freed, waiting for another stream)", reading.pending, 3, torch_grade, torch_problem),
-        ("cached", reading.cached, 3, torch_grade, torch_problem),
-        ("outside PyTorch", reading.outside, 2, outside_grade, torch_problem),
-        *((*line, outside_grade, "") for line in _outside_parts(reading, baseline)),
-        ("other processes", reading.others, 1, process_grade, reading.why),
-        ("unattributed", reading.unattributed, 1, process_grade, reading.why),
+        ("device total", reading.total, 0, device_accuracy, reading.why),
+        ("free", reading.free, 0, device_accuracy, reading.why),
+        ("used", reading.used, 0, device_accuracy, reading.why),
+        (
+            "driver reserved",
+            reading.driver_reserved,
+            1,
+            device_accuracy,
+            "the driver does not report its reserved memory",
+        ),
+        ("this process", reading.process, 1, process_accuracy, reading.why),
+        ("PyTorch reserved", reading.reserved, 2, torch_accuracy, torch_problem),
+        ("allocated (tensors)", reading.allocated, 3, torch_accuracy, torch_problem),
+        ("pending (freed, waiting for another stream)", reading.pending, 3, torch_accuracy, torch_problem),
+        ("cached", reading.cached, 3, torch_accuracy, torch_problem),
+        ("outside PyTorch", reading.outside, 2, outside_accuracy, torch_problem),
+        *((*line, outside_accuracy, "") for line in _outside_parts(reading, baseline)),
+        ("other processes", reading.others, 1, process_accuracy, reading.why),
+        ("unattributed", reading.unattributed, 1, process_accuracy, reading.why),
     ]
     return [
-        BreakdownLine(label, nbytes, level, accuracy if nbytes is not None else grade("unknown", problem))
+        BreakdownLine(label, nbytes, level, accuracy if nbytes is not None else make_accuracy("unknown", problem))
         for label, nbytes, level, accuracy, problem in lines
     ]
 

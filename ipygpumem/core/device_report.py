@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ipygpumem.core.grade import Grade, exact_if_known, grade
+from ipygpumem.core.accuracy import Accuracy, exact_if_known, make_accuracy
 from ipygpumem.core.reading import Counters, DeviceReading
 from ipygpumem.core.samples import NOISE, OutsidePeak
 from ipygpumem.core.serialization import PlainData
@@ -65,7 +65,7 @@ class DeviceReport(PlainData):
 
     @property
     def peak(self) -> int | None:
-        """Peak allocated memory, relative to the allocated memory at the start."""
+        """Peak allocated memory minus the allocated memory at the start."""
         if self.high is None or self.before.allocated is None:
             return None
         return self.high.allocated - self.before.allocated
@@ -185,45 +185,53 @@ class DeviceReport(PlainData):
         return self.before.source == self.after.source and self.after.source is not None
 
     @property
-    def grades(self) -> dict[str, Grade]:
+    def grades(self) -> dict[str, Accuracy]:
         """Accuracy of each value, by name."""
         torch_problem = self.after.torch_why or self.before.torch_why or "PyTorch's counters are not available"
-        torch_grade = exact_if_known(self.held, self.after.torch_why or "allocator counter", torch_problem)
+        torch_accuracy = exact_if_known(self.held, self.after.torch_why or "allocator counter", torch_problem)
         problem = _DIFFERENT_SOURCES if self.process_wide else f"per-process memory usage is unknown: {self.after.why}"
         return {
-            **dict.fromkeys(("held", "pending", "cached"), torch_grade),
-            "peak": self._peak_grade(torch_grade),
-            "outside": self._outside_grade(),
-            "outside_peak": self._outside_peak_grade(),
+            **dict.fromkeys(("held", "pending", "cached"), torch_accuracy),
+            "peak": self._peak_accuracy(torch_accuracy),
+            "outside": self._outside_accuracy(),
+            "outside_peak": self._outside_peak_accuracy(),
             "others": exact_if_known(self.others, "NVML's list of the processes visible in this container", problem),
             "unattributed": exact_if_known(self.unattributed, _UNATTRIBUTED, problem),
             "used": exact_if_known(self.used, self.after.source or _PROPERTIES, self.after.why),
             "total": exact_if_known(self.total, self.after.source or _PROPERTIES, self.after.why),
         }
 
-    def _peak_grade(self, torch_grade: Grade) -> Grade:
+    def _peak_accuracy(self, torch_accuracy: Accuracy) -> Accuracy:
         if self.high is None or self.peak is None:
-            return torch_grade if self.held is None else grade("unknown", "the counters could not be read at the end")
+            return (
+                torch_accuracy
+                if self.held is None
+                else make_accuracy("unknown", "the counters could not be read at the end")
+            )
         if self.high.exact:
-            return torch_grade
-        return grade("bound", "the peak counters were not reset (peaks='untouched'), and an earlier peak was higher")
+            return torch_accuracy
+        return make_accuracy(
+            "bound", "the peak counters were not reset (peaks='untouched'), and an earlier peak was higher"
+        )
 
-    def _outside_grade(self) -> Grade:
+    def _outside_accuracy(self) -> Accuracy:
         if self.outside is None:
-            return grade("unknown", self.after.torch_why if self.after.reserved is None else self.after.why)
+            return make_accuracy("unknown", self.after.torch_why if self.after.reserved is None else self.after.why)
         if self.process_wide:
-            return grade("exact", f"NVML's entry for this process minus PyTorch's reserved memory; {self.after.why}")
-        return grade("device", f"may include the memory of other processes: {self.after.why}")
+            return make_accuracy(
+                "exact", f"NVML's entry for this process minus PyTorch's reserved memory; {self.after.why}"
+            )
+        return make_accuracy("device", f"may include the memory of other processes: {self.after.why}")
 
-    def _outside_peak_grade(self) -> Grade:
+    def _outside_peak_accuracy(self) -> Accuracy:
         sampled, accounted = self.sampled, self.accounted
         if accounted is not None and accounted == self.outside_peak:
-            return Grade("sampled", "peak recorded by NVML for this process, minus PyTorch's peak reserved memory")
+            return Accuracy("sampled", "peak recorded by NVML for this process, minus PyTorch's peak reserved memory")
         missing = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:
-            return grade("unknown", f"no sample exceeds the readings before and after{missing}")
+            return make_accuracy("unknown", f"no sample exceeds the readings before and after{missing}")
         owner = "this process or one that has ended" if self.process_wide else "this process or another"
-        return Grade(
+        return Accuracy(
             "sampled",
             f"{many(sampled.count, 'sample')} of the device's memory (first at {duration(sampled.since)}, largest gap "
             f"{duration(sampled.gap)}{missing}), minus an upper bound on PyTorch's reserved memory; counts memory used "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.core.grade import Grade, exact_if_known, grade
+from ipygpumem.core.accuracy import Accuracy, exact_if_known, make_accuracy
 from ipygpumem.core.reading import HostReading
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference
@@ -55,15 +55,15 @@ class HostReport(PlainData):
         return self.after.peak > self.before.peak or self.before.peak <= self.before.rss
 
     @property
-    def grades(self) -> dict[str, Grade]:
+    def grades(self) -> dict[str, Accuracy]:
         """Accuracy of each value, by name."""
         unknown = "the operating system does not report this value"
         held = exact_if_known(self.held, "resident memory of this process", unknown)
         peak = exact_if_known(self.peak, "peak resident memory recorded by the operating system", unknown)
         if self.held is not None and self.profiled:
-            held = grade("bound", _PROFILED)
+            held = make_accuracy("bound", _PROFILED)
         if self.peak is not None and not self.exact:
-            peak = grade("bound", _PROFILED if self.profiled else _EARLIER_PEAK)
+            peak = make_accuracy("bound", _PROFILED if self.profiled else _EARLIER_PEAK)
         no_pinned = "CUDA is not initialized, or this version of PyTorch does not count pinned memory"
         pinned = exact_if_known(self.pinned, "PyTorch's host allocator", no_pinned)
         return {"held": held, "peak": peak, "pinned": pinned}

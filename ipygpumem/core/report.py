@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.accuracy import Accuracy
 from ipygpumem.core.device_report import DeviceReport, PeakCounters
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.grade import Grade
 from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading, shared
@@ -261,7 +261,7 @@ def _held_and_peak(part: DeviceReport | HostReport) -> str:
 
 @cache
 def _reader(*, lenient: bool) -> DataReader:
-    kinds: tuple[Any, ...] = (DeviceReading, Grade, HostReading, OtherProcessChange, OutsidePeak)
+    kinds: tuple[Any, ...] = (DeviceReading, Accuracy, HostReading, OtherProcessChange, OutsidePeak)
     names = {kind.__name__: kind for kind in kinds}
     for feature in _FEATURES:
         names |= vars(importlib.import_module(f"ipygpumem.features.{feature}.model"))

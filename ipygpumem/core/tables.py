@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ipygpumem.core.grade import Grade
+from ipygpumem.core.accuracy import Accuracy
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import VISIBLE
 
@@ -63,7 +63,7 @@ class TableRow:
     label: str
     cells: tuple[str, ...]
     level: int
-    grade: Grade | None = None
+    grade: Accuracy | None = None
     bar: float | None = None
     note: str = ""
     light_bar: float = 0.0
@@ -132,7 +132,7 @@ def _align_right(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
 
 
-def _mark(grade: Grade | None) -> str:
+def _mark(grade: Accuracy | None) -> str:
     return " ~" if grade is not None and grade.trust not in {"exact", "unknown"} else ""
 
 

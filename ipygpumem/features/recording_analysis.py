@@ -47,7 +47,7 @@ class RecordingAnalysisCollector(Collector):
             timeline = device_timeline(snapshot, device)
             if timeline is not None:
                 parts.append(self.part(DeviceRecording(device, snapshot, timeline, recorder, outcome.code)))
-        section: dict[str, Any] = {self.section: tuple(part for part in parts if part.busy) or tuple(parts[:1])}
+        section: dict[str, Any] = {self.section: tuple(part for part in parts if part.uses_memory) or tuple(parts[:1])}
         return replace(report, **section)
 
     def part(self, recording: DeviceRecording) -> Any:

@@ -67,7 +67,7 @@ def command_help(command: Command) -> str:
 
 def _usage(command: Command) -> str:
     arguments = [
-        option.usage or (f"{option.metavar}..." if option.many else str(option.metavar))
+        option.usage or (f"{option.metavar}..." if option.accepts_many else str(option.metavar))
         for option in command.options_of("magic")
         if option.is_argument
     ]

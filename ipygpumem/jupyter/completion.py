@@ -48,7 +48,7 @@ def _complete(typed: str, options: tuple[Option, ...], last: str) -> list[str] |
     option = next((option for option in options if last in option.flags), None)
     if option is not None and option.metavar is not None:
         return [choice for choice in option.choices if choice.startswith(typed)] or None
-    if not typed.startswith("-") and any(option.is_argument and option.path for option in options):
+    if not typed.startswith("-") and any(option.is_argument and option.is_path for option in options):
         return _paths(typed)
     flags = [flag for option in options if not option.is_argument for flag in option.flags]
     return [flag for flag in flags if flag.startswith(typed)]

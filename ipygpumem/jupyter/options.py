@@ -19,7 +19,7 @@ _SNAPSHOT = Option(
     "PATH",
     "record the allocation history and write it to PATH, even if the code fails; {name} expands to the value of a "
     "variable, {host} to the host name, {time} to the start time, and {rank} to the rank or engine ID",
-    path=True,
+    is_path=True,
 )
 _VIEW = Option(
     ("--view",),
@@ -38,7 +38,7 @@ _LINES = (
         "NAME",
         "report memory usage line by line for this function or method (such as train, Net.forward or model) instead of "
         "all functions of the notebook; can be repeated",
-        many=True,
+        accepts_many=True,
     ),
 )
 _MODULES = Option(
@@ -65,14 +65,14 @@ _PROFILE = (
         "PATH",
         "profile the code with torch.profiler (memory, shapes, stacks) and write the trace to PATH (.json.gz, .json), "
         "even if the code fails; open it at https://ui.perfetto.dev or chrome://tracing",
-        path=True,
+        is_path=True,
     ),
     Option(
         ("--timeline",),
         "PATH",
         "profile the code and write memory usage over time by category (parameter, gradient, optimizer state, "
         "activation, input, temporary), for GPUs and for tensors in host memory, to PATH (.html)",
-        path=True,
+        is_path=True,
     ),
 )
 _ENGINES = (

@@ -97,7 +97,11 @@ class ActiveRecording:
             return True
 
     def set_context(self, context: str | None = None) -> None:
-        """Set PyTorch's option ``context`` of this package's recording, or restore it. If it is None, it stays None."""
+        """Change PyTorch's option ``context`` for the recording that this package started.
+
+        Without an argument, the value with which the recording was started is restored. If it was started with None,
+        nothing is changed.
+        """
         with self._lock:
             history = self._history
             if history is not None and history.context is not None:

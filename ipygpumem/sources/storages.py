@@ -98,7 +98,11 @@ class StorageInspector:
         return None if self._weak_reference is None else self._weak_reference(storage)
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return a list with a storage's location, if any. ``data_ptr()``, the default ``address``, may copy data."""
+        """Return a list that contains the location of a storage, or an empty list if the storage has no memory.
+
+        ``address`` is the address of the storage if it is known, so that ``data_ptr()``, which may copy data, is not
+        called.
+        """
         try:
             device = storage.device
             name = self._device_names.get(device)
@@ -111,7 +115,7 @@ class StorageInspector:
         return [location] if location.address and location.size else []
 
     def _sparse_parts(self, tensor: Any) -> list[Any]:
-        if self.dispatches(tensor):
+        if self.defines_torch_dispatch(tensor):
             return []
         layout = str(self._base.layout.__get__(tensor))
         names = {
@@ -121,7 +125,7 @@ class StorageInspector:
         }.get(layout, ("ccol_indices", "row_indices", "values"))
         return [getattr(self._base, name)(tensor) for name in names]
 
-    def dispatches(self, tensor: Any) -> bool:
+    def defines_torch_dispatch(self, tensor: Any) -> bool:
         """Return whether a tensor's class defines ``__torch_dispatch__``, which may run when the shape is read."""
         kind = type(tensor)
         result = self._dispatching_types.get(id(kind))
@@ -134,7 +138,7 @@ class StorageInspector:
         """Return a description such as ``float32 [4096, 4096]``, and the size in bytes (None if unknown)."""
         dtype = self._dtype(tensor)
         try:
-            if not self.dispatches(tensor) and self._layout(tensor) is self._torch.strided:
+            if not self.defines_torch_dispatch(tensor) and self._layout(tensor) is self._torch.strided:
                 key = dtype, self._shape(tensor)
                 description = self._descriptions.get(key)
                 if description is None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.accuracy import Accuracy, make_accuracy
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading, shared
 from ipygpumem.core.report import DeviceReport, HostReport, MeasurementLabel, PeakCounters, RecordingInfo, build_report
 
@@ -46,7 +46,7 @@ def test_lost_attribution_by_process():
     result = report({"process": None, "others": None, "mode": "device", "why": "GPU is lost", "used": 2100 * MIB})
     assert (result.outside, result.grades["outside"]) == (
         100 * MIB,
-        grade("device", "may include the memory of other processes: GPU is lost"),
+        make_accuracy("device", "may include the memory of other processes: GPU is lost"),
     )
     assert (result.others, result.unattributed) == (None, None)
 
@@ -128,7 +128,7 @@ def test_selected_devices():
 
 
 def test_dataclasses_are_frozen_and_slotted():
-    for facts in (START, report({}), HostReading(), grade("exact")):
+    for facts in (START, report({}), HostReading(), make_accuracy("exact")):
         assert not hasattr(facts, "__dict__")
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(facts, dataclasses.fields(facts)[0].name, None)
@@ -167,6 +167,6 @@ def test_host_without_a_peak():
 
 
 def test_equal_grades_are_one_object():
-    assert grade("exact", "x") is grade("exact", "x")
-    assert str(Grade("bound", "why")) == "bound (why)"
-    assert str(Grade("exact")) == "exact"
+    assert make_accuracy("exact", "x") is make_accuracy("exact", "x")
+    assert str(Accuracy("bound", "why")) == "bound (why)"
+    assert str(Accuracy("exact")) == "exact"

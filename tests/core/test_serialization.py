@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fakes.reports import after, report
 from ipygpumem import ReportError
-from ipygpumem.core.grade import grade
+from ipygpumem.core.accuracy import make_accuracy
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.samples import OutsidePeak
@@ -53,12 +53,12 @@ TREE = ModuleTree(
 OUTSIDE_MEMORY = OutsideMemory(
     device="cuda:0",
     libraries=(LibraryMemory("cuBLAS", "libcublas.so.12", "device", 1, 2, 3, 4, 5, pooled=True),),
-    pools=(PoolMemory("CuPy", None, 1, None, 3, grade("sampled", "why")),),
+    pools=(PoolMemory("CuPy", None, 1, None, 3, make_accuracy("sampled", "why")),),
     peak=None,
     idle=0,
     rest=-1,
     seconds=0.5,
-    grade=grade("exact", "records"),
+    grade=make_accuracy("exact", "records"),
 )
 OTHER_PROCESS = OtherProcess(7, 5, "python a.py", "own", "ada", "kernel", "/home/ada/b.ipynb", "", 1.5, "")
 PROFILE = ProfileSummary(

@@ -52,7 +52,7 @@ def compare(snapshot, index, stats):
         "pairs": {
             "requested peak": [snapshot.peak(index).requested, stats["requested_bytes.all.peak"]],
             "requested end": [int(timeline.requested.bytes[-1]), stats["requested_bytes.all.current"]],
-            "active end": [timeline.end_rounded, stats["active_bytes.all.current"]],
+            "active end": [timeline.end_active, stats["active_bytes.all.current"]],
             "reserved peak": [timeline.reserved.peak()[1], stats["reserved_bytes.all.peak"]],
             "reserved end": [timeline.end_reserved, stats["reserved_bytes.all.current"]],
             "reserved of the state": [snapshot.state_at(len(timeline.trace) - 1, index).reserved,

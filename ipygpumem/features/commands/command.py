@@ -34,12 +34,12 @@ class Option:
         help: Description of the option in the help.
         choices: Allowed values; empty if there is no restriction.
         default: Value of the option if it is not specified.
-        many: Whether the option can be repeated or the argument accepts several values.
-        path: Whether the value is a path. If so, tab completion lists files and directories.
+        accepts_many: Whether the option can be repeated or the argument accepts several values.
+        is_path: Whether the value is a path. If so, tab completion lists files and directories.
         type: Function that converts the value from text and raises `OptionError` if the text is invalid. For an option
             that can be repeated, it returns a list, and the value of the option is the concatenation of these lists.
-        values: Number of values after the flag.
-        only: The only interface (``magic`` or ``shell``) that supports the option; None if both do.
+        value_count: Number of values after the flag.
+        only_interface: The only interface (``magic`` or ``shell``) that supports the option; None if both do.
         usage: Text for a positional argument in the usage line; if it is empty, the ``metavar`` is shown.
     """
 
@@ -48,11 +48,11 @@ class Option:
     help: str
     choices: tuple[str, ...] = ()
     default: Any = None
-    many: bool = False
-    path: bool = False
+    accepts_many: bool = False
+    is_path: bool = False
     type: Callable[[str], Any] | None = None
-    values: int = 1
-    only: Interface | None = None
+    value_count: int = 1
+    only_interface: Interface | None = None
     usage: str = ""
 
     @property
@@ -82,15 +82,15 @@ class Command:
 
     def options_of(self, interface: Interface) -> tuple[Option, ...]:
         """Return the options that the command supports in a notebook (``magic``) or in a shell (``shell``)."""
-        return tuple(option for option in self.options if option.only in {None, interface})
+        return tuple(option for option in self.options if option.only_interface in {None, interface})
 
 
-HELP = Option(("-h", "--help"), None, "show this help", only="magic")
+HELP = Option(("-h", "--help"), None, "show this help", only_interface="magic")
 DEVICE = Option(
     ("-d", "--device"),
     "DEVICE",
     "include only this device, such as cuda:0 or 0; can be repeated",
-    many=True,
+    accepts_many=True,
     type=lambda text: text.split(","),
 )
 
@@ -202,13 +202,13 @@ def _argparse_options(option: Option, many: str) -> dict[str, Any]:
         return {"action": "store_true", "help": description}
     settings: dict[str, Any] = {"metavar": option.metavar, "help": description}
     if option.is_argument:
-        settings["nargs"] = many if option.many else None
-    elif option.many:
+        settings["nargs"] = many if option.accepts_many else None
+    elif option.accepts_many:
         settings |= {"action": "append" if option.type is None else "extend", "default": []}
     else:
         settings |= {"action": _SingleValueAction, "default": option.default}
-    if option.values > 1:
-        settings |= {"nargs": option.values, "metavar": tuple(option.metavar.split())}
+    if option.value_count > 1:
+        settings |= {"nargs": option.value_count, "metavar": tuple(option.metavar.split())}
     if option.choices:
         settings["choices"] = option.choices
     if option.type is not None:

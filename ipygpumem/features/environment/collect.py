@@ -39,7 +39,7 @@ class Environment(PlainData):
         nvml: Reason why NVML is unavailable; None if it is available.
         devices: Product name and total memory in bytes of each device listed by NVML.
         mode: How the memory usage of the first device in use is attributed (see `DeviceReading`), with the reason.
-        accuracy: Accuracy of each kind of value (see `Grade.trust`), with the reason.
+        accuracy: Accuracy of each kind of value (see `Accuracy.trust`), with the reason.
     """
 
     python: str

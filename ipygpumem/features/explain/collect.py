@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ipygpumem.core.accuracy import make_accuracy
 from ipygpumem.core.errors import CuptiError
-from ipygpumem.core.grade import grade
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.serialization import PlainData
@@ -152,7 +152,7 @@ def _recorded(owners: dict[AllocationOwner, int]) -> list[NamedMemory]:
         if owner.library != ALLOCATOR and (managed or owner.memory in DEVICE_MEMORY):
             key = owner.library, managed
             sums[key] = sums.get(key, 0) + nbytes
-    accuracy = grade("exact", "CUPTI's records of all allocations")
+    accuracy = make_accuracy("exact", "CUPTI's records of all allocations")
     return [NamedMemory(name, nbytes, accuracy, managed) for (name, managed), nbytes in sums.items()]
 
 
@@ -170,7 +170,7 @@ def _pools(index: int, owners: dict[AllocationOwner, int], *, shared: bool) -> l
             recorded = sum(nbytes for owner, nbytes in owners.items() if owner.library == library)
             name = f"{pool.name}, allocated before recording began" if recorded else pool.name
         if nbytes - recorded >= VISIBLE:
-            pools.append(NamedMemory(name, nbytes - recorded, grade("exact", pool.source)))
+            pools.append(NamedMemory(name, nbytes - recorded, make_accuracy("exact", pool.source)))
     return pools
 
 

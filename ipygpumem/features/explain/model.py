@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ipygpumem.core.grade import Grade, exact_if_known, grade
+from ipygpumem.core.accuracy import Accuracy, exact_if_known, make_accuracy
 from ipygpumem.core.reading import HostReading
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE, size
@@ -45,7 +45,7 @@ class ExplanationStep:
     label: str
     kind: Kind
     amount: int | None
-    grade: Grade
+    grade: Accuracy
     todo: str = ""
     note: str = ""
 
@@ -106,13 +106,13 @@ class DeviceExplanation(PlainData):
 def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> DeviceExplanation:
     """Return the waterfall of host memory. ``tensors`` is the total size of CPU tensors in bytes."""
     steps = []
-    resident = grade("exact", "resident memory of this process")
+    resident = make_accuracy("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:
         used = reading.total - reading.available
-        accuracy = grade("derived", "total minus available memory")
+        accuracy = make_accuracy("derived", "total minus available memory")
         steps.append(ExplanationStep("this machine uses", "total", used, accuracy))
         if reading.rss is not None:
-            accuracy = grade("derived", "the remainder; shared pages are counted in each process")
+            accuracy = make_accuracy("derived", "the remainder; shared pages are counted in each process")
             steps.append(ExplanationStep(_HOST_NAMES["others"], "others", used - reading.rss, accuracy))
     accuracy = exact_if_known(reading.rss, resident.reason, "this system does not report the resident memory")
     steps.append(ExplanationStep("this process (RSS)", "total", reading.rss, accuracy))
@@ -122,8 +122,8 @@ def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()
         reason = "the remainder, such as the interpreter, libraries, NumPy arrays and Python objects"
         if difference < 0:
             label, reason = "not resident", "pages of tensors are not resident until data is written to them"
-        steps.append(ExplanationStep(label, "outside", difference, grade("derived", reason)))
-    bound = grade("bound", "total size of the storages; pages to which no data was written use no memory")
+        steps.append(ExplanationStep(label, "outside", difference, make_accuracy("derived", reason)))
+    bound = make_accuracy("bound", "total size of the storages; pages to which no data was written use no memory")
     todo = "%gpumem who --host lists the holders"
     steps.append(ExplanationStep("tensors in host memory", "total", tensors, bound if tensors else resident, todo))
     return DeviceExplanation("host", "", tuple(steps), tuple(notes))

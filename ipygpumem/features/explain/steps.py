@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ipygpumem.core.accuracy import Accuracy, make_accuracy
 from ipygpumem.core.breakdown import Baseline
-from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import many, size
@@ -35,7 +35,7 @@ class NamedMemory:
 
     name: str
     amount: int
-    grade: Grade
+    grade: Accuracy
     managed: bool = False
 
     @property
@@ -75,7 +75,11 @@ def device_waterfall(
 
 
 def _device_steps(reading: DeviceReading) -> list[ExplanationStep]:
-    accuracy = grade("exact", reading.source or "") if reading.used is not None else grade("unknown", reading.why)
+    accuracy = (
+        make_accuracy("exact", reading.source or "")
+        if reading.used is not None
+        else make_accuracy("unknown", reading.why)
+    )
     is_nvml = reading.used is None or "NVML" in (reading.source or "")
     in_use = ExplanationStep(NVIDIA_SMI if is_nvml else f"used ({reading.source})", "total", reading.in_use, accuracy)
     if not reading.driver_reserved:
@@ -90,10 +94,10 @@ def _process_steps(
 ) -> list[ExplanationStep]:
     if reading.process is None:
         return []
-    own = ExplanationStep("this process", "total", reading.process, grade("exact", reading.why))
+    own = ExplanationStep("this process", "total", reading.process, make_accuracy("exact", reading.why))
     if reading.others is None or reading.unattributed is None:
         return [own]
-    accuracy = grade("exact", "NVML's process list")
+    accuracy = make_accuracy("exact", "NVML's process list")
     steps = [
         ExplanationStep(process.title, "others", process.amount, accuracy, _process_advice(process))
         for process in processes[:_MAX_PROCESSES]
@@ -116,7 +120,7 @@ def _unattributed_steps(
         names = ", ".join(dict.fromkeys(memory.name for memory in managed_memory))
         reason = f"{size(managed)} of managed memory ({names}), of which an unknown part is on the device"
         todo = "freed when the library's arrays are deleted"
-        steps.append(ExplanationStep("managed memory", "unattributed", on_device, grade("bound", reason), todo))
+        steps.append(ExplanationStep("managed memory", "unattributed", on_device, make_accuracy("bound", reason), todo))
     remainder = unattributed - on_device
     if remainder and unattributed > 0:
         driver = "" if reading.driver_reserved is not None else "the driver's own memory, "
@@ -124,10 +128,10 @@ def _unattributed_steps(
             f"not attributed to any process: {driver}page tables, managed memory, or processes that are not visible"
             " here (for example in other containers)"
         )
-        steps.append(ExplanationStep("unattributed", "unattributed", remainder, grade("exact", reason)))
+        steps.append(ExplanationStep("unattributed", "unattributed", remainder, make_accuracy("exact", reason)))
     elif remainder:
         reason = "the sizes in NVML's process list add up to more than the memory in use"
-        steps.append(ExplanationStep(LISTED_TWICE, "unattributed", remainder, grade("derived", reason)))
+        steps.append(ExplanationStep(LISTED_TWICE, "unattributed", remainder, make_accuracy("derived", reason)))
     return steps
 
 
@@ -150,10 +154,10 @@ def _outside_steps(
         return []
     steps = []
     if baseline is not None and baseline.context:
-        accuracy = grade("derived", "measured when CUDA was initialized, and assumed not to change")
+        accuracy = make_accuracy("derived", "measured when CUDA was initialized, and assumed not to change")
         steps.append(ExplanationStep("CUDA context", "outside", baseline.context, accuracy, _PERMANENT))
     if baseline is not None and baseline.kernels and kernels:
-        accuracy = grade("derived", "measured when the first kernels were loaded, and assumed not to change")
+        accuracy = make_accuracy("derived", "measured when the first kernels were loaded, and assumed not to change")
         note = "code and handles of CUDA libraries"
         steps.append(ExplanationStep("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, note))
     memories = sorted((memory for memory in named if not memory.managed and memory.amount), key=lambda m: -m.amount)
@@ -162,25 +166,27 @@ def _outside_steps(
     if not remainder:
         return steps
     if reading.process is None:
-        accuracy = grade("device", f"outside PyTorch in this process, or in other processes: {reading.why}")
+        accuracy = make_accuracy("device", f"outside PyTorch in this process, or in other processes: {reading.why}")
         todo = "%gpumem processes lists all processes"
         return [*steps, ExplanationStep("this or other processes", "outside", remainder, accuracy, todo)]
     if remainder < 0:
-        accuracy = grade("unknown", "some memory is counted in more than one row or was freed during the reading")
+        accuracy = make_accuracy(
+            "unknown", "some memory is counted in more than one row or was freed during the reading"
+        )
         return [*steps, ExplanationStep("counted twice", "outside", remainder, accuracy)]
     names = ["kernel code, local memory, CUDA graphs"]
     if not recorded:
         names.insert(0, "libraries")
     if not any(step.label == "CUDA context" for step in steps):
         names.insert(0, "CUDA context")
-    accuracy = grade("derived", "the remainder, which is not attributed to any library")
+    accuracy = make_accuracy("derived", "the remainder, which is not attributed to any library")
     todo = "%%gpumem --outside lists the memory of a cell by library"
     return [*steps, ExplanationStep(", ".join(names), "outside", remainder, accuracy, todo)]
 
 
 def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_problem: str) -> list[ExplanationStep]:
-    counter = grade("exact", reading.torch_why or "allocator counter")
-    accuracy = counter if reading.reserved is not None else grade("unknown", reading.torch_why or reading.why)
+    counter = make_accuracy("exact", reading.torch_why or "allocator counter")
+    accuracy = counter if reading.reserved is not None else make_accuracy("unknown", reading.torch_why or reading.why)
     steps = [ExplanationStep("PyTorch reserved", "total", reading.reserved, accuracy)]
     if reading.pending:
         todo = "returned to the cache after torch.cuda.synchronize()"
@@ -191,7 +197,7 @@ def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_pro
         steps += _cache_steps(reading.cached, cache)
     elif reading.cached:
         todo = "torch.cuda.empty_cache() would release part of it"
-        accuracy = grade("exact", "allocator counter")
+        accuracy = make_accuracy("exact", "allocator counter")
         steps.append(ExplanationStep("cached", "cache", reading.cached, accuracy, todo, cache_problem))
     todo = "%gpumem who lists the holders"
     return [*steps, ExplanationStep("allocated (tensors)", "total", reading.allocated, steps[0].grade, todo)]
@@ -199,8 +205,10 @@ def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_pro
 
 def _cache_steps(cached: int, cache: CachedMemory) -> list[ExplanationStep]:
     steps = []
-    listed = grade("exact", "the allocator's list of segments")
-    paged = grade("derived", "the allocator's list of segments; expandable segments are released in whole pages")
+    listed = make_accuracy("exact", "the allocator's list of segments")
+    paged = make_accuracy(
+        "derived", "the allocator's list of segments; expandable segments are released in whole pages"
+    )
     accuracy = paged if cache.expandable else listed
     if cache.releasable:
         todo = "torch.cuda.empty_cache() or %gpumem free --cache"
@@ -216,6 +224,6 @@ def _cache_steps(cached: int, cache: CachedMemory) -> list[ExplanationStep]:
         todo = "delete the CUDA graphs or the MemPool, then call torch.cuda.empty_cache()"
         steps.append(ExplanationStep("cached in private pools", "cache", cache.private, listed, todo, note))
     if cached != cache.total:
-        changed = grade("derived", "the cache changed between two readings")
+        changed = make_accuracy("derived", "the cache changed between two readings")
         steps.append(ExplanationStep("cached, changed during the reading", "cache", cached - cache.total, changed))
     return steps

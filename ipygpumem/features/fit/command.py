@@ -48,7 +48,7 @@ FIT = Command(
             "NAME=FIRST..LAST STATEMENT",
             "a variable of the statement with its range, such as batch=1..4096, or two such variables; then the "
             "statement that runs one step, such as step(batch). The step's state is restored afterwards",
-            many=True,
+            accepts_many=True,
             usage="NAME=FIRST..LAST STATEMENT",
         ),
         Option(("--on",), "SIZE", 'answer for a card with this much memory, such as "24 GiB"', type=_card),

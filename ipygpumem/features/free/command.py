@@ -77,7 +77,7 @@ FREE = Command(
             ("names",),
             "NAME",
             "delete these variables and all references to their values in Out and in the last traceback",
-            many=True,
+            accepts_many=True,
             usage="[NAME...]",
         ),
         Option(("--out",), None, "also delete the output history: Out, _, __, ___ and variables such as _3"),

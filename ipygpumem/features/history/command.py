@@ -127,13 +127,18 @@ def _by(help_text: str, default: str | None = None) -> Option:
 
 def _options(file_help: str) -> tuple[Option, ...]:
     return (
-        Option(("files",), "FILE", file_help, path=True, many=True, usage="[FILE]"),
+        Option(("files",), "FILE", file_help, is_path=True, accepts_many=True, usage="[FILE]"),
         _by('sort by this column in descending order (default: "in", the execution order)'),
         DEVICE,
         Option(("-n", "--top"), "N", f"number of rows per page (default: {PAGE})", type=positive),
         Option(("--page",), "N", "page number (page 1 contains the newest rows or the largest values)", type=positive),
-        Option(("--plot",), None, "plot the memory usage and the peak of each cell", only="magic"),
-        Option(("--plot",), "OUT.png", "plot the memory usage and the peak of each cell (one file only)", only="shell"),
+        Option(("--plot",), None, "plot the memory usage and the peak of each cell", only_interface="magic"),
+        Option(
+            ("--plot",),
+            "OUT.png",
+            "plot the memory usage and the peak of each cell (one file only)",
+            only_interface="shell",
+        ),
         HELP,
     )
 
@@ -155,8 +160,8 @@ COMPARE = Command(
     "compare",
     "compare two runs of a notebook, cell by cell",
     (
-        Option(("before",), "A", "a log (see the setting GPUMem.log) or an executed notebook", path=True),
-        Option(("after",), "B", "a log or an executed notebook to compare with A", path=True),
+        Option(("before",), "A", "a log (see the setting GPUMem.log) or an executed notebook", is_path=True),
+        Option(("after",), "B", "a log or an executed notebook to compare with A", is_path=True),
         _by('sort by the size of the change in this column, largest first (default: "in", the execution order)', "in"),
         HELP,
     ),

@@ -57,7 +57,7 @@ WHO = Command(
     "who",
     "list the variables and objects that hold memory",
     (
-        Option(("names",), "NAME", "show only the holders with these names", many=True, usage="[NAME...]"),
+        Option(("names",), "NAME", "show only the holders with these names", accepts_many=True, usage="[NAME...]"),
         Option(
             ("--new",),
             None,

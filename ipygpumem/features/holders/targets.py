@@ -177,7 +177,7 @@ class SearchTargets:
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
         """Return the inner tensors that ``__tensor_flatten__`` names; if it names none, all tensors in attributes."""
-        if not self._types.dispatches(tensor):
+        if not self._types.defines_torch_dispatch(tensor):
             return []
         attributes = list(dict.items(instance_dict(tensor) or {}))
         for base in mro(type(tensor)):

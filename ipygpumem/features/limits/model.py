@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.accuracy import Accuracy, make_accuracy
 from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.units import MIB, many, parse_size, precise_size, signed
 
@@ -81,7 +81,7 @@ class Limits:
         note = f"limits on GPU memory ({limits}) were not checked because no GPU was measured: {reason}"
         return (note,) if limits else ()
 
-    def _values(self, report: Report) -> Iterator[tuple[str, str, int | None, int, Grade]]:
+    def _values(self, report: Report) -> Iterator[tuple[str, str, int | None, int, Accuracy]]:
         for name, device in report.devices.items():
             for kind, amount, limit in (
                 ("peak", device.peak, self.peak),
@@ -94,9 +94,9 @@ class Limits:
             yield "host", "peak", report.host.peak, self.host, report.host.grades["peak"]
 
 
-def _accuracy(device: DeviceReport, kind: str) -> Grade:
+def _accuracy(device: DeviceReport, kind: str) -> Accuracy:
     if kind == "outside" and device.started:  # the CUDA context is created once per process and does not count
-        return grade(
+        return make_accuracy(
             "unknown",
             "CUDA was initialized during the measurement; to exclude the memory of the initialization, call "
             "ipygpumem.preload_pytorch() before the measurement",

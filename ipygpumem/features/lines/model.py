@@ -74,8 +74,8 @@ class DeviceLines(PlainData):
     peak_allocated: int | None
 
     @property
-    def busy(self) -> bool:
-        """Whether anything was allocated or freed on the device."""
+    def uses_memory(self) -> bool:
+        """Whether memory was allocated or freed on the device."""
         listed = any(line.use is not None for listing in self.listings for line in listing.lines)
         return listed or self.elsewhere is not None
 

@@ -116,7 +116,7 @@ class ModuleTree(PlainData):
     notes: tuple[str, ...] = ()
 
     @property
-    def busy(self) -> bool:
+    def uses_memory(self) -> bool:
         """Whether the model uses memory on the device."""
         return any(row.peak or row.parameters or row.activations for row in self.rows)
 

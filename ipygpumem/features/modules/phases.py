@@ -22,12 +22,12 @@ class PhaseTracker:
 
     Attributes:
         cost: Overhead of tracking in seconds, which is not attributed to any phase.
-        inside: Names of the running phases, outermost first.
+        running_phases: Names of the running phases, outermost first.
     """
 
     def __init__(self, *, reset: bool) -> None:
         self.cost = 0.0
-        self.inside: tuple[str, ...] = ()
+        self.running_phases: tuple[str, ...] = ()
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         """Duration in seconds each time that a phase ran, by phase name."""
         self._memory: defaultdict[tuple[str, int], list[tuple[int, int, int | None]]] = defaultdict(list)
@@ -58,20 +58,20 @@ class PhaseTracker:
 
     def enter(self, name: str) -> None:
         """Start a phase inside the running phases."""
-        self._switch((*self.inside, name))
+        self._switch((*self.running_phases, name))
 
     def leave(self, name: str) -> None:
         """End the innermost phase with this name and all phases that are still running inside it."""
-        if name in self.inside:
-            self._switch(self.inside[: -1 - self.inside[::-1].index(name)])
+        if name in self.running_phases:
+            self._switch(self.running_phases[: -1 - self.running_phases[::-1].index(name)])
 
     def _switch(self, phases: tuple[str, ...]) -> None:
         begun = time.perf_counter()
-        if _innermost(phases) == _innermost(self.inside):
-            self.inside = phases
+        if _innermost(phases) == _innermost(self.running_phases):
+            self.running_phases = phases
             return
         self.end()
-        self.inside = phases
+        self.running_phases = phases
         self.begin()
         self.cost += self._started - begun
 
@@ -80,7 +80,7 @@ class PhaseTracker:
         scope, self._scope = self._scope, None
         if scope is None:
             return
-        name, self.inside = _innermost(self.inside), ()
+        name, self.running_phases = _innermost(self.running_phases), ()
         self._seconds[name].append(time.perf_counter() - self._started)
         tracker = current().peaks
         allocated = {index: tracker.leave(scope, index).now.allocated for index in pytorch.devices_in_use()}

@@ -198,7 +198,7 @@ class ModelStorages:
         parts: Iterable[Any] = ()
         if self.types.role(cls) == "tensor":
             yield value
-            if self.types.dispatches(value):
+            if self.types.defines_torch_dispatch(value):
                 in_slots = (item for base in mro(cls) for _, item in slot_values(value, base))
                 parts = [*(instance_dict(value) or {}).values(), *in_slots]
         elif cls in {list, tuple}:

@@ -180,7 +180,9 @@ class ModuleTracker:
     def _record_call(self, index: int, enter: bool, *graph: Any) -> None:
         thread, root = threading.get_ident(), self._thread_state.root
         with self._lock:
-            self.calls.append(ModuleCallEvent(index, enter, thread, root, event_position(), self.phases.inside, *graph))
+            self.calls.append(
+                ModuleCallEvent(index, enter, thread, root, event_position(), self.phases.running_phases, *graph)
+            )
 
     # Calls to compiled graphs
 
@@ -191,7 +193,7 @@ class ModuleTracker:
         if stack or prefixes:
             self._push(stack[-1][0] if stack else -1, "graph", graph, prefixes)
             graphs.append("forward")
-        elif graph.optimizer and "optimizer" not in self.phases.inside:
+        elif graph.optimizer and "optimizer" not in self.phases.running_phases:
             with self._lock:
                 self._begin_phase("optimizer")
             graphs.append("optimizer")

@@ -109,11 +109,11 @@ class RecordingInterval:
     lost: int = 0
     problem: str = ""
 
-    def add(self, owners: Sequence[AllocationOwner], numbers: NDArray[Any], changes: NDArray[Any]) -> None:
-        """Add changes in bytes. For each change, ``numbers`` contains the index of its owner in ``owners``."""
+    def add(self, owners: Sequence[AllocationOwner], owner_indices: NDArray[Any], changes: NDArray[Any]) -> None:
+        """Add changes in bytes. For each change, ``owner_indices`` contains the index of its owner in ``owners``."""
         outside: dict[int, NDArray[Any]] = {}
-        for number in np.unique(numbers).tolist():
-            owner, selected = owners[number], numbers == number
+        for index in np.unique(owner_indices).tolist():
+            owner, selected = owners[index], owner_indices == index
             self.owners.setdefault(owner, AllocationTotals()).add(changes[selected])
             if owner.outside:
                 outside[owner.device] = selected | outside.get(owner.device, False)

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 
+from ipygpumem.core.accuracy import Accuracy, make_accuracy
 from ipygpumem.core.errors import CuptiError
-from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import difference, duration, signed
@@ -91,7 +91,7 @@ class OutsideCollector(Collector):
         report = replace(_without_redundant_samples(report, libraries), libraries=tuple(libraries))
         return with_notes(report, *notes)
 
-    def _is_new_problem(self, confidence: Grade) -> bool:
+    def _is_new_problem(self, confidence: Accuracy) -> bool:
         if not self._every_cell or confidence.trust != "unknown":
             return True
         reported = cupti_recorder().reported_problems
@@ -99,19 +99,23 @@ class OutsideCollector(Collector):
         reported.add(confidence.reason)
         return is_new
 
-    def _confidence(self) -> Grade:
+    def _confidence(self) -> Accuracy:
         interval = self._interval
         if interval is None:
-            return grade("unknown", self._problem or "the measurement was not started")
+            return make_accuracy("unknown", self._problem or "the measurement was not started")
         if interval.problem:
-            return grade("sampled", f"recording ended early: {interval.problem}")
+            return make_accuracy("sampled", f"recording ended early: {interval.problem}")
         if interval.lost:
-            return grade("sampled", "CUPTI dropped records because no buffer was free, so the values may be too low")
+            return make_accuracy(
+                "sampled", "CUPTI dropped records because no buffer was free, so the values may be too low"
+            )
         if interval.seconds > 0:
-            return grade("sampled", f"no recording for {duration(interval.seconds)} while torch.profiler used CUPTI")
-        return grade("exact", "CUPTI's records of all allocations")
+            return make_accuracy(
+                "sampled", f"no recording for {duration(interval.seconds)} while torch.profiler used CUPTI"
+            )
+        return make_accuracy("exact", "CUPTI's records of all allocations")
 
-    def _device(self, device: DeviceReport, index: int, confidence: Grade) -> OutsideMemory:
+    def _device(self, device: DeviceReport, index: int, confidence: Accuracy) -> OutsideMemory:
         interval = self._interval or RecordingInterval(0)
         pools = tuple(self._pool_changes(index))
         changes = {pool.name: pool.change for pool in pools}
@@ -143,7 +147,7 @@ class OutsideCollector(Collector):
             if after.peak is not None and before.peak is not None and after.peak > before.peak:
                 peak = after.peak - (initial or 0)  # a new peak was reached during this measurement
             if reserved or used or peak:
-                yield PoolMemory(name, reserved, used, now, peak, grade("exact", after.source))
+                yield PoolMemory(name, reserved, used, now, peak, make_accuracy("exact", after.source))
 
     def _missing(self, device: DeviceReport, index: int) -> int:
         """Return the change in reserved memory recorded by CUPTI minus the change counted by PyTorch; 0 if unknown."""

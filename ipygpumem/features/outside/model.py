@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ipygpumem.core.grade import Grade
+from ipygpumem.core.accuracy import Accuracy
 from ipygpumem.core.report import DeviceReport
 from ipygpumem.core.serialization import PlainData
 
@@ -68,7 +68,7 @@ class PoolMemory:
     used: int | None
     now: int | None
     peak: int | None
-    grade: Grade
+    grade: Accuracy
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class OutsideMemory(PlainData):
     idle: int
     rest: int | None
     seconds: float
-    grade: Grade
+    grade: Accuracy
 
     written_properties = ("named",)
 
@@ -111,7 +111,7 @@ def balance(
     reserved: int | None,
     graphs: int | None,
     seconds: float,
-    grade: Grade,
+    grade: Accuracy,
 ) -> OutsideMemory:
     """Attribute the change in a device's memory outside PyTorch to libraries and pools; ``rest`` is the remainder.
 

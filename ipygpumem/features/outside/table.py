@@ -22,7 +22,7 @@ _NOTE = "CUPTI does not record memory of the CUDA context, kernel code and stack
 _EMPTY = ("", "", "", "", "")
 
 
-def with_outside(tables: list[Table], report: Report) -> list[Table]:
+def insert_outside_tables(tables: list[Table], report: Report) -> list[Table]:
     """Insert a table of memory outside PyTorch after the table of each device."""
     added = {outside.device: outside_table(outside, report.devices[outside.device]) for outside in report.libraries}
     pairs = ((table, added.get(table.title)) for table in tables)

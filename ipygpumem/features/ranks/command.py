@@ -83,7 +83,7 @@ RANKS = Command(
     "ranks",
     "compare the ranks of a run that used measure(rank_reports=DIRECTORY)",
     (
-        Option(("directory",), "DIRECTORY", "directory with the reports and snapshots of the ranks", path=True),
+        Option(("directory",), "DIRECTORY", "directory with the reports and snapshots of the ranks", is_path=True),
         Option(
             ("--by",),
             f"{{{','.join(_COLUMNS)}}}",
@@ -92,10 +92,12 @@ RANKS = Command(
             default="rank",
         ),
         Option(("-n", "--top"), "N", f"rows per table (default: {DEFAULT_ROWS})", default=DEFAULT_ROWS, type=positive),
-        Option(("--plot",), None, "also plot the memory usage of each rank over time", only="magic"),
-        Option(("--plot",), "OUT.png", "also plot the memory usage of each rank over time", only="shell"),
-        Option(("--view",), None, "also open the viewer with up to eight ranks side by side", only="magic"),
-        Option(("--html",), "OUT", "also write an HTML page with up to eight ranks side by side", only="shell"),
+        Option(("--plot",), None, "also plot the memory usage of each rank over time", only_interface="magic"),
+        Option(("--plot",), "OUT.png", "also plot the memory usage of each rank over time", only_interface="shell"),
+        Option(("--view",), None, "also open the viewer with up to eight ranks side by side", only_interface="magic"),
+        Option(
+            ("--html",), "OUT", "also write an HTML page with up to eight ranks side by side", only_interface="shell"
+        ),
         HELP,
     ),
     _magic,

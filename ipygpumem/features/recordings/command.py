@@ -34,7 +34,7 @@ RECORDING = (
         ("--history",),
         "KEY=VALUE",
         "another argument of torch.cuda.memory._record_memory_history, such as compile_context=True; can be repeated",
-        many=True,
+        accepts_many=True,
         type=_key_value,
     ),
 )
@@ -82,7 +82,7 @@ RECORD = Command(
     "record the allocation history across cells: start [OPTIONS], save PATH, stop",
     subcommands=(
         Command("start", "start recording", (*RECORDING, HELP), _start),
-        Command("save", "save the recording", (Option(("path",), "PATH", "snapshot file", path=True), HELP), _save),
+        Command("save", "save the recording", (Option(("path",), "PATH", "snapshot file", is_path=True), HELP), _save),
         Command("stop", "stop recording", (HELP,), _stop),
     ),
 )
@@ -94,8 +94,8 @@ VIEW = Command(
             ("files",),
             "FILE",
             "snapshot file (pickle or JSON, optionally compressed: .gz, .xz); up to eight are shown side by side",
-            many=True,
-            path=True,
+            accepts_many=True,
+            is_path=True,
         ),
         HELP,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.core.grade import Grade
+from ipygpumem.core.accuracy import Accuracy
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS, template
@@ -45,7 +45,7 @@ class Metric:
 
     kind: str
     text: str
-    grade: Grade | None = None
+    grade: Accuracy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _add_sampled_peak(metrics: list[Metric], device: DeviceReport) -> None:
     metrics.insert(position, Metric("outside_peak", text, device.grades["outside_peak"]))
 
 
-def _graded(pattern: str, change: int, grade: Grade) -> str:
+def _graded(pattern: str, change: int, grade: Accuracy) -> str:
     if grade.trust == "device":
         return f"~{pattern.format(signed(change))} (this process or another)"
     return pattern.format(grade.qualifier + signed(change))

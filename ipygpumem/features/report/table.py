@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from ipygpumem.core.accuracy import Accuracy
 from ipygpumem.core.breakdown import PRELOAD_OFF, Baseline, breakdown
-from ipygpumem.core.grade import Grade
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import Table, TableRow, is_visible, tables_bundle
@@ -16,7 +16,7 @@ from ipygpumem.features.holders.table import holders_tables
 from ipygpumem.features.lines.model import PeakLines
 from ipygpumem.features.lines.table import line_table
 from ipygpumem.features.modules.table import module_tables
-from ipygpumem.features.outside.table import outside_table, with_outside
+from ipygpumem.features.outside.table import insert_outside_tables, outside_table
 from ipygpumem.features.processes.table import with_change_rows
 from ipygpumem.features.report.short_report import report_notes, short_bundle
 
@@ -41,14 +41,14 @@ def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str,
     *tables, host = report_tables(report)
     if new_holders is not None and new_holders.holders:
         tables += holders_tables(new_holders, limit=_NEW_HOLDERS, parts=2)
-    return tables_bundle([*_sections(report, with_outside=False), *tables, host])
+    return tables_bundle([*_sections(report, include_outside=False), *tables, host])
 
 
-def _sections(report: Report, *, with_outside: bool = True) -> list[Table]:
+def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
     outside = [
         outside_table(outside, report.devices[outside.device])
         for outside in report.libraries
-        if with_outside and (outside.libraries or outside.pools or outside.grade.trust != "unknown")
+        if include_outside and (outside.libraries or outside.pools or outside.grade.trust != "unknown")
     ]
     peak_lines = () if report.recording is None else report.recording.peak_lines
     return [*map(line_table, report.lines), *module_tables(report.modules), *outside, *peak_lines_tables(peak_lines)]
@@ -63,7 +63,7 @@ def report_tables(report: Report) -> list[Table]:
         _device_table(device) for device in report.devices.values() if device.after.context or device.before.context
     ]
     tables.append(_host_table(report.host))
-    tables = with_outside(with_change_rows(tables, report), report)
+    tables = insert_outside_tables(with_change_rows(tables, report), report)
     tables[0] = replace(tables[0], title=f"{tables[0].title}   {report.caption}")
     tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, *report_notes(report)))
     return tables
@@ -104,7 +104,7 @@ def _device_table(device: DeviceReport) -> Table:
     return Table(device.name, ("change", "peak", "now"), rows, tuple(notes))
 
 
-def _peak(peak: int | None, kind: str, grades: Mapping[str, Grade]) -> str:
+def _peak(peak: int | None, kind: str, grades: Mapping[str, Accuracy]) -> str:
     grade = grades["outside_peak" if kind == "outside" else "peak"]
     return "" if peak is None else grade.qualifier + change_text(peak)
 

@@ -61,12 +61,12 @@ WHATIF = Command(
     "whatif",
     "replay a recording under other allocator settings, to see which would save memory",
     (
-        Option(("file",), "FILE", "snapshot file (pickle or JSON, optionally compressed: .gz, .xz)", path=True),
+        Option(("file",), "FILE", "snapshot file (pickle or JSON, optionally compressed: .gz, .xz)", is_path=True),
         Option(
             ("--set",),
             "SETTINGS",
             "settings to try, such as expandable_segments:True,max_split_size_mb:128; can be repeated",
-            many=True,
+            accepts_many=True,
             type=_settings,
         ),
         Option(

@@ -68,16 +68,17 @@ class Timeline:
     Attributes:
         allocations: Allocations that occur in the events or that are alive at the end.
         gaps: Counts of missing and contradictory events.
-        end_rounded: Total rounded size of the blocks in use at the end; None for a file without segments.
+        end_active: Total rounded size of the active blocks at the end, as ``active_bytes`` in PyTorch's statistics;
+            None for a file without segments.
         end_reserved: Total size of the segments at the end; None for a file without segments.
     """
 
     def __init__(self, trace: Trace, segments: Segments | None, blocks: Blocks) -> None:
         self.trace = trace
         self.allocations, self.gaps = _pair_events(trace, segments, blocks)
-        self.end_rounded = self.end_reserved = None
+        self.end_active = self.end_reserved = None
         if segments is not None:
-            self.end_rounded = int(blocks.size[blocks.active & (blocks.device == trace.device)].sum())
+            self.end_active = int(blocks.size[blocks.active & (blocks.device == trace.device)].sum())
             self.end_reserved = int(segments.size[segments.device == trace.device].sum())
 
     @property

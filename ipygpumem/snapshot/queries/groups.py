@@ -26,7 +26,7 @@ _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NO_USER_FRAME, _EMPTY, _OLD, _NO_STACK = -1, -2, -3, -4
 _WITHOUT_FRAME = {
     _NO_USER_FRAME: "(no frame of your own code)",
-    _EMPTY: "(no Python on that thread, such as a backward pass)",
+    _EMPTY: "(no Python frames on that thread, as in a backward pass)",
     _OLD: "(older than the recording, without a stack)",
     _NO_STACK: "(no stack recorded)",
 }

@@ -34,7 +34,7 @@ def overview(snapshot: Snapshot, device: int) -> dict[str, Any]:
         "device": device,
         "events": len(timeline.trace),
         "peak": snapshot.peak(device).to_dict(),
-        "end": {"requested": timeline.end_requested, "rounded": timeline.end_rounded},
+        "end": {"requested": timeline.end_requested, "rounded": timeline.end_active},
         "reserved": {"end": timeline.end_reserved, "peak": timeline.reserved_peak},
         "before_recording": gaps.before_recording,
         "before_recording_bytes": gaps.before_recording_bytes,
@@ -72,8 +72,8 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
     groups = peak.live.by("line")[:_TOP]
     lines = [peak_line(snapshot, peak), *group_lines(groups, peak.requested, _TOP)]
     end = f"at the end {size(timeline.end_requested)} requested"
-    if timeline.end_reserved is not None and timeline.end_rounded is not None:
-        end += f", {size(timeline.end_rounded)} after rounding up; {size(timeline.end_reserved)} reserved"
+    if timeline.end_reserved is not None and timeline.end_active is not None:
+        end += f", {size(timeline.end_active)} after rounding up; {size(timeline.end_reserved)} reserved"
     if timeline.reserved_peak is not None:
         end += f" (peak {size(timeline.reserved_peak)})"
     lines.append(f"  {many(len(timeline.trace), 'event')}; {end}")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.reports import before, waterfall_imbalance
+from ipygpumem.core.accuracy import make_accuracy
 from ipygpumem.core.breakdown import Baseline
-from ipygpumem.core.grade import grade
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.features.explain.cache import CachedMemory
@@ -18,7 +18,7 @@ from ipygpumem.features.explain.model import host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 
 MIB = 1 << 20
-EXACT = grade("exact", "records")
+EXACT = make_accuracy("exact", "records")
 
 
 def baseline(context=400 * MIB, kernels=60 * MIB):

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from fakes.reports import before
+from ipygpumem.core.accuracy import make_accuracy
 from ipygpumem.core.breakdown import Baseline
-from ipygpumem.core.grade import grade
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.features.explain.cache import CachedMemory
@@ -77,7 +77,7 @@ def test_text():
 
 
 def test_accuracy_has_the_same_words_in_table_and_notes():
-    text = text_waterfalls([waterfall(named=[NamedMemory("CuPy", 2 * MIB, grade("exact"), managed=True)])])
+    text = text_waterfalls([waterfall(named=[NamedMemory("CuPy", 2 * MIB, make_accuracy("exact"), managed=True)])])
     assert re.search(r"managed memory +- 2\.0 MiB +▒ +at most", text)
     assert "managed memory: at most (2.0 MiB of managed memory (CuPy), of which" in text
     assert "bound" not in text

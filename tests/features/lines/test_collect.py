@@ -306,7 +306,7 @@ def test_block_without_allocations(gpu):
     with ipygpumem.measure(lines=True) as m:
         pass
     (device,) = m.report.lines
-    assert not device.busy
+    assert not device.uses_memory
     assert set(lines_of(m.report, "measure()").values()) == {None}
 
 

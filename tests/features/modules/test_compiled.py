@@ -203,7 +203,7 @@ def test_error_in_graph_has_the_same_traceback(compile_code):
             train()
         tracker.stop()
         assert not [entry.path for entry in error.traceback if PACKAGE in entry.path.parents]
-        assert "forward" not in tracker.phases.inside
+        assert "forward" not in tracker.phases.running_phases
     assert [call.enter for call in tracker.calls].count(False) == len(tracker.calls) / 2
 
 

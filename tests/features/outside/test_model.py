@@ -6,12 +6,12 @@ import pytest
 
 from fakes.cupti import CTYPES, CUBLAS, CUPY, NCCL, SITE, TORCH
 from fakes.reports import report
-from ipygpumem.core.grade import grade
+from ipygpumem.core.accuracy import make_accuracy
 from ipygpumem.features.outside.libraries import ALLOCATOR, library_name
 from ipygpumem.features.outside.model import LibraryMemory, balance
 
 MIB = 1 << 20
-EXACT = grade("exact", "CUPTI's records")
+EXACT = make_accuracy("exact", "CUPTI's records")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fakes.reports import report
-from ipygpumem.core.grade import grade
+from ipygpumem.core.accuracy import make_accuracy
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.outside.model import LibraryMemory, PoolMemory, balance
 from ipygpumem.features.outside.table import outside_sentence, outside_table
@@ -20,7 +20,7 @@ LIBRARIES = (
     LibraryMemory("cuDNN", "libcudnn_graph.so.9", "device", 20_000, 20_000, 20_000, 0, 4),
     LibraryMemory("libmine.so", "libmine.so", "managed", 512 * MIB, 512 * MIB, 512 * MIB, 0, 1),
 )
-POOLS = (PoolMemory("CuPy's pool", 256 * MIB, 200 * MIB, 300 * MIB, None, grade("exact", "cupy")),)
+POOLS = (PoolMemory("CuPy's pool", 256 * MIB, 200 * MIB, 300 * MIB, None, make_accuracy("exact", "cupy")),)
 
 
 def with_libraries(libraries=LIBRARIES, pools=POOLS, trust=None, **values):
@@ -33,7 +33,7 @@ def with_libraries(libraries=LIBRARIES, pools=POOLS, trust=None, **values):
         reserved=40 * MIB if libraries else None,
         graphs=None,
         seconds=0.0,
-        grade=trust or grade("exact", "CUPTI"),
+        grade=trust or make_accuracy("exact", "CUPTI"),
     )
     return dataclasses.replace(base, libraries=(memory,))
 
@@ -82,7 +82,7 @@ def test_sentence_for_each_device():
 
 
 def test_only_pool_counters_are_shown_without_records():
-    changed = with_libraries((), trust=grade("unknown", "llvmlite is not installed"))
+    changed = with_libraries((), trust=make_accuracy("unknown", "llvmlite is not installed"))
     assert outside_sentence(changed.libraries[0]) == "cuda:0 outside PyTorch: CuPy's pool +256.0 MiB"
     text = text_tables([outside_table(changed.libraries[0], changed.devices["cuda:0"])])
     assert "not attributed to a library" in text
@@ -95,7 +95,7 @@ def test_report_without_libraries():
 
 
 def test_remainder_of_incomplete_records_may_belong_to_a_library():
-    changed = with_libraries(trust=grade("sampled", "records until CUPTI failed"))
+    changed = with_libraries(trust=make_accuracy("sampled", "records until CUPTI failed"))
     text = text_tables([outside_table(changed.libraries[0], changed.devices["cuda:0"])])
     sentence = outside_sentence(changed.libraries[0])
     for output in (text, sentence):

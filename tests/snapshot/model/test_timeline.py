@@ -207,7 +207,7 @@ def test_rounded_and_requested_sizes_are_not_mixed():
     trace = [event("alloc", 1 << 40, 700, 1), event("free_completed", 1 << 40, 700, 2)]
     snapshot = Snapshot.load({"device_traces": [trace], "segments": segments})
     assert snapshot.peak().requested == 1300
-    assert snapshot.timeline().end_rounded == 1024
+    assert snapshot.timeline().end_active == 1024
     assert snapshot.blocks.requested.tolist() == [600, 0]  # the size of a free block is out of date
 
 

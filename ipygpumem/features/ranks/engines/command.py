@@ -39,7 +39,7 @@ ENGINES = Command(
             "CLIENT",
             "the ipyparallel.Client or direct view to monitor (each of its %%px cells then displays one merged "
             "report), or off to stop monitoring; without CLIENT: list the monitored engines and the running cells",
-            many=True,
+            accepts_many=True,
             usage="[CLIENT]",
         ),
         HELP,

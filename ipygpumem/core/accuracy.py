@@ -10,7 +10,7 @@ Trust = Literal["exact", "derived", "bound", "sampled", "device", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Grade:
+class Accuracy:
     """Accuracy of a reported value.
 
     Attributes:
@@ -34,11 +34,11 @@ class Grade:
 
 
 @lru_cache(maxsize=256)
-def grade(trust: Trust, reason: str = "") -> Grade:
-    """Return a cached `Grade`, because thousands of reports contain the same few grades."""
-    return Grade(trust, reason)
+def make_accuracy(trust: Trust, reason: str = "") -> Accuracy:
+    """Return a cached `Accuracy`, because thousands of reports contain the same few values."""
+    return Accuracy(trust, reason)
 
 
-def exact_if_known(metric: int | None, source: str, problem: str) -> Grade:
-    """Return grade ``exact`` with ``source`` as the reason or, if the value is None, ``unknown`` with ``problem``."""
-    return grade("unknown", problem) if metric is None else grade("exact", source)
+def exact_if_known(metric: int | None, source: str, problem: str) -> Accuracy:
+    """Return ``exact`` with ``source`` as the reason or, if ``metric`` is None, ``unknown`` with ``problem``."""
+    return make_accuracy("unknown", problem) if metric is None else make_accuracy("exact", source)
