@@ -25,7 +25,12 @@ def _load(arguments: argparse.Namespace) -> list[Snapshot]:
 
 
 def _page_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"source": not arguments.no_source, "paths": not arguments.strip_paths, "theme": arguments.theme}
+    return {
+        "source": not arguments.no_source,
+        "paths": not arguments.strip_paths,
+        "theme": arguments.theme,
+        "settings": arguments.set,
+    }
 
 
 def _html(arguments: argparse.Namespace) -> int:

@@ -90,13 +90,13 @@ class DisplayMixin:
         bundle = {"text/plain": text, "image/png": base64.b64encode(image.png).decode()}
         self.publish(bundle, {"image/png": {"width": image.width, "height": image.height}})
 
-    def show_snapshots(self, files: Sequence[str]) -> None:
-        """Display one snapshot file, or several side by side."""
+    def show_snapshots(self, files: Sequence[str], settings: str | None = None) -> None:
+        """Display one snapshot file, or several side by side, if required also with other allocator settings."""
         from ipygpumem.snapshot import Snapshot
         from ipygpumem.viewer import View
         from ipygpumem.viewer.display_target import shell_target
 
-        View([Snapshot.load(file) for file in files]).publish(shell_target(self.shell))
+        View([Snapshot.load(file) for file in files], settings=settings).publish(shell_target(self.shell))
 
     def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileSummary) -> None:
         """Display a plot of memory usage by category. Front ends that do not show images display a table instead."""

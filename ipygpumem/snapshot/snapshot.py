@@ -203,7 +203,14 @@ class Snapshot(EventWindows):
 
     __str__ = summary
 
-    def view(self, *others: Snapshot, device: int | None = None, source: bool = True, paths: bool = True) -> View:
+    def view(
+        self,
+        *others: Snapshot,
+        device: int | None = None,
+        source: bool = True,
+        paths: bool = True,
+        settings: str | None = None,
+    ) -> View:
         """Return an object that notebooks display as the interactive viewer and other front ends print as a summary.
 
         Args:
@@ -211,14 +218,16 @@ class Snapshot(EventWindows):
             device: Device index for the static image; by default the device with the highest peak.
             source: Whether to include the source code of the recorded cells.
             paths: As in `to_html`.
+            settings: As in `to_html`.
 
         Raises:
             DeviceError: The snapshot has no such device.
-            OptionError: There are more than eight snapshots.
+            OptionError: There are more than eight snapshots, or the settings are invalid.
+            ReplayError: A snapshot cannot be replayed with the settings.
         """
         from ipygpumem.viewer import View  # on first use, because reading and querying do not require it
 
-        return View([self, *others], device, source=source, paths=paths)
+        return View([self, *others], device, source=source, paths=paths, settings=settings)
 
     def to_html(
         self,
@@ -227,6 +236,7 @@ class Snapshot(EventWindows):
         source: bool = True,
         paths: bool = True,
         theme: str = "auto",
+        settings: str | None = None,
     ) -> Path:
         """Write the viewer to a self-contained HTML file and return its absolute path.
 
@@ -238,13 +248,17 @@ class Snapshot(EventWindows):
                 of functions, source files, installed packages, devices and actions, annotations, compile contexts and
                 user metadata are always included.
             theme: ``"light"``, ``"dark"``, or ``"auto"`` for the system setting of the reader.
+            settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``. The viewer then also shows reserved
+                memory, segments and blocks as they would have been with these settings.
 
         Raises:
-            OptionError: The file cannot be written, the theme does not exist, or there are more than eight snapshots.
+            OptionError: The file cannot be written, the theme does not exist, the settings are invalid, or there are
+                more than eight snapshots.
+            ReplayError: A snapshot cannot be replayed with the settings.
         """
         from ipygpumem.viewer import write_page
 
-        return write_page(path, [self, *others], source=source, paths=paths, theme=theme)
+        return write_page(path, [self, *others], source=source, paths=paths, theme=theme, settings=settings)
 
     def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
         """Plot the allocated memory over time to a PNG file of usually at most 60 kB, and return its absolute path.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import import_library
 from ipygpumem.core.units import many
+from ipygpumem.snapshot.export.encode import encode
+from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.export.redaction import shareable_copies
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_snapshot_count, join_names
@@ -36,13 +38,22 @@ class View:
 
     Raises:
         DeviceError: The snapshot does not contain the device.
-        OptionError: The number of snapshots is not between one and eight.
+        OptionError: The number of snapshots is not between one and eight, or the settings are invalid.
+        ReplayError: A snapshot cannot be replayed with the settings.
     """
 
     def __init__(
-        self, snapshots: Sequence[Snapshot], device: int | None = None, *, source: bool = True, paths: bool = True
+        self,
+        snapshots: Sequence[Snapshot],
+        device: int | None = None,
+        *,
+        source: bool = True,
+        paths: bool = True,
+        settings: str | None = None,
     ) -> None:
         check_snapshot_count(len(snapshots))
+        # shareable copies do not contain the allocator settings with which the recording was made
+        self._replays = [None if settings is None else encode_replays(snapshot, settings) for snapshot in snapshots]
         self._snapshots = shareable_copies(snapshots, source=source, paths=paths)
         self._device = device
         self._widget: SnapshotWidget | None = None
@@ -76,13 +87,18 @@ class View:
             import_library("anywidget", "the interactive viewer")
             from ipygpumem.viewer.widget import SnapshotWidget
 
-            sources = [(snapshot.name, snapshot.encode) for snapshot in self._snapshots]
+            sources = [
+                (snapshot.name, partial(self._encode, number)) for number, snapshot in enumerate(self._snapshots)
+            ]
             try:
                 images = [_base64(image)[-_IMAGE_END:] for image in self.images]
             except OptionError:  # the viewer does not require matplotlib
                 images = []
             self._widget = SnapshotWidget(sources, images)
         return self._widget
+
+    def _encode(self, number: int) -> bytes:
+        return encode(self._snapshots[number], self._replays[number])
 
     def close(self) -> None:
         """Remove the widget from all of its displays. The static images remain."""

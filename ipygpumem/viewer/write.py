@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, write_file
 from ipygpumem.snapshot.export.encode import encode
+from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.export.redaction import shareable_copies
 from ipygpumem.viewer.page import PageData, check_snapshot_count, page
 from ipygpumem.viewer.static_plot import static_image
@@ -43,12 +44,16 @@ def write_page(
     source: bool = True,
     paths: bool = True,
     theme: str = "auto",
+    settings: str | None = None,
 ) -> Path:
     """Write the viewer's HTML page for one to eight snapshots. Options and errors are those of `Snapshot.to_html`."""
     target = check_path(path, "page", "snapshot.html")
     check_snapshot_count(len(snapshots))
+    # shareable copies do not contain the allocator settings with which the recording was made
+    replays = [None if settings is None else encode_replays(snapshot, settings) for snapshot in snapshots]
     exported = shareable_copies(snapshots, source=source, paths=paths)
-    text = page([PageData(snapshot.name, encode(snapshot)) for snapshot in exported], theme=theme)
+    data = [PageData(item.name, encode(item, added)) for item, added in zip(exported, replays, strict=True)]
+    text = page(data, theme=theme)
     return write_file(target, text.encode("utf-8"))
 
 

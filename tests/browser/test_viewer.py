@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from browser.snapshot_page import SnapshotPage
 from ipygpumem.core.units import size
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.queries.live_set import LiveSet
@@ -18,6 +19,8 @@ from snapshot.files import NAMES, path, raw
 
 AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
 PICKS = 120
+COLORS = {"light": [11, 122, 91], "dark": [95, 211, 168]}
+"""Colors of reserved memory with other settings."""
 
 
 class Snapshots(dict):
@@ -265,6 +268,51 @@ def test_allocator_state(viewing, snapshots):
     view.page.locator(".details .size").wait_for()
     field.press("ArrowLeft")
     view.page.locator(".state .title", has_text=f"after event {event - 1:,}").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_replay_with_other_settings(browser, tmp_path, snapshots, scheme):
+    snapshot, settings = snapshots["oom_fragmented"], "expandable_segments:True"
+    path = snapshot.to_html(tmp_path / "replay.html", settings=settings, theme=scheme)
+    replay, event = snapshot.replay(settings), 5000
+    view = SnapshotPage(browser, tmp_path, text=path.read_text(encoding="utf-8"), scheme=scheme).drawn()
+    entries = view.page.locator(".legend .curve").all_inner_texts()
+    assert [" ".join(text.split()) for text in entries] == [
+        "reserved 1.68 GiB",
+        f"reserved with {settings} 1.66 GiB",
+    ]
+    # the dashed curve has its own color in the plot
+    green = f"""() => {{
+        const canvas = document.getElementById("ipygpumem").shadowRoot.querySelector("canvas.overlay");
+        const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        let count = 0;
+        for (let i = 0; i < data.length; i += 4)
+            if (data[i + 3] > 200 && Math.hypot(...{COLORS[scheme]}.map((v, k) => v - data[i + k])) < 20) count++;
+        return count;
+    }}"""
+    assert view.page.evaluate(green) > 100
+    recorded = view.call(f"state({event})")
+    assert recorded["reserved"] == snapshot.state_at(event).reserved
+    view.page.get_by_role("radio", name="Other settings").click()
+    view.settle()
+    replayed = view.call(f"state({event})")
+    assert replayed["reserved"] == replay.reserved.bytes[event + 1] != recorded["reserved"]
+    assert f"Replayed with {settings}." in view.page.locator(".state .sentences").inner_text()
+    assert view.page.locator(".state .title").inner_text().startswith("2 segments after event 5,000")
+    assert "s=replayed" in view.until(lambda: "replayed" in view.page.url and view.page.url)
+    assert f"{size(replayed['reserved'])} reserved with {settings}" in view.page.locator(".moment").inner_text()
+    svg = view.export("Image as SVG")[0].read_text(encoding="utf-8")
+    assert f"reserved with {settings}  1.66 GiB" in svg
+    assert view.messages == []
+    assert view.foreign_requests() == []
+    view.close()
+
+
+def test_page_without_replay_has_no_choice(viewing, snapshots):
+    view = viewing(snapshots["oom_fragmented"])
+    view.call("state(5000)")
+    assert view.page.get_by_role("radio", name="Other settings").count() == 0
+    assert view.page.locator(".legend .curve").count() == 0
 
 
 def test_event_list_contains_only_visible_rows(viewing, snapshots):

@@ -11,6 +11,7 @@ from ipygpumem import Snapshot
 from ipygpumem.viewer import View
 from ipygpumem.viewer.display_target import DisplayTarget
 from snapshot import files
+from snapshot.decoding import decode
 
 # ipywidgets 7, which Colab uses, calls a deprecated function of traitlets
 pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
@@ -79,10 +80,20 @@ def test_other_allocator_settings(cpu_notebook):
     assert result.value is None
 
 
+def test_replay_in_the_viewer(quiet, monkeypatch):
+    watch(monkeypatch, "live")
+    widgets = []
+    monkeypatch.setattr(View, "_widget_bundle", lambda view: widgets.append(view.widget) or ({}, {}))
+    assert quiet.run(f"%gpumem view '{files.path('oom_fragmented')}' --set expandable_segments:True").success
+    encoded = widgets[0]._encoders["0"]()
+    assert decode(encoded)[0]["devices"][0]["replay"]["settings"] == "expandable_segments:True"
+
+
 INVALID_ARGUMENTS = [
     ("", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 0"),
     ("a b c d e f g h i", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 9"),
-    ("--fast a", "%gpumem view: unrecognized arguments: --fast"),
+    ("--brief a", "%gpumem view: unrecognized arguments: --brief"),
+    ("a --set x:1", "%gpumem view: argument --set: unknown allocator setting: x"),
     ("missing.pickle", "%gpumem view: missing.pickle: No such file or directory"),
     ("~nobody-of-this-name/x", "%gpumem view: ~nobody-of-this-name/x: No such file or directory"),
     ("'a", '%gpumem view: No closing quotation in "\'a"'),

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from ipygpumem.snapshot import Snapshot, diff
+from ipygpumem.snapshot.export.encode import encode
+from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.queries.fragmentation import fragmentation
 from ipygpumem.snapshot.queries.groups import group_rows, label_rows
 from snapshot.files import NAMES, path
@@ -24,12 +26,12 @@ HOST_ACTIONS = {"alloc", "free_requested", "free_completed", "segment_alloc", "s
 pytestmark = pytest.mark.node
 
 
-def query(folder, snapshots, questions):
+def query(folder, snapshots, questions, settings=None):
     """Run queries in the JavaScript model."""
     files = []
     for number, snapshot in enumerate(snapshots):
         files.append(folder / f"{number}.gpm")
-        files[-1].write_bytes(snapshot.encode())
+        files[-1].write_bytes(encode(snapshot, encode_replays(snapshot, settings) if settings else None))
     process = subprocess.run(
         [shutil.which("node"), ASK, *files],
         input=json.dumps(questions),
@@ -121,6 +123,43 @@ def test_states(real, tmp_path):
         free = fragmentation(real, state)
         for name in ("reserved", "requested", "free", "largest", "pieces", "empty", "partly", "private", "derived"):
             assert answer[name] == getattr(free, name), (event, name)
+
+
+@pytest.mark.parametrize("settings", ["expandable_segments:True", "max_split_size_mb:32"])
+def test_replayed_states(settings, tmp_path):
+    names = ("oom_fragmented", "cuda_graphs", "two_streams_expandable", "cnn_steps")
+    snapshots = [Snapshot.load(path(name)) for name in names]
+    replays = [snapshot.replay(settings) for snapshot in snapshots]
+    asked = [(file, event) for file, item in enumerate(snapshots) for event in sample_events(item.timeline())]
+    questions = [["state", {"source": file, "event": event, "mode": "line", "replayed": True}] for file, event in asked]
+    moments = [["moment", {"source": file, "event": event}] for file, event in asked]
+    answers = query(tmp_path, snapshots, [*questions, *moments], settings)
+    for (file, event), answer, moment in zip(
+        asked, answers["answers"][: len(asked)], answers["answers"][len(asked) :], strict=True
+    ):
+        snapshot, replay = snapshots[file], replays[file]
+        state = replay.state(event)
+        segments = [item["segment"] for item in answer["segments"]]
+        assert [(item["address"], item["size"], item["expandable"]) for item in segments] == [
+            (item["address"], item["size"], item["expandable"]) for item in state.segments
+        ], (names[file], event)
+        assert not answer["outside"]
+        order = np.argsort(snapshot.timeline().allocations.start, kind="stable")
+        assert [
+            (block["address"], block["requested"], block["rounded"], order[block["row"]], block["pending"])
+            for item in answer["segments"]
+            for block in item["blocks"]
+        ] == [(*tuple(row)[:4], row["pending"]) for row in state.blocks], (names[file], event)
+        assert answer["reserved"] == moment["replayed"] == replay.reserved.bytes[event + 1] == state.reserved
+        assert f"Replayed with {settings}" in answer["sentences"][0]
+        in_pool = {block["row"]: item["segment"] for item in answer["segments"] for block in item["blocks"]}
+        recording = replay._run.recording
+        for row, segment in in_pool.items():
+            pool = recording.pools[recording.pool_of[order[row]]]
+            assert (segment["stream"], segment["pool"]) == (pool.stream, pool.id)
+    facts = [file["devices"][0]["replay"] for file in answers["files"]]
+    assert [item["peak"] for item in facts] == [item.reserved_peak for item in replays]
+    assert all((item["reason"] == "") == (replay.grade == "exact") for item, replay in zip(facts, replays, strict=True))
 
 
 def test_texts_attached_to_allocations(tmp_path):

@@ -285,21 +285,21 @@ def test_invalid_requests_are_answered_with_an_error(ask):
 
 
 def test_error_while_encoding_is_answered(ask, monkeypatch):
-    def broken(snapshot):
+    def broken(snapshot, replays):
         raise MemoryError
 
-    monkeypatch.setattr("ipygpumem.snapshot.snapshot.encode", broken)
+    monkeypatch.setattr("ipygpumem.viewer.view.encode", broken)
     assert ask({"id": 1, "get": "0"}) == ({"id": 1, "error": "MemoryError"}, [])
 
 
 def test_concurrent_requests_encode_once(snapshot, monkeypatch):
     calls = []
 
-    def counted(snapshot):
+    def counted(snapshot, replays):
         calls.append(threading.get_ident())
-        return encode(snapshot)
+        return encode(snapshot, replays)
 
-    monkeypatch.setattr("ipygpumem.snapshot.snapshot.encode", counted)
+    monkeypatch.setattr("ipygpumem.viewer.view.encode", counted)
     viewer = View([snapshot]).widget
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(viewer._answer({"get": "0"})[0])) for _ in range(8)]

@@ -11,10 +11,14 @@ import time
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
+from ipygpumem.snapshot.export import encoded_replay
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.verification import ReplayError
 from ipygpumem.viewer import open_page
 from ipygpumem.viewer.plot_image import SCALES
 from snapshot import files
@@ -54,6 +58,52 @@ def test_page_without_paths(snapshot, tmp_path):
     ((_, header, _),) = snapshots_of(path)
     assert "/home/user" not in str(header)
     assert ["train_gpt.py", 26, "save"] in header["frames"]
+
+
+def test_page_with_a_replay(tmp_path):
+    settings, name = "expandable_segments:True,max_split_size_mb:64", "oom_fragmented"
+    snapshot = Snapshot.load(files.path(name))
+    path = snapshot.to_html(tmp_path / "x.html", snapshot, paths=False, settings=settings)
+    replay, pages = snapshot.replay(settings), snapshots_of(path)
+    for _, header, columns in pages:
+        assert header["devices"][0]["replay"]["settings"] == settings
+        assert header["devices"][0]["replay"]["reason"] == replay.reason
+        sign = np.where(np.isin(columns["replay/0/action"], (Action.SEGMENT_ALLOC, Action.MAP)), 1, -1)
+        reserved = np.cumsum(sign * columns["replay/0/bytes"])
+        assert (reserved.max(), reserved[-1]) == (replay.reserved_peak, replay.reserved.bytes[-1])
+    assert len(pages) == 2
+    assert "oom_fragmented" not in str(pages[0][1])
+
+
+def test_devices_that_cannot_be_replayed(tmp_path):
+    recording = files.raw("gpt_cpp")
+    recording["device_traces"].append([{"action": "alloc", "addr": 512, "size": 1, "time_us": 5, "stream": 0}])
+    snapshot = Snapshot.load(recording)
+    ((_, header, columns),) = snapshots_of(snapshot.to_html(tmp_path / "x.html", settings="expandable_segments:True"))
+    first, second = header["devices"]
+    assert "replay" in first
+    assert "replay" not in second
+    assert second["notes"][-1] == "Device 1 cannot be replayed: 1 allocations or frees are missing from the recording."
+    assert {name for name in columns if name.startswith("replay")} == {
+        f"replay/0/{name}" for name in ("address", "size", "event", "action", "segment", "bytes", "pool")
+    }
+    del recording["device_traces"][0]
+    with pytest.raises(ReplayError, match="snapshot: device 0 cannot be replayed: "):
+        Snapshot.load(recording).to_html(tmp_path / "y.html", settings="expandable_segments:True")
+    with pytest.raises(ReplayError, match="snapshot: it contains no events"):
+        Snapshot.load({"segments": []}).to_html(tmp_path / "y.html", settings="expandable_segments:True")
+    assert not (tmp_path / "y.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("limit", "error", "message"),
+    [(0.0, None, "it would take longer than a minute"), (60.0, KeyError, "the events contradict each other")],
+)
+def test_unusual_files_are_not_replayed(tmp_path, monkeypatch, limit, error, message):
+    monkeypatch.setattr(encoded_replay, "_MAX_SECONDS", limit)
+    monkeypatch.setattr(encoded_replay, "replay", Mock(side_effect=error))
+    with pytest.raises(ReplayError, match=message):
+        Snapshot.load(files.path("gpt_cpp")).to_html(tmp_path / "x.html", settings="expandable_segments:True")
 
 
 def test_picture(snapshot, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, positive
 from ipygpumem.measurement.allocation_history import RecordingOptions
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
 
 def _key_value(text: str) -> list[tuple[str, Any]]:
@@ -68,13 +69,19 @@ def _stop(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: A
     notebook.print("ipygpumem: recording stopped")
 
 
+def _settings(text: str) -> str:
+    AllocatorSettings.parse(text)
+    return text
+
+
 def _view(notebook: Notebook, arguments: argparse.Namespace) -> None:
     from ipygpumem.viewer.page import check_snapshot_count
 
     check_snapshot_count(len(arguments.files))
     notebook.claim_cell()
     # unlike Path.expanduser, this does not raise for an unknown user; the file is then reported as missing
-    notebook.show_snapshots([os.path.expanduser(notebook.expand(file)) for file in arguments.files])  # noqa: PTH111
+    files = [os.path.expanduser(notebook.expand(file)) for file in arguments.files]  # noqa: PTH111
+    notebook.show_snapshots(files, arguments.set)
 
 
 RECORD = Command(
@@ -96,6 +103,12 @@ VIEW = Command(
             "snapshot file (pickle or JSON, optionally compressed: .gz, .xz); up to eight are shown side by side",
             accepts_many=True,
             is_path=True,
+        ),
+        Option(
+            ("--set",),
+            "SETTINGS",
+            "also show reserved memory and segments with these allocator settings, such as expandable_segments:True",
+            type=_settings,
         ),
         HELP,
     ),

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.snapshot.export.encoded_replay import EncodedReplay
 from ipygpumem.snapshot.model.annotations import Annotation
 from ipygpumem.snapshot.model.cells import Cell
 from ipygpumem.snapshot.model.columns import ACTIONS, HOST, STATES
@@ -52,24 +53,26 @@ _EXACT = 1 << 53
 _ANNOTATION = [field.name for field in fields(Annotation)]
 
 
-def encode(snapshot: SnapshotData) -> bytes:
-    """Encode all columns and tables of a snapshot.
+def encode(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay] | None = None) -> bytes:
+    """Encode all columns and tables of a snapshot, with replays of its devices by device index.
 
     Columns are named after attributes: ``trace/0/size``, ``allocations/0/start`` (with the device index),
     ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start event. Their column
     ``free_requested`` is replaced by ``free_requested_after``, the number of events from the start to the free request,
     and ``end`` by ``freed_after``, the number of events from the free request to the end. Their column ``nth`` is
-    omitted. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames.
+    omitted. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames. The columns of a replay are
+    ``replay/0/address`` and so on (see `EncodedReplay`), and its facts are the item ``replay`` of the device.
     In the header, the names of frames, annotations and cells are indices in ``strings``: each name is written once,
     no matter how often it occurs.
     """
     strings = IndexByValue()
+    replays = replays or {}
     header = {
         "version": _VERSION,
         "name": snapshot.name,
         "actions": ACTIONS,
         "states": STATES,
-        "devices": [_device(snapshot, timeline) for timeline in _timelines(snapshot)],
+        "devices": [_device(snapshot, timeline, replays) for timeline in _timelines(snapshot)],
         "frames": [[strings[frame.file], frame.line, strings[frame.name]] for frame in snapshot.stacks.frames],
         "texts": snapshot.texts,
         "pools": snapshot.pools,
@@ -82,7 +85,7 @@ def encode(snapshot: SnapshotData) -> bytes:
         "readings": snapshot.own.readings,
         "curves": snapshot.own.curves,
     }
-    return encode_columns(header, _columns(snapshot))
+    return encode_columns(header, _columns(snapshot, replays))
 
 
 def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[Any]]]) -> bytes:
@@ -98,12 +101,13 @@ def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[
     return b"".join([_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *packed])
 
 
-def _columns(snapshot: SnapshotData) -> list[tuple[str, NDArray[Any]]]:
+def _columns(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay]) -> list[tuple[str, NDArray[Any]]]:
     tables: list[tuple[str, dict[str, NDArray[Any]]]] = []
     for timeline in _timelines(snapshot):
         tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
         tables.append((f"allocations/{timeline.device}", _by_start(_arrays(timeline.allocations))))
     tables += [(name, _arrays(getattr(snapshot, name))) for name in ("segments", "blocks", "stacks")]
+    tables += [(f"replay/{device}", item.columns) for device, item in replays.items()]
     tables.append(("stacks", {"own": user_code(snapshot.stacks.frames)}))
     return [(f"{name}/{field}", column) for name, table in tables for field, column in table.items()]
 
@@ -139,8 +143,10 @@ def _timelines(snapshot: SnapshotData) -> tuple[Timeline, ...]:
     return snapshot.timelines if snapshot.host_timeline is None else (*snapshot.timelines, snapshot.host_timeline)
 
 
-def _device(snapshot: SnapshotData, timeline: Timeline) -> dict[str, Any]:
+def _device(snapshot: SnapshotData, timeline: Timeline, replays: Mapping[int, EncodedReplay]) -> dict[str, Any]:
     device = timeline.device
+    replay = replays[device].facts if device in replays else None
+    problem = replay.get("problem") if replay else None
     return {
         "device": device,
         "name": "pinned host memory" if device == HOST else snapshot.own.device_names.get(device),
@@ -149,7 +155,8 @@ def _device(snapshot: SnapshotData, timeline: Timeline) -> dict[str, Any]:
         "end_reserved": timeline.end_reserved,
         "only_in_segments": timeline.gaps.only_in_segments,
         "only_in_events": timeline.gaps.only_in_events,
-        "notes": notes(snapshot, timeline),
+        "notes": [*notes(snapshot, timeline), *([f"{problem[0].upper()}{problem[1:]}."] if problem else [])],
+        **({"replay": replay} if replay and not problem else {}),
         **({} if snapshot.zero_us is None else {"zero_us": snapshot.zero_us}),
     }
 

@@ -28,6 +28,54 @@ import {
 import { initialState } from "../../../ipygpumem/viewer/js/snapshot/store.js";
 import { createSnapshot, liveRows, randomNumbers, randomRecording } from "./snapshots.mjs";
 
+test("a replay that ends early has no reserved memory after its end", () => {
+  const event = (action, address, size) => ({ action, address, size, time: 1 });
+  const events = [event(3, 0, 8), event(0, 0, 4), event(3, 8, 8), event(0, 8, 4)];
+  const rows = [
+    { start: 1, end: 4, size: 4, address: 0 },
+    { start: 3, end: 4, size: 4, address: 8 },
+  ];
+  const columns = {
+    "replay/0/address": [64, 0],
+    "replay/0/size": [6, 0],
+    "replay/0/event": [-1, -1, 1, 2],
+    "replay/0/action": [3, 5, 5, 4],
+    "replay/0/segment": [0, 64, 72, 0],
+    "replay/0/bytes": [16, 8, 8, 16],
+    "replay/0/pool": [0, 1, 1, -1],
+  };
+  const pools = [
+    [0, 0, 0],
+    [0, 7, 1],
+  ];
+  const replay = { settings: "x:1", reason: "a guess", end: 3, pools };
+  const snapshot = createSnapshot(events, rows, { columns, device: { replay } });
+  const [device] = snapshot.devices;
+  assert.deepEqual([...device.replay.reserved.bytes], [24, 24, 32, 16, Number.NaN]);
+  assert.equal(overviewOf(snapshot).devices[0].replay.peak, 32);
+  const before = device.replay.at(-1, snapshot);
+  assert.deepEqual(
+    before.segments.map(({ segment: { address, size, stream, small, expandable } }) => [
+      ...[address, size, stream, small],
+      expandable,
+    ]),
+    [
+      [0, 16, 0, 0, false],
+      [64, 8, 7, 1, true],
+    ],
+  );
+  const last = device.replay.at(3, snapshot);
+  assert.equal(last.event, 2);
+  assert.deepEqual(
+    last.segments.map(({ segment, blocks }) => [segment.address, segment.size, blocks.length, blocks[0].rounded]),
+    [[64, 16, 1, 6]],
+  );
+  assert.deepEqual(last.sentences.slice(0, 2), [
+    "The replay ends before event 3, at which a request fails.",
+    "Replayed with x:1, approximately: a guess.",
+  ]);
+});
+
 test("sizes have the same format as in Python", () => {
   assert.equal(size(400 * MIB), "400.0 MiB");
   assert.equal(size(1023.96 * MIB), "1.0 GiB");
@@ -177,6 +225,7 @@ test("a link restores its view", () => {
     key: "stack",
     measure: "time",
     tab: "state",
+    replayed: true,
     search: "a b&c=#<script>",
   };
   assert.deepEqual({ ...initialState(), ...fromHash(`#${toHash(view)}`) }, view);

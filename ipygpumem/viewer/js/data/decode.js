@@ -121,7 +121,7 @@ export class Column {
 }
 
 /** Columns that the first picture does not need: they are decompressed after it. */
-const LATER = /^trace\/-?\d+\/(address|stream|stack|context|metadata|pool)$/;
+const LATER = /^(trace\/-?\d+\/(address|stream|stack|context|metadata|pool)|replay\/\d+\/(address|size))$/;
 
 /**
  * @param {ArrayBuffer} data

@@ -70,7 +70,8 @@ export function api(ready) {
       const { context } = viewer;
       await viewer.actions.goTo(event, context.now.source, { tab: "state" });
       await viewer.settled();
-      return context.request("state", { event: context.event(), mode: context.now.mode });
+      const { mode, replayed } = context.now;
+      return context.request("state", { event: context.event(), mode, replayed });
     },
 
     /** Highlight what matches a text. @param {string} text */

@@ -123,10 +123,10 @@ export class Context {
   range() {
     let maximum = 0;
     for (const source of this.files.keys()) {
-      const { peak, reserved, levels } = this.facts(source);
+      const { peak, reserved, replay, levels } = this.facts(source);
       const own = Math.max(peak.bytes, reserved ?? 0);
       // Device memory that other processes fill must not flatten the picture: it is labeled at the upper edge instead
-      const tops = levels.map(({ top }) => top).filter((top) => top < 4 * own);
+      const tops = [...levels.map(({ top }) => top), replay?.peak ?? 0].filter((top) => top < 4 * own);
       maximum = Math.max(maximum, own, ...tops);
     }
     return [0, maximum > 0 ? maximum * 1.08 : 1];

@@ -28,6 +28,7 @@ export function toHash(now, home = 0) {
   add("g", now.key, now.key !== initial.key);
   add("v", now.measure, now.measure !== initial.measure);
   add("t", now.tab, now.tab !== initial.tab);
+  add("s", "replayed", now.replayed);
   add("q", now.search, now.search !== "");
   return text.toString();
 }
@@ -76,6 +77,7 @@ export function fromHash(text) {
     key: option("g", GROUP_KEYS),
     measure: /** @type {"time"|undefined} */ (option("v", ["time"])),
     tab: option("t", TABS),
+    replayed: get("s") === "replayed" || undefined,
     search,
   };
   if (mark && GROUP_KEYS.includes(mark[1])) view.mark = { kind: "group", key: mark[1], code: Number(mark[2]) };

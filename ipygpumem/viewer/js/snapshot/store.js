@@ -20,6 +20,7 @@
  * @property {string} tab
  * @property {string} search
  * @property {"pan"|"ruler"|"box"|"range"} tool
+ * @property {boolean} replayed whether the state of the allocator is that of the replay with other settings
  * @property {boolean} follow the cursor follows the pointer
  */
 
@@ -43,6 +44,7 @@ export function initialState() {
     tab: "live",
     search: "",
     tool: "pan",
+    replayed: false,
     follow: false,
   };
 }

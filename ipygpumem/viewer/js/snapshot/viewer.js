@@ -34,7 +34,7 @@ const STATE_DELAY_MS = 150;
 /** The parts of the view that each panel depends on. @type {Record<string, string[]>} */
 const DEPENDENCIES = {
   live: ["device", "source", "event", "range", "key", "measure", "root", "mark"],
-  state: ["device", "source", "event", "mode", "row"],
+  state: ["device", "source", "event", "mode", "row", "replayed"],
   events: ["device", "source", "event"],
   compare: ["device", "source", "event", "range"],
   about: ["device"],

@@ -168,6 +168,7 @@ export class Engine {
       event,
       requested: device.requested.bytes[event + 1],
       reserved: device.reserved ? device.reserved.bytes[event + 1] : null,
+      replayed: device.replay ? device.replay.reserved.bytes[event + 1] : Number.NaN,
       time: device.time(event),
       row: pane.rowOf(event),
       about: event >= 0 ? describeEvent(snapshot, device, event) : null,
@@ -219,12 +220,15 @@ export class Engine {
     return true;
   }
 
-  /** The segments and blocks of the allocator after an event. @param {Where & {event: number, mode: string}} request */
+  /** The segments and blocks of the allocator after an event. @param {Where & {event: number, mode: string, replayed?: boolean}} request */
   state(request) {
     const pane = this.pane(request);
     const { of } = pane.classify(request.mode);
-    const { length, base } = pane.device.trace;
-    const state = pane.history().at(Math.min(Math.max(request.event, -1), length - 1));
+    const { trace, replay } = pane.device;
+    const event = Math.min(Math.max(request.event, -1), trace.length - 1);
+    const replayed = request.replayed ? replay : undefined;
+    const state = replayed ? replayed.at(event, pane.snapshot) : pane.history().at(event);
+    const base = replayed ? 0n : trace.base;
     return {
       ...state,
       segments: state.segments.map(({ segment, blocks, ...facts }) => ({

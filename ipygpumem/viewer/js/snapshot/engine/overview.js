@@ -30,7 +30,7 @@ export function overviewOf(snapshot) {
 
 /** @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device */
 function deviceFacts(snapshot, device) {
-  const { trace, facts, requested, reserved } = device;
+  const { trace, facts, requested, reserved, replay } = device;
   const peak = requested.peak() - 1;
   const { origin } = trace;
   const relative = (/** @type {number|null} */ time) => (time === null ? null : time - origin);
@@ -48,6 +48,7 @@ function deviceFacts(snapshot, device) {
     domains: { event: byEvent.domain, time: byTime.domain },
     peak: { event: peak, bytes: requested.bytes[peak + 1] ?? 0, time: relative(device.time(peak)) },
     reserved: reserved ? reserved.bytes[reserved.peak()] : null,
+    replay: replay ? { ...replay.facts, peak: replay.reserved.bytes[replay.reserved.peak()] } : null,
     total: facts.total ?? null,
     ooms: Array.from(trace.events(ACTION.OOM)).map((event) => ({
       event,

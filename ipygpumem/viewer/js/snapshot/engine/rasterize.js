@@ -35,6 +35,7 @@ const MAX_STEPS = 2.5e6;
  * @property {Int32Array} lasts last state inside each column
  * @property {Float64Array} total requested bytes at that state
  * @property {Float64Array} reserved the maximum of reserved bytes inside the column
+ * @property {Float64Array} replayed the same with other settings
  * @property {Uint32Array} thinCount allocations less than one pixel high
  * @property {Float64Array} thinBytes
  * @property {Uint32Array} hiddenCount allocations that are alive inside the column but not at its state
@@ -96,12 +97,15 @@ export function rasterize(device, axis, view, style, colors, buffers = {}) {
   ids.fill(NOTHING);
   const states = new Int32Array(width);
   const reserved = new Float64Array(width).fill(Number.NaN);
+  const replayed = new Float64Array(width).fill(Number.NaN);
   const total = new Float64Array(width).fill(Number.NaN);
   for (let column = from; column < to; column++) {
     states[column] = device.requested.highest(first[column], last[column]);
     total[column] = device.requested.bytes[states[column]];
-    const curve = device.reserved;
-    reserved[column] = curve ? curve.bytes[curve.highest(first[column], last[column])] : Number.NaN;
+    const highest = (/** @type {import("../model/curve.js").Curve|undefined} */ curve) =>
+      curve ? curve.bytes[curve.highest(first[column], last[column])] : Number.NaN;
+    reserved[column] = highest(device.reserved);
+    replayed[column] = highest(device.replay?.reserved);
   }
   /** @type {Picture} */
   const picture = {
@@ -112,6 +116,7 @@ export function rasterize(device, axis, view, style, colors, buffers = {}) {
     lasts: last,
     total,
     reserved,
+    replayed,
     thinCount: new Uint32Array(width),
     thinBytes: new Float64Array(width),
     hiddenCount: new Uint32Array(width),

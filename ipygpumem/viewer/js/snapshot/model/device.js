@@ -3,6 +3,7 @@
 import { countWhile, getOrCreate } from "../../data/collections.js";
 import { Axis } from "./axis.js";
 import { Checkpoints } from "./checkpoints.js";
+import { Replay } from "./replay.js";
 import { requestedCurve, reservedCurve } from "./curve.js";
 import { ACTION, Allocations, shifted, Trace } from "./trace.js";
 
@@ -16,6 +17,7 @@ import { ACTION, Allocations, shifted, Trace } from "./trace.js";
  * @property {string[]} [notes] about missing or inconsistent data
  * @property {number} only_in_segments
  * @property {number} only_in_events
+ * @property {import("./replay.js").ReplayFacts} [replay]
  * @property {number} [zero_us] the origin of time, for several files with one clock
  */
 
@@ -30,6 +32,7 @@ export class Device {
     this.allocations = new Allocations(columns, facts.device);
     this.requested = requestedCurve(this.allocations, this.trace.length);
     this.reserved = reservedCurve(this.trace, facts.end_reserved);
+    this.replay = facts.replay ? new Replay(columns, this, facts.replay) : undefined;
     this.checkpoints = new Checkpoints(this.allocations);
     /** @type {Record<string, Axis>} */
     this.axes = {};

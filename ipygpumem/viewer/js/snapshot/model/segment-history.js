@@ -134,16 +134,7 @@ export class SegmentHistory {
     /** @type {Segment[]} */
     const mapped = [];
     for (const [stream, edges] of points) {
-      edges.sort(([a], [b]) => a - b);
-      let depth = 0;
-      let start = 0;
-      for (let i = 0; i < edges.length; ) {
-        const address = edges[i][0];
-        const before = depth;
-        for (; i < edges.length && edges[i][0] === address; i++) depth += edges[i][1];
-        if (before <= 0 && depth > 0) start = address;
-        if (before > 0 && depth <= 0) mapped.push(this.range(stream, start, address - start));
-      }
+      for (const [address, size] of coveredRanges(edges)) mapped.push(this.range(stream, address, size));
     }
     return mapped.sort((a, b) => a.address - b.address);
   }
@@ -189,18 +180,39 @@ export class SegmentHistory {
       });
     }
     blocks.sort((a, b) => a.address - b.address);
-    const isPrivate = (/** @type {Segment} */ { pool }) =>
-      pool >= 0 && snapshot.pools[pool].some((number) => number !== 0);
-    return stateOf(event, segments, blocks, !complete, isPrivate);
+    return stateOf(event, segments, blocks, !complete, snapshot);
   }
 }
 
 /**
- * @param {number} event @param {Segment[]} segments @param {Block[]} blocks @param {boolean} derived
- * @param {(segment: Segment) => boolean} isPrivate
+ * The ranges with a positive sum of weights.
+ * @param {[number, number][]} edges address and weight; sorted in place
+ * @returns {[number, number][]} address and size
+ */
+export function coveredRanges(edges) {
+  edges.sort(([a], [b]) => a - b);
+  /** @type {[number, number][]} */
+  const ranges = [];
+  let depth = 0;
+  let start = 0;
+  for (let i = 0; i < edges.length; ) {
+    const address = edges[i][0];
+    const before = depth;
+    for (; i < edges.length && edges[i][0] === address; i++) depth += edges[i][1];
+    if (before <= 0 && depth > 0) start = address;
+    if (before > 0 && depth <= 0) ranges.push([start, address - start]);
+  }
+  return ranges;
+}
+
+/**
+ * @param {number} event @param {Segment[]} segments @param {Block[]} blocks both ordered by address
+ * @param {boolean} derived @param {import("./snapshot.js").Snapshot} snapshot
  * @returns {State}
  */
-function stateOf(event, segments, blocks, derived, isPrivate) {
+export function stateOf(event, segments, blocks, derived, snapshot) {
+  const isPrivate = (/** @type {Segment} */ { pool }) =>
+    pool >= 0 && snapshot.pools[pool].some((number) => number !== 0);
   /** @type {State} */
   const state = {
     event,

@@ -75,7 +75,7 @@ function drawAxes(timeline, context, colors) {
   drawHorizontalAxis(context, box, time ? elapsedTicks(x) : countTicks(x), colors, time ? "time" : "event");
 }
 
-/** The maximum of allocated and reserved bytes in each column. @param {Layer} layer */
+/** The maximum of allocated and reserved bytes in each column, and of reserved bytes with other settings. @param {Layer} layer */
 function drawCurves({ timeline, context, colors }) {
   if (!timeline.drawn) return;
   const { picture } = timeline.drawn;
@@ -84,6 +84,10 @@ function drawCurves({ timeline, context, colors }) {
   context.strokeStyle = colors.reserved;
   context.lineWidth = 1.25;
   drawSteps(context, picture.reserved, box, y);
+  context.strokeStyle = colors.replayed;
+  context.setLineDash([6, 3]);
+  drawSteps(context, picture.replayed, box, y);
+  context.setLineDash([]);
   context.strokeStyle = colors.total;
   context.lineWidth = 1.1;
   drawSteps(context, picture.total, box, y);

@@ -189,6 +189,7 @@ export class Timeline {
       last: picture.lasts[column] - 1,
       total: picture.total[column],
       reserved: picture.reserved[column],
+      replayed: picture.replayed[column],
       thin: { count: picture.thinCount[column], bytes: picture.thinBytes[column] },
       hidden: { count: picture.hiddenCount[column], bytes: picture.hiddenBytes[column] },
       pixel,

@@ -12,7 +12,7 @@ import { h } from "../../ui/dom.js";
  */
 export function tooltipLines(timeline, target, { facts, thin }) {
   const soft = (/** @type {string} */ text) => h("span", { class: "soft" }, text);
-  const { event, first, last, total, reserved, hidden } = target;
+  const { event, first, last, total, reserved, replayed, hidden } = target;
   const lines = [];
   if (facts) {
     lines.push(h("b", {}, fine(facts.size)), h("span", { class: "where" }, facts.line));
@@ -42,11 +42,17 @@ export function tooltipLines(timeline, target, { facts, thin }) {
   const reservedText = Number.isNaN(reserved) ? "" : ` · ${size(reserved)} reserved`;
   lines.push(
     h("span", { class: "foot" }, `${size(total)} allocated${reservedText}`),
+    ...(Number.isNaN(replayed) ? [] : [h("span", {}, `${size(replayed)} ${replayedLabel(timeline)}`)]),
     soft(last > first ? `events ${count(first)} – ${count(last)}` : `event ${count(event)}`),
   );
   if (target.thin.count && facts)
     lines.push(soft(`${plural(target.thin.count, "allocation")} less than one pixel high: ${fine(target.thin.bytes)}`));
   return lines;
+}
+
+/** @param {import("./timeline.js").Timeline} timeline */
+export function replayedLabel({ context, source }) {
+  return `reserved with ${context.facts(source).replay?.settings}`;
 }
 
 /** @param {import("../engine/overview.js").Band} band */

@@ -36,7 +36,7 @@ export class Details {
   }
 
   /** @param {any} moment */
-  moment({ event, time, about, requested, reserved }) {
+  moment({ event, time, about, requested, reserved, replayed }) {
     const { context } = this;
     const cursor = context.now.event !== null;
     const elapsed = time === null ? "" : ` · ${duration(time - context.facts().origin)}`;
@@ -53,6 +53,8 @@ export class Details {
         " allocated",
         reserved === null ? "" : h("span", {}, " of ", h("b", {}, size(reserved)), " reserved"),
       ),
+      !Number.isNaN(replayed) &&
+        h("p", { class: "soft" }, `${size(replayed)} reserved with ${context.facts().replay?.settings}`),
       cursor && action && h("p", { class: "soft" }, action),
     );
   }

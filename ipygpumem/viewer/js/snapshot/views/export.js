@@ -7,6 +7,7 @@ import { SvgCanvas } from "../../ui/svg-canvas.js";
 import { chartColors } from "../../ui/theme.js";
 import { drawOverlay } from "../timeline/overlay.js";
 import { MARGIN } from "../timeline/timeline.js";
+import { reservedCurves } from "./legend.js";
 
 const TITLE = 40; // height
 const LEGEND_LEFT = 90;
@@ -39,22 +40,28 @@ export class Exporter {
     measure.font = `12px ${FONT}`;
     let x = LEGEND_LEFT;
     let y = bottom + 12;
+    /** @type {{x: number, y: number, text: string, color: string}[]} */
     const entries = [];
-    for (const [number, { label, place }] of legend.classes.entries()) {
-      const classes = legends.map((legend) => legend.classes[number] ?? { bytes: 0, count: 0 });
-      if (context.now.hidden.includes(number) || !classes.some((entry) => entry.count)) continue;
-      // With many files there is no room for the bytes of each
-      const bytes = context.crowded ? "" : classes.map((entry) => fine(entry.bytes)).join(" · ");
-      const name = legends.length > 1 && place === -1 ? "others" : label;
+    const add = (/** @type {string} */ name, /** @type {string} */ bytes, /** @type {string} */ color) => {
       const text = `${clipText(measure, name, width / 2)}  ${bytes}`;
       const entryWidth = measure.measureText(text).width + 36;
       if (x > LEGEND_LEFT && x + entryWidth > width) {
         x = LEGEND_LEFT;
         y += LEGEND_ROW;
       }
-      entries.push({ x, y, text, color: swatches[number] });
+      entries.push({ x, y, text, color });
       x += entryWidth;
+    };
+    for (const [number, { label, place }] of legend.classes.entries()) {
+      const classes = legends.map((legend) => legend.classes[number] ?? { bytes: 0, count: 0 });
+      if (context.now.hidden.includes(number) || !classes.some((entry) => entry.count)) continue;
+      // With many files there is no room for the bytes of each
+      const bytes = context.crowded ? "" : classes.map((entry) => fine(entry.bytes)).join(" · ");
+      const name = legends.length > 1 && place === -1 ? "others" : label;
+      add(name, bytes, swatches[number]);
     }
+    const colors = chartColors(context.theme);
+    for (const { kind, text, bytes } of reservedCurves(context)) add(text, context.crowded ? "" : bytes, colors[kind]);
     return { width, height: y + 18, entries };
   }
 

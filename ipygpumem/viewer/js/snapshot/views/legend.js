@@ -3,6 +3,7 @@
 import { fine, plural, size } from "../../data/units.js";
 import { linkButton } from "../../ui/controls.js";
 import { h, replaceChildren } from "../../ui/dom.js";
+import { chartColors } from "../../ui/theme.js";
 
 const MAX_ROWS = 2;
 
@@ -17,6 +18,7 @@ export class LegendView {
       this.unfolded = !this.unfolded;
       this.fold();
     });
+    this.heading = h("small", { class: "soft" }, "At the peak:");
     this.element = h("div", { class: "legend", role: "group", aria: { label: "Legend" } });
   }
 
@@ -32,7 +34,8 @@ export class LegendView {
     const order = [...legend.classes.keys()];
     if (legends.length > 1 && !legend.ordered) order.sort((a, b) => bytesOf(b) - bytesOf(a));
     replaceChildren(this.element, [
-      h("small", { class: "soft" }, "At the peak:"),
+      ...this.curves(),
+      this.heading,
       ...order.flatMap((number) => this.chip(number, legends) ?? []),
       this.more,
       ...(hidden.length ? [linkButton("Show all", () => store.set({ hidden: [] }))] : []),
@@ -41,6 +44,19 @@ export class LegendView {
         : [linkButton("Clear marks", () => store.set({ mark: { kind: "none" }, search: "" }))]),
     ]);
     this.fold();
+  }
+
+  curves() {
+    const colors = chartColors(this.context.theme);
+    return reservedCurves(this.context).map(({ kind, text, bytes }) =>
+      h(
+        "span",
+        { class: `curve ${kind}`, title: `${text}: highest value` },
+        h("i", { style: { color: colors[kind] } }),
+        h("span", {}, text),
+        h("small", {}, bytes),
+      ),
+    );
   }
 
   /** @param {number} number @param {Legend[]} legends */
@@ -77,7 +93,7 @@ export class LegendView {
 
   /** Hide chips beyond two rows, unless the legend is unfolded. */
   fold() {
-    const { element, more } = this;
+    const { element, heading, more } = this;
     const chips = /** @type {HTMLElement[]} */ ([...element.querySelectorAll(".chip")]);
     more.hidden = true;
     if (!chips.length) return;
@@ -85,7 +101,6 @@ export class LegendView {
     const row = (/** @type {HTMLElement} */ item) =>
       Math.round((middleOf(item) - middleOf(chips[0])) / chips[0].offsetHeight);
     // The heading is omitted if it would take a separate row
-    const heading = /** @type {HTMLElement} */ (element.firstElementChild);
     heading.hidden = false;
     heading.hidden = row(heading) < 0;
     const end = /** @type {HTMLElement} */ (element.lastElementChild);
@@ -113,6 +128,22 @@ export class LegendView {
   showOnly(number, count) {
     this.context.store.set({ hidden: [...Array(count).keys()].filter((index) => index !== number) });
   }
+}
+
+/**
+ * The entries for the reserved curves, if there is one with other settings.
+ * @param {import("../context.js").Context} context
+ */
+export function reservedCurves(context) {
+  const all = context.files.map((_, source) => context.facts(source));
+  const settings = all.find(({ replay }) => replay)?.replay?.settings;
+  const peaks = (/** @type {(number|null|undefined)[]} */ values) =>
+    values.map((bytes) => (typeof bytes === "number" ? fine(bytes) : "unknown")).join(" · ");
+  const curves = /** @type {const} */ ([
+    { kind: "reserved", text: "reserved", bytes: peaks(all.map(({ reserved }) => reserved)) },
+    { kind: "replayed", text: `reserved with ${settings}`, bytes: peaks(all.map(({ replay }) => replay?.peak)) },
+  ]);
+  return settings ? curves : [];
 }
 
 /** The vertical middle of an element, in pixels. @param {HTMLElement} element */

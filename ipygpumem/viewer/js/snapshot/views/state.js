@@ -5,6 +5,7 @@ import { fitCanvas } from "../../ui/canvas.js";
 import { button } from "../../ui/controls.js";
 import { h, handleKey } from "../../ui/dom.js";
 import { chartColors } from "../../ui/theme.js";
+import { radioGroup } from "./radio-group.js";
 import { drawSegments, layoutSegments, segmentAt } from "./segments.js";
 import { stackList } from "./stack-list.js";
 
@@ -20,6 +21,14 @@ export class StateView {
     this.context = context;
     this.actions = actions;
     this.sentences = h("ul", { class: "sentences" });
+    this.choice = radioGroup(
+      "Settings",
+      [
+        ["recorded", "As recorded", "Segments and blocks as in the recording"],
+        ["replayed", "Other settings", "Segments and blocks as they would have been with other allocator settings"],
+      ],
+      (value) => context.store.set({ replayed: value === "replayed" }),
+    );
     this.title = h("h2", { class: "title" });
     this.canvas = h("canvas", { aria: { hidden: "true" } });
     const label =
@@ -54,6 +63,7 @@ export class StateView {
         { class: "row head" },
         this.title,
         h("span", { class: "space" }),
+        this.choice.element,
         button("← Previous event", () => this.step(-1)),
         button("Next event →", () => this.step(1)),
       ),
@@ -77,12 +87,14 @@ export class StateView {
     const start = performance.now();
     const event = context.event();
     const [state, legend, { about }] = await Promise.all([
-      context.request("state", { event, mode: context.now.mode }),
+      context.request("state", { event, mode: context.now.mode, replayed: context.now.replayed }),
       context.legend(),
       context.request("moment", { event }),
     ]);
     if (turn !== this.turn) return;
     this.state = state;
+    this.choice.element.hidden = !context.facts().replay;
+    this.choice.value(context.now.replayed ? "replayed" : "recorded");
     this.swatches = context.swatches(legend);
     const bytes = about?.size ? ` of ${fine(about.size)}` : "";
     const action = about ? `${about.action.replaceAll("_", " ")}${bytes}${about.line ? `, ${about.line}` : ""}` : "";

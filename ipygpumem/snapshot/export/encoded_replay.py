@@ -1,0 +1,113 @@
+"""Replays with other allocator settings, as additional columns of an encoded snapshot."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.timeline import BEFORE
+from ipygpumem.snapshot.replay.result import Replay, replay
+from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
+from ipygpumem.snapshot.replay.verification import ReplayError, expected_seconds
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.model.timeline import Ints
+    from ipygpumem.snapshot.replay.run import Run
+    from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+_MAX_SECONDS = 60.0
+_CHANGE = ("event", "action", "segment", "bytes", "pool")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedReplay:
+    """The replay of a device.
+
+    Attributes:
+        facts: ``settings``, ``reason`` (why the replay is not exact), ``end`` (number of replayed events) and ``pools``
+            (index of the private pool, stream, and whether the pool is for small blocks). If the device cannot be
+            replayed: ``settings`` and ``problem``.
+        columns: ``address`` and ``size`` of the block of each allocation, ordered by start event. The other columns
+            describe the segments that existed before the first event (event -1) and all later changes: ``event``,
+            ``action``, ``segment`` (its address), ``bytes``, and ``pool``, an index in ``pools`` (-1 for freed
+            segments).
+    """
+
+    facts: dict[str, Any]
+    columns: dict[str, Ints]
+
+
+def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedReplay]:
+    """Replay all devices of a snapshot that have events, and return the results by device index.
+
+    Raises:
+        ReplayError: No device can be replayed.
+        OptionError: The settings are invalid.
+    """
+    AllocatorSettings.parse(settings)
+    encoded: dict[int, EncodedReplay] = {}
+    problem = "it contains no events"
+    for timeline in snapshot.timelines:
+        if not len(timeline.trace):
+            continue
+        device = timeline.device
+        problem = f"device {device} cannot be replayed: "
+        try:
+            if expected_seconds(timeline) <= _MAX_SECONDS:
+                encoded[device] = _encode(replay(snapshot, device, settings))
+                continue
+            problem += "it would take longer than a minute"
+        except OptionError:
+            raise
+        except ReplayError as error:
+            problem = str(error).removeprefix(f"{snapshot.name}: ")
+        except (KeyError, IndexError, ValueError):  # a file can contain any events
+            problem += "the events contradict each other"
+        encoded[device] = EncodedReplay({"settings": settings, "problem": problem}, {})
+    if not any(item.columns for item in encoded.values()):
+        raise ReplayError(f"{snapshot.name}: {problem}")
+    return encoded
+
+
+def _encode(result: Replay) -> EncodedReplay:
+    run = result._run  # noqa: SLF001 (the blocks and segments of the result)
+    order = np.argsort(run.recording.allocations.start, kind="stable")
+    changes = np.asarray(list(_changes(run, result.settings)), np.int64).reshape(-1, len(_CHANGE))
+    facts = {
+        "settings": result.settings.text() or "default settings",
+        "reason": result.reason,
+        "end": run.end,
+        "pools": [[pool.id, pool.stream, int(pool.small)] for pool in run.recording.pools],
+    }
+    blocks = {"address": np.asarray(run.addresses, np.int64)[order], "size": np.asarray(run.sizes, np.int64)[order]}
+    return EncodedReplay(facts, {**blocks, **dict(zip(_CHANGE, changes.T, strict=True))})
+
+
+def _changes(run: Run, settings: AllocatorSettings) -> Iterator[tuple[int, ...]]:
+    """Return the segments before the first event and all later changes, with the columns of `_CHANGE`."""
+    recording, ranges = run.recording, run.allocator.ranges
+    starts = sorted(ranges)
+    initial = recording.initial.segments
+    for segment, pool in zip(initial, recording.segment_pools.tolist(), strict=True):
+        address, nbytes = int(segment["address"]), int(segment["size"])
+        if segment["expandable"]:
+            yield BEFORE, Action.MAP, address, nbytes, ranges[starts[bisect_right(starts, address) - 1]][1]
+        else:
+            yield BEFORE, Action.SEGMENT_ALLOC, address, nbytes, pool + (int(segment["small"]) > 0)
+    pools = (recording.pool_of + (settings.round(recording.allocations.size) <= SMALL)).tolist()
+    trace = recording.trace
+    for action, address, nbytes, request in run.allocator.events:
+        event, pool = run.event_of(request), -1
+        if action in (Action.MAP, Action.UNMAP):
+            pool = ranges[starts[bisect_right(starts, address) - 1]][1]
+        elif action == Action.SEGMENT_ALLOC and request < len(pools):
+            pool = pools[request]
+        elif action == Action.SEGMENT_ALLOC:  # the request of a recorded out-of-memory error
+            pool = recording.default_pool(int(trace.stream[event]), int(trace.size[event]))
+        yield event, action, address, nbytes, pool
