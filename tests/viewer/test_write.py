@@ -92,6 +92,10 @@ def test_devices_that_cannot_be_replayed(tmp_path):
         Snapshot.load(recording).to_html(tmp_path / "y.html", settings="expandable_segments:True")
     with pytest.raises(ReplayError, match="snapshot: it contains no events"):
         Snapshot.load({"segments": []}).to_html(tmp_path / "y.html", settings="expandable_segments:True")
+    other = files.raw("gpt_cpp")
+    other["allocator_settings"]["backend"] = "cudaMallocAsync"  # omitted together with paths
+    with pytest.raises(ReplayError, match="another allocator than PyTorch's native one was used"):
+        Snapshot.load(other).to_html(tmp_path / "y.html", paths=False, settings="expandable_segments:True")
     assert not (tmp_path / "y.html").exists()
 
 

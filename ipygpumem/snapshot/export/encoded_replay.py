@@ -50,7 +50,10 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
         ReplayError: No device can be replayed.
         OptionError: The settings are invalid.
     """
-    AllocatorSettings.parse(settings)
+    parsed = AllocatorSettings.parse(settings)
+    if parsed.collection_threshold or parsed.fraction is not None:
+        name = "garbage_collection_threshold" if parsed.collection_threshold else "per_process_memory_fraction"
+        raise OptionError(f"{name} has an effect only with a limit, which ipygpumem whatif --capacity SIZE sets")
     encoded: dict[int, EncodedReplay] = {}
     problem = "it contains no events"
     for timeline in snapshot.timelines:
