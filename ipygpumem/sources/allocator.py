@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import importlib
 import inspect
 import os
@@ -171,19 +172,22 @@ class AllocatedBlock(NamedTuple):
     frames: Stack = ()
 
 
+_new_block: Any = functools.partial(tuple.__new__, AllocatedBlock)  # three times as fast as the class
+
+
 class AllocatedBlocks:
     """Allocated blocks of all devices at one point in time, and the address ranges of all segments."""
 
     def __init__(self, blocks: list[AllocatedBlock], segment_ranges: list[tuple[str, int, int]]) -> None:
         self.blocks = sorted(blocks)
         self.positions = [block[:2] for block in self.blocks]
-        self._by_position = dict(zip(self.positions, self.blocks, strict=True))
+        self.by_position = dict(zip(self.positions, self.blocks, strict=True))
         self._segment_ranges = sorted(segment_ranges)
 
     def block(self, device: str, address: int) -> AllocatedBlock | None:
         """Return the allocated block that contains an address, or None."""
-        if (device, address) in self._by_position:
-            return self._by_position[device, address]
+        if block := self.by_position.get((device, address)):
+            return block
         i = bisect.bisect_right(self.positions, (device, address)) - 1
         block = self.blocks[i] if i >= 0 else None
         return block if block and block.device == device and address < block.address + block.size else None
@@ -195,9 +199,9 @@ class AllocatedBlocks:
 
         Private pools and blocks of the excluded size, such as cuBLAS workspaces, are treated as in the storages.
         """
-        positions = {block[:2] for storage in storages if (block := self.block(storage.device, storage.address))}
+        inside_ids = {id(self.block(storage.device, storage.address)) for storage in storages}
         wanted = [block for block in self.blocks if is_wanted(block.device)]
-        rest = (block for block in wanted if block[:2] not in positions and not any(block.pool))
+        rest = [block for block in wanted if id(block) not in inside_ids and not any(block.pool)]
         return sum(block.size for block in rest if block.size != excluded_size) / max(sum(b.size for b in wanted), 1)
 
     def contains(self, device: str, address: int) -> bool:
@@ -234,7 +238,9 @@ def allocated_blocks() -> AllocatedBlocks | None:
             size, requested = block["size"], block.get("requested_size", 0)
             if block["state"] == "active_allocated":
                 address = block.get("address", offset)
-                blocks.append(AllocatedBlock(device, address, size, requested, pool, _stack(block.get("frames"))))
+                frames = block.get("frames")
+                stack = _stack(frames) if frames else ()
+                blocks.append(_new_block((device, address, size, requested, pool, stack)))
             offset += size
     return AllocatedBlocks(blocks, ranges)
 

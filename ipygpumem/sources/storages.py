@@ -7,14 +7,20 @@ overrides disabled. Attributes whose C getters would still run user code are not
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
-from ipygpumem.core.introspection import attempt, mro, shown_warnings_kept, type_dict
+from ipygpumem.core.introspection import attempt, is_instance, mro, shown_warnings_kept, type_dict
 
 Role = Literal["tensor", "storage", "module", "optimizer"]
+
+_NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
+"""Attributes in which torchao's classes list the names of their inner tensors."""
+_MAX_NAME_LEVELS = 5
 
 
 def is_saved_tensor(value: Any) -> bool:
@@ -31,12 +37,16 @@ class StorageLocation(NamedTuple):
     storage: int = 0
 
 
+_new_location: Any = functools.partial(tuple.__new__, StorageLocation)  # three times as fast as the class
+
+
 class StorageInspector:
     """Recognition of tensors, storages, modules and optimizers by type, and safe access to attributes of tensors."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._base = torch._C.TensorBase
+        self._strided = torch.strided
         self._untyped_storage = self._base.untyped_storage
         self._roots: tuple[tuple[Any, Role], ...] = (
             (torch._C.TensorBase, "tensor"),
@@ -82,11 +92,12 @@ class StorageInspector:
         """Return a (storage, location) pair for each storage of a tensor. A sparse tensor has several storages."""
         try:
             layout = self._layout(tensor)
-            if layout is not self._torch.strided and str(layout).startswith("torch.sparse"):
+            if layout is not self._strided and str(layout).startswith("torch.sparse"):
                 return [pair for part in self._sparse_parts(tensor) for pair in self.storages(part)]
             storage = self._untyped_storage(tensor)
             address = self._data_address(tensor) if self._is_cow is not None and self._is_cow(tensor) else None
-            return [(storage, location) for location in self.storage_locations(storage, address)]
+            locations = self.storage_locations(storage, address)
+            return [(storage, locations[0])] if locations else []
         except Exception:  # a tensor without storage, for example a meta or MKL-DNN tensor
             return []
 
@@ -109,10 +120,11 @@ class StorageInspector:
             if name is None:
                 name = self._device_names[device] = str(device)
             address = storage.data_ptr() if address is None and name != "meta" else address
-            location = StorageLocation(name, address or 0, int(storage.nbytes()), int(getattr(storage, "_cdata", 0)))
+            nbytes = storage.nbytes()
+            values = name, address, nbytes, getattr(storage, "_cdata", 0)
+            return [_new_location(values)] if address and nbytes else []
         except Exception:
             return []
-        return [location] if location.address and location.size else []
 
     def _sparse_parts(self, tensor: Any) -> list[Any]:
         if self.defines_torch_dispatch(tensor):
@@ -138,7 +150,10 @@ class StorageInspector:
         """Return a description such as ``float32 [4096, 4096]``, and the size in bytes (None if unknown)."""
         dtype = self._dtype(tensor)
         try:
-            if not self.defines_torch_dispatch(tensor) and self._layout(tensor) is self._torch.strided:
+            is_dispatching = self._dispatching_types.get(id(type(tensor)))
+            if is_dispatching is None:
+                is_dispatching = self.defines_torch_dispatch(tensor)
+            if not is_dispatching and self._layout(tensor) is self._strided:
                 key = dtype, self._shape(tensor)
                 description = self._descriptions.get(key)
                 if description is None:
@@ -204,3 +219,23 @@ class StorageInspector:
         """Return the nodes in the ``next_functions`` of an autograd node."""
         functions = attempt(lambda: tuple(node.next_functions)) or ()
         return [next_node for next_node, _ in functions if next_node is not None]
+
+
+def flattened_names(cls: type) -> set[str]:
+    """Return strings that include the names of inner tensors, such as the constants in ``__tensor_flatten__``."""
+    names: set[str] = set()
+    for namespace in map(type_dict, mro(cls)):
+        flatten = namespace.get("__tensor_flatten__")
+        constants = flatten.__code__.co_consts if type(flatten) is FunctionType else ()
+        values = contents((constants, *(namespace.get(attribute) for attribute in _NAME_ATTRIBUTES)), _MAX_NAME_LEVELS)
+        names.update(value for value in values if type(value) is str)
+    return names
+
+
+def contents(container: Any, levels: int) -> list[Any]:
+    """Return the values in nested dicts, lists and tuples, down to this number of levels."""
+    base: Any = next((base for base in (dict, list, tuple) if is_instance(container, base)), None)
+    if base is None:
+        return [container]
+    values = list(dict.values(container) if base is dict else base.__iter__(container))
+    return [item for value in values for item in contents(value, levels - 1)] if levels else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from ipygpumem.core.breakdown import Baseline
@@ -106,6 +106,7 @@ def find_holders(
     if host is None:
         host = not started and pytorch.problem(load=True) is not None
 
+    @cache
     def is_wanted(name: str) -> bool:
         return name in chosen if chosen is not None else name.startswith("cuda") or (host and name == _HOST)
 
@@ -128,7 +129,7 @@ def find_holders(
     totals = tuple(assignment.total(name, runtime.baseline) for name in devices)  # may add notes
     results = assignment.holders(), totals, tuple(assignment.notes)
     result = Holders(*results, search.complete, search.objects, search.seconds)
-    return result, StorageBaseline.of(search.references, after)
+    return result, StorageBaseline.of(search.references, after) if keeps_addresses else StorageBaseline()
 
 
 def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
@@ -204,8 +205,11 @@ class _BlockAssignment:
         groups: dict[tuple[str, int], tuple[AllocatedBlock | None, list[NamedStorage]]] = {}
         for named in named_storages:
             block = self._block(named.location)
-            position = named.location[:2] if block is None else block[:2]
-            groups.setdefault(position, (block, []))[1].append(named)
+            position = (named.location if block is None else block)[:2]
+            if position in groups:
+                groups[position][1].append(named)
+            else:
+                groups[position] = block, [named]
         for _, group in groups.values():
             if len(group) > 1:
                 group.sort(key=lambda named: (named.info.graph, PLACES.index(named.place)))
@@ -265,7 +269,7 @@ class _BlockAssignment:
             return self._total_without_blocks(device, held, baseline)
         blocks = [block for block in self._after.blocks if block.device == device]
         unassigned = [block for block in blocks if block[:2] not in self._assigned]
-        earlier = set((self._before or self._after).positions)
+        earlier = (self._before or self._after).by_position
         by_label: dict[str, list[AllocatedBlock]] = {label: [] for label in (_PRIVATE, _NEW, _NOT_SEARCHED)}
         unreached = by_label.setdefault(self._unreached_label, [])
         for block in unassigned:

@@ -36,6 +36,7 @@ _MAX_KEY_LENGTH = 40
 _MODULE_DICTS = {"_parameters", "_buffers", "_modules"}
 _PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
+_CONTAINERS = (dict, list, tuple, types.CellType, types.TracebackType)
 _TRACEBACK_TYPES = (types.TracebackType, types.FrameType)
 _LAZY = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGeneratorType: "ag"}
 
@@ -55,6 +56,9 @@ class ReferenceLabel(NamedTuple):
     key_id: int | None = None
     indirect: bool = False
     last_resort: bool = False
+
+
+_new_label: Any = functools.partial(tuple.__new__, ReferenceLabel)  # three times as fast as the class
 
 
 def global_namespaces(obj: Any) -> tuple[Any, ...]:
@@ -127,7 +131,8 @@ def _sequence_labels(sequence: Any) -> Iterator[tuple[int, ReferenceLabel]]:
         names = next((type_dict(cls)["_fields"] for cls in mro(type(sequence)) if "_fields" in type_dict(cls)), ())
         names = names if type(names) is tuple and all(type(name) is str for name in names) else ()
     for i, item in enumerate(list(base.__iter__(sequence))):
-        yield id(item), ReferenceLabel(f".{names[i]}" if i < len(names) else f"[{i}]")
+        text = f".{names[i]}" if i < len(names) else f"[{i}]"
+        yield id(item), _new_label((text, "object", None, False, False))
 
 
 def _array_labels(array: Any) -> Iterator[tuple[int, ReferenceLabel]]:
@@ -276,3 +281,8 @@ def type_label(obj: Any) -> str:
     """Return a label for an object without a name: its class and, for a function or generator, its name."""
     class_name = str(type_name(type(obj)))
     return f"{class_name} {obj.__name__}()" if is_exactly(obj, (*_LAZY, types.FunctionType)) else class_name
+
+
+def label_rank(obj: Any) -> int:
+    """Return the rank of an object without referrers as the start of names: frames first, containers last."""
+    return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from ipygpumem.core.introspection import user_frame
@@ -25,6 +27,7 @@ _MAX_NAMES = 3
 _MAX_LINES = 3
 _MAX_STACKS = 100
 """Number of blocks without a Python object whose stacks are read."""
+_NO_IDS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,19 @@ class Storage:
     view: int | None = None
     new: bool = True
     address: int | None = field(default=None, repr=False, compare=False, metadata={"key": None})
+
+
+_UnfrozenStorage: Any = make_dataclass(
+    "_UnfrozenStorage", [(field.name, field.type, field) for field in fields(Storage)], slots=True
+)
+
+
+def new_storage(*values: Any) -> Storage:
+    """Create a `Storage`. This takes a fifth of the time of the constructor, which sets frozen attributes."""
+    storage: Any = _UnfrozenStorage(*values)
+    storage.__class__ = Storage  # possible because both classes have the same slots
+    created: Storage = storage
+    return created
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +159,14 @@ class StorageBaseline:
     @classmethod
     def of(cls, references: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
         """Create a baseline from the allocated blocks and from weak references to the storages at each location."""
-        storages: dict[tuple[str, int], set[int]] = {}
+        storages: dict[tuple[str, int], frozenset[int]] = {}
         if blocks is not None:
-            storages = {position: set() for position in blocks.positions}
+            storages = dict.fromkeys(blocks.positions, _NO_IDS)
         for location in references:
             block = None if blocks is None else blocks.block(location.device, location.address)
-            address = location.address if block is None else block.address
-            storage_ids = storages.setdefault((location.device, address), set())
-            if location.storage:
-                storage_ids.add(location.storage)
+            position = (location if block is None else block)[:2]
+            known_ids = storages.get(position, _NO_IDS)
+            storages[position] = known_ids.union((location.storage,)) if location.storage else known_ids
         return cls(storages, tuple(references.values()))
 
     def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
@@ -226,6 +241,9 @@ class NamedStorage(NamedTuple):
     graph_holders: tuple[str, ...] = ()
 
 
+new_named_storage: Any = partial(tuple.__new__, NamedStorage)  # three times as fast as the class
+
+
 def allocation_lines(
     blocks: Iterable[AllocatedBlock], label: Callable[[str, int, str], str]
 ) -> tuple[tuple[str, int], ...]:
@@ -240,7 +258,8 @@ def allocation_lines(
 
 def holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> Holder:
     """Create a holder from its storages, with a note if there is an obvious reason why the memory is in use."""
-    parts = tuple(sorted((named.info for named in members), key=lambda storage: (-storage.amount, storage.name)))
+    by_name = sorted((named.info for named in members), key=attrgetter("name"))
+    parts = tuple(sorted(by_name, key=attrgetter("amount"), reverse=True))
     sizes = dict.fromkeys(KINDS, 0)
     for part in parts:
         sizes[part.kind] += part.amount
@@ -250,8 +269,9 @@ def holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> H
 
 def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) -> str:
     total = sum(part.amount for part in parts)
-    shared = [named for named in members if named.info.graph and len(named.graph_holders) > 1]
-    own = [named.info for named in members if named.info.graph and len(named.graph_holders) <= 1]
+    in_graphs = [named for named in members if named.info.graph]
+    shared = [named for named in in_graphs if len(named.graph_holders) > 1]
+    own = [named.info for named in in_graphs if len(named.graph_holders) <= 1]
     shared_size, own_size = sum(named.info.amount for named in shared), sum(part.amount for part in own)
     if shared_size > own_size and shared_size >= VISIBLE and 2 * (own_size + shared_size) >= total:
         names = [name, *sorted({holder for named in shared for holder in named.graph_holders} - {name})]

@@ -7,18 +7,18 @@ import heapq
 import itertools
 import types
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ipygpumem.core.introspection import is_exactly
 from ipygpumem.features.holders.labels import (
     ReferenceLabel,
     fallback_label,
     indirectly_labeled_ids,
+    label_rank,
     reference_labels,
     type_label,
 )
 from ipygpumem.features.holders.model import PLACES, Place
+from ipygpumem.features.holders.object_name import ObjectName
 from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root
 from ipygpumem.features.holders.targets import SearchTargets
 
@@ -33,37 +33,8 @@ _MAX_NAME_ATTEMPTS = 40
 """Maximum number of paths followed to find the names of one storage."""
 _CLOCK_INTERVAL = 256
 """Number of objects visited between two checks of the time limit."""
-_CONTAINERS = (dict, list, tuple, types.CellType, types.TracebackType)
 
 _Queue = list[tuple[int, int, int]]
-
-
-@dataclass(slots=True)
-class ObjectName:
-    """Name of an object, stored as the last reference on a path from a root to the object.
-
-    Attributes:
-        parent_id: The id of the referrer; None for a root.
-        holder: Name of the holder; empty if the next reference on the path determines it.
-        graph: Whether the path passes through an autograd graph.
-    """
-
-    parent_id: int | None
-    label: ReferenceLabel
-    holder: str
-    place: Place
-    graph: bool = False
-    depth: int = 0
-
-    def child(
-        self, own_id: int, label: ReferenceLabel, *, holder: str = "", graph: bool = False, last_resort: bool = False
-    ) -> ObjectName:
-        """Return the name of an object to which the named object refers."""
-        # a module's own dicts and the objects in them have the same depth as the module
-        inside_module = label.style in {"module", "members"} or self.label.style == "members"
-        steps = _LAST_RESORT_STEPS if last_resort else 0 if inside_module else 1
-        holder = holder or self.holder or f"{self.label.text}{label.text}"
-        return ObjectName(own_id, label, holder, self.place, self.graph or graph, self.depth + steps)
 
 
 class ObjectNames:
@@ -83,6 +54,7 @@ class ObjectNames:
         self._graph_edges: list[tuple[int, int]] = []
         self._skipped: set[int] = set()
         self._texts: dict[int, str] = {}
+        self._prefixes: dict[int, tuple[str | None, bool]] = {}
         self._names_by_id: dict[int, list[str]] = {}
         self._references: dict[int, list[tuple[int | None, ReferenceLabel]]] = {}
         self.named: dict[int, ObjectName] = {}
@@ -105,7 +77,7 @@ class ObjectNames:
         inner = {child_id for key in ids for child_id in self._referrers.children.get(key, ()) if child_id != key}
         objects = self._referrers.objects
         # objects without referrers first, then objects in cycles
-        for object_id in sorted(ids, key=lambda key: (key in inner, _label_rank(objects[key]))):
+        for object_id in sorted(ids, key=lambda key: (key in inner, label_rank(objects[key]))):
             self._mark(object_id, place)
             if object_id not in self.named and object_id not in self._skipped:
                 queue: _Queue = []
@@ -116,8 +88,8 @@ class ObjectNames:
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
         """Return the roots, such as variables or outputs, from which at least one of these objects is reachable."""
-        bits = 0
-        for object_id in ids:
+        bits = self.place_bits.get(ids[0], 0)
+        for object_id in ids[1:]:
             bits |= self.place_bits.get(object_id, 0)
         return _places(bits)
 
@@ -153,7 +125,7 @@ class ObjectNames:
             if object_id in self._node_ids:
                 named = self.named[object_id]
                 for child_id in child_ids:
-                    self._name(child_id, named.child(object_id, ReferenceLabel(""), graph=True), queue)
+                    self._name(child_id, _child_name(named, object_id, ReferenceLabel(""), graph=True), queue)
             elif child_ids:
                 self._name_children(object_id, child_ids, queue)
 
@@ -173,13 +145,13 @@ class ObjectNames:
                 labeled.add(child_id)
                 holder = f"{self.name(object_id)}{label.text}" if is_frame else ""
                 last_resort = label.last_resort or object_id in self._targets.optimizer_ids
-                self._name(child_id, named.child(object_id, label, holder=holder, last_resort=last_resort), queue)
+                self._name(child_id, _child_name(named, object_id, label, holder, is_last=last_resort), queue)
         for child_id in [child_id for child_id in child_ids if child_id not in labeled]:
             if is_target and child_id in self._node_ids:
                 self._graph_edges.append((object_id, child_id))  # graphs are followed after all other references
             else:
                 text = self._tensor_reference(child_id, obj) if is_target else fallback_label(obj)
-                self._name(child_id, named.child(object_id, ReferenceLabel(text)), queue)
+                self._name(child_id, _child_name(named, object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
         if any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
@@ -192,22 +164,26 @@ class ObjectNames:
             queue: _Queue = []
             for tensor_id, node_id in edges:
                 named = self.named[tensor_id]
-                self._name(node_id, named.child(tensor_id, ReferenceLabel(""), graph=True), queue)
+                self._name(node_id, _child_name(named, tensor_id, ReferenceLabel(""), graph=True), queue)
             self._visit(queue)
         self._spread_places()
 
     def _name(self, object_id: int, new: ObjectName, queue: _Queue) -> None:
         if object_id in self.root_ids and new.parent_id is not None:
             return
-        references = self._references.setdefault(object_id, [])
-        if len(references) <= _MAX_OTHER_NAMES and (new.parent_id, new.label) not in references:
-            references.append((new.parent_id, new.label))
         old = self.named.get(object_id)
+        references, reference = self._all_references(object_id) if old else [], (new.parent_id, new.label)
+        if 0 < len(references) <= _MAX_OTHER_NAMES and reference not in references:
+            self._references[object_id] = [*references, reference]
         if old is None or (new.depth < old.depth and new.place == old.place and new.graph == old.graph):
             self.named[object_id] = new
             self._texts.clear()
             if object_id in self._referrers.children:
                 heapq.heappush(queue, (new.depth, next(self._order), object_id))
+
+    def _all_references(self, object_id: int) -> list[tuple[int | None, ReferenceLabel]]:
+        named = self.named[object_id]
+        return self._references.get(object_id) or [(named.parent_id, named.label)]
 
     def _spread_places(self) -> None:
         place_bits, children = self.place_bits, self._referrers.children
@@ -247,12 +223,26 @@ class ObjectNames:
             return "[...]"
         return f"[{self.name(label.key_id)}]"
 
-    def other_names(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """Return all names of a storage except the first, given the ids of its tensors."""
-        if len(ids) == 1 and ids[0] not in self._referrers.children and len(self._references[ids[0]]) == 1:
-            parent_id = self._references[ids[0]][0][0]
-            if parent_id is None or self.named[ids[0]].graph or len(self._parent_names(parent_id)) == 1:
-                return ()  # the usual case
+    def storage_names(self, ids: Sequence[int]) -> tuple[str, tuple[str, ...]]:
+        """Return the first name and all other names of a storage, given the ids of its tensors."""
+        if len(ids) == 1 and ids[0] not in self._referrers.children and ids[0] not in self._references:
+            named = self.named[ids[0]]  # the usual case: a tensor to which only one object refers
+            if named.parent_id is None or named.graph:
+                return self.name(ids[0]), ()
+            if named.parent_id not in self._prefixes:
+                self._prefixes[named.parent_id] = self._prefix(named.parent_id)
+            prefix, is_only_name = self._prefixes[named.parent_id]
+            if is_only_name:
+                return self.name(ids[0]) if prefix is None else prefix + self._label_text(named.label), ()
+        return self.name(ids[0]), self._other_names(ids)
+
+    def _prefix(self, object_id: int) -> tuple[str | None, bool]:
+        ancestor_id: int | None = object_id  # None after the loop if no name with this one is shortened
+        for _ in range(_MAX_NAME_PARTS - 1):
+            ancestor_id = None if ancestor_id is None else self.named[ancestor_id].parent_id
+        return self.name(object_id) if ancestor_id is None else None, len(self._parent_names(object_id)) == 1
+
+    def _other_names(self, ids: Sequence[int]) -> tuple[str, ...]:
         names: dict[str, str] = {}
         graph = self.named[ids[0]].graph
         attempts_left = [_MAX_NAME_ATTEMPTS]
@@ -271,7 +261,7 @@ class ObjectNames:
         if is_frame or len(path) >= _MAX_NAME_PARTS or self.named[object_id].graph:
             return [first]
         names = {first: None}
-        for parent_id, label in self._references.get(object_id, ()):
+        for parent_id, label in self._all_references(object_id):
             if len(names) > _MAX_OTHER_NAMES or attempts_left[0] < 0:
                 break
             if parent_id is None:
@@ -294,5 +284,17 @@ def _places(bits: int) -> tuple[Place, ...]:
     return tuple(place for place in PLACES if bits & _PLACE_BITS[place])
 
 
-def _label_rank(obj: Any) -> int:
-    return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1
+def _child_name(
+    named: ObjectName,
+    own_id: int,
+    label: ReferenceLabel,
+    holder: str = "",
+    *,
+    graph: bool = False,
+    is_last: bool = False,
+) -> ObjectName:
+    # a module's own dicts and the objects in them have the same depth as the module
+    inside_module = label.style in {"module", "members"} or named.label.style == "members"
+    steps = _LAST_RESORT_STEPS if is_last else 0 if inside_module else 1
+    holder = holder or named.holder or f"{named.label.text}{label.text}"
+    return ObjectName(own_id, label, holder, named.place, named.graph or graph, named.depth + steps)

@@ -184,8 +184,8 @@ class ReferrerGraph:
             next_frontier = []
             for child_id, parents in zip(frontier, self.heap.parents(frontier), strict=True):
                 child = objects[child_id]
-                is_dict, is_class = type(child) is dict, is_instance(child, type)
-                for parent in (*parents, *self.extra.get(child_id, ())):
+                is_dict, is_class = type(child) is dict, issubclass(type(child), type)
+                for parent in (*parents, *self.extra[child_id]) if child_id in self.extra else parents:
                     if type(parent) is Root:
                         continue
                     if is_dict and any(child is namespace for namespace in global_namespaces(parent)):

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any
 
 from ipygpumem.core.introspection import frame_locals, gc_paused, running_frames
-from ipygpumem.features.holders.model import PLACES, NamedStorage, Storage
+from ipygpumem.features.holders.model import PLACES, NamedStorage, new_named_storage, new_storage
 from ipygpumem.features.holders.object_names import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root, add_class_referrers
 from ipygpumem.features.holders.targets import SearchTargets
@@ -151,8 +151,7 @@ class _HolderSearch:
         self, result: SearchResult, unnamed_share: Callable[[Collection[StorageLocation]], float]
     ) -> tuple[SearchResult, bool]:
         """Return the result and whether it is final, because all other objects hold less than 1% of the memory."""
-        named = {storage.location for storage in result.storages}
-        share = unnamed_share(named)
+        share = unnamed_share([storage.location for storage in result.storages])
         if share <= _MAX_UNSEARCHED_SHARE or has_frozen_objects():
             return result, share <= _MAX_UNSEARCHED_SHARE
         others = SearchTargets(self.types, self._is_wanted, self.limit)
@@ -163,6 +162,7 @@ class _HolderSearch:
             if role == "tensor" or (role == "storage" and getattr(obj, "_cdata", None) not in known):
                 by_role.setdefault(str(role), []).append(obj)
         others.add(by_role)
+        named = {storage.location for storage in result.storages}
         unsearched = others.references.keys() - self.targets.references.keys()
         result = replace(result, complete=self.limit.complete, unsearched=unsearched)
         return result, not result.complete or share - unnamed_share(named | unsearched) <= _MAX_UNSEARCHED_SHARE
@@ -233,8 +233,8 @@ class _HolderSearch:
         holders: dict[int, dict[str, None]] = {}
         pending: list[tuple[int, str]] = []
         for object_id in node_ids | self.targets.by_id.keys():
-            if object_id in named and not named[object_id].graph:
-                child_ids = set(children.get(object_id, ()))
+            if object_id in children and object_id in named and not named[object_id].graph:
+                child_ids = set(children[object_id])
                 reached_ids = child_ids if object_id in node_ids else child_ids & node_ids
                 pending += [(child_id, named[object_id].holder) for child_id in reached_ids]
         while pending:
@@ -254,8 +254,8 @@ class _HolderSearch:
             ids = sorted(ids, key=partial(self._preference, names))
         first = names.named[ids[0]]
         kind = self.targets.kinds.get(location[:2])
-        has_graph, text, largest = first.graph, "storage", -1
-        visible: list[int | None] = []
+        has_graph, text, largest = first.graph or not self.targets.computed_ids.isdisjoint(ids), "storage", -1
+        view, is_whole = -1, False
         for object_id in ids:
             target = by_id[object_id]
             if target.is_tensor:
@@ -263,23 +263,23 @@ class _HolderSearch:
                 if (nbytes or 0) > largest:
                     text, largest = description, nbytes or 0
                 if object_id not in base_ids:  # a base kept alive only by its views cannot be accessed by user code
-                    visible.append(nbytes)
-                has_graph = has_graph or (kind is None and self.types.related(target.obj)[2] is not None)
+                    if nbytes is None or nbytes >= location.size:
+                        is_whole = True
+                    elif nbytes > view:
+                        view = nbytes
         if kind is None:
             kind = "activation" if has_graph else "plain"
-        view = None if None in visible else max((nbytes or 0 for nbytes in visible), default=None)
-        if view is not None and view >= location.size:
-            view = None
-        also, places, name = names.other_names(ids), names.places(ids), names.name(ids[0])
+        (name, also), places = names.storage_names(ids), names.places(ids)
         rounding = _ROUNDING if location.device.startswith("cuda") else 1
         nbytes = -(-location.size // rounding) * rounding
-        info = Storage(
-            *(location.device, nbytes, kind, name, also, places, first.graph, text, "", view), address=location.address
-        )
+        part = None if is_whole or view < 0 else view
+        values = location.device, nbytes, kind, name, also, places, first.graph, text, "", part, True, location.address
+        info = new_storage(*values)
         graph_holders: tuple[str, ...] = ()
         if first.graph:
             graph_holders = tuple(dict.fromkeys(chain(*(holders.get(object_id, ()) for object_id in ids))))
-        return NamedStorage(location, info, first.holder, first.place, graph_holders)
+        named: NamedStorage = new_named_storage((location, info, first.holder, first.place, graph_holders))
+        return named
 
     def _preference(self, names: ObjectNames, object_id: int) -> tuple[Any, ...]:
         named = names.named[object_id]

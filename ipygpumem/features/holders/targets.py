@@ -14,10 +14,10 @@ from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ipygpumem.core.introspection import instance_dict, is_exactly, is_instance, mro, slot_values, type_dict
+from ipygpumem.core.introspection import instance_dict, is_exactly, is_instance, mro, slot_values
 from ipygpumem.features.holders.model import KINDS, Kind
 from ipygpumem.features.holders.tracked_objects import SearchLimit
-from ipygpumem.sources.storages import StorageInspector, StorageLocation, is_saved_tensor
+from ipygpumem.sources.storages import StorageInspector, StorageLocation, contents, flattened_names, is_saved_tensor
 
 _MAX_WRAPPERS = 5
 """Maximum nesting depth of wrappers. A distributed parameter may be quantized and wrapped in a user-defined class."""
@@ -30,9 +30,6 @@ _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
 """Attributes with tensors: role of the class, name, nesting depth of the containers, and kind of the tensors."""
 _MAX_SHARE = 0.6
 """Share of the time limit after which no tensors are added."""
-_NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
-"""Attributes in which torchao's classes list the names of their inner tensors."""
-_MAX_NAME_LEVELS = 5
 _CLOCK_INTERVAL = 64
 """Number of tensors added between two checks of the time limit."""
 _MAX_NODES = 300_000
@@ -58,6 +55,7 @@ class SearchTargets:
 
     Attributes:
         by_id: The targets by the id of the tensor or storage.
+        computed_ids: The ids of tensors that an autograd node computed.
         kinds: Kind of each storage of a module or an optimizer, by device and address.
         extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent.
         keeps_addresses: Whether to create weak references to storages, which prevent the reuse of their addresses.
@@ -76,6 +74,7 @@ class SearchTargets:
         self.kinds: dict[tuple[str, int], Kind] = {}
         self.extra: dict[int, list[Any]] = {}
         self.keeps_addresses = False
+        self.computed_ids: set[int] = set()
         self.gradient_ids: set[int] = set()
         self.base_ids: set[int] = set()
         self.references: dict[StorageLocation, Any] = {}
@@ -97,6 +96,7 @@ class SearchTargets:
             gradient, base, node = self._types.related(tensor)
             if node is not None:
                 nodes.append((tensor, node))
+                self.computed_ids.add(id(tensor))
             if gradient is not None:
                 self._add_hidden(gradient, tensor, self.gradient_ids, hidden)
                 self._set_role(gradient, "gradient")
@@ -119,9 +119,8 @@ class SearchTargets:
         object_id = id(obj)
         if object_id in self.by_id or object_id in self._without_memory or not levels:
             return object_id in self.by_id
-        locations = [] if is_tensor else [(obj, location) for location in self._types.storage_locations(obj)]
-        wanted = []
-        for storage, location in self._types.storages(obj) if is_tensor else locations:
+        types, wanted = self._types, []
+        for storage, location in types.storages(obj) if is_tensor else ((obj, x) for x in types.storage_locations(obj)):
             if self._is_wanted(location.device):
                 wanted.append(location)
                 if location not in self.references:
@@ -130,10 +129,12 @@ class SearchTargets:
         if wrapped:
             self._without_memory[object_id] = obj  # added first, because it may wrap itself
             wrapped = [tensor for tensor in wrapped if self._add(tensor, levels=levels - 1)]
-        if wanted or wrapped:
-            self.by_id[object_id] = SearchTarget(obj, wanted, is_tensor, wrapped)
+        if not (wanted or wrapped):
+            return False
+        self.by_id[object_id] = SearchTarget(obj, wanted, is_tensor, wrapped)
+        if wrapped:
             self._without_memory.pop(object_id, None)
-        return object_id in self.by_id
+        return True
 
     def _add_hidden(self, tensor: Any, referrer: Any, ids: set[int], hidden: list[Any]) -> None:
         self._add(tensor)
@@ -148,12 +149,16 @@ class SearchTargets:
             hidden.append(attributes)
 
     def _set_roles(self) -> None:
-        for target in self.by_id.values():
-            if target.wrapped and self._types.related(target.obj)[2] is not None:  # the tensors inside have no graph
+        targets = self.by_id
+        for target in (targets[key] for key in targets.keys() - self._read_ids if targets[key].is_tensor):
+            if self._types.related(target.obj)[2] is not None:
+                self.computed_ids.add(id(target.obj))
+        for target in targets.values():
+            if target.wrapped and id(target.obj) in self.computed_ids:  # the tensors inside have no graph
                 self._set_role(target.obj, "activation")
         for role, attribute, levels, kind in _OWNED:
             for owner in self._by_role.get(role, []):
-                for tensor in _contents((instance_dict(owner) or {}).get(attribute), levels):
+                for tensor in contents((instance_dict(owner) or {}).get(attribute), levels):
                     self._set_role(tensor, kind)
 
     def _set_role(self, obj: Any, kind: Kind) -> None:
@@ -183,7 +188,7 @@ class SearchTargets:
         for base in mro(type(tensor)):
             attributes += slot_values(tensor, base)
         tensors = [(name, value) for name, value in attributes if self._types.role(type(value)) == "tensor"]
-        names = _flattened_names(type(tensor))
+        names = flattened_names(type(tensor))
         named = [value for name, value in tensors if type(name) is str and name in names]
         return named or [value for _, value in tensors]
 
@@ -193,25 +198,6 @@ class SearchTargets:
         lists = chain(*self._by_role.values(), *self.extra.values(), *(target.wrapped for target in targets))
         single = chain((target.obj for target in targets), self._without_memory.values(), self.graph.saved.values())
         return Counter(map(id, chain(lists, single)))
-
-
-def _flattened_names(cls: type) -> set[str]:
-    """Return strings that include the names of inner tensors, such as the constants in ``__tensor_flatten__``."""
-    names: set[str] = set()
-    for namespace in map(type_dict, mro(cls)):
-        flatten = namespace.get("__tensor_flatten__")
-        constants = flatten.__code__.co_consts if type(flatten) is FunctionType else ()
-        values = _contents((constants, *(namespace.get(attribute) for attribute in _NAME_ATTRIBUTES)), _MAX_NAME_LEVELS)
-        names.update(value for value in values if type(value) is str)
-    return names
-
-
-def _contents(container: Any, levels: int) -> list[Any]:
-    base: Any = next((base for base in (dict, list, tuple) if is_instance(container, base)), None)
-    if base is None:
-        return [container]
-    values = list(dict.values(container) if base is dict else base.__iter__(container))
-    return [item for value in values for item in _contents(value, levels - 1)] if levels else []
 
 
 class _AutogradGraphs:
