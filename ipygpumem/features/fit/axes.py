@@ -11,15 +11,15 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 
 _AXIS = re.compile(r"\s*(?P<name>[^\W\d]\w*)=(?P<first>\d+)\.\.(?P<last>\d+)(?:\.\.(?P<step>\d+))?(?=\s|$)")
-_MINIMUM = 3
-"""Number of different sizes that are run: two determine the prediction, and one checks it."""
+_MIN_SIZES = 3
+"""Smallest number of different sizes to run: two determine the prediction, and one checks it."""
 _MAX_AXES = 2
 Size: TypeAlias = tuple[int, ...]
 """Size of a step for each of its variables, such as ``(batch,)``."""
 
 
 def size_name(size: Size) -> str:
-    """Format a size: ``"64"``, ``"64 by 1,024"``."""
+    """Format a size, such as ``"64"`` or ``"64 by 1,024"``."""
     return " by ".join(f"{value:,}" for value in size)
 
 
@@ -49,33 +49,33 @@ class Axis(PlainData):
 
     @property
     def text(self) -> str:
-        """Description of the values."""
+        """The name and the range of values, such as ``batch 1 to 4,096``."""
         return f"{self.name} {self.first:,} to {self.last:,}"
 
     @property
     def first_run(self) -> int:
-        """Smallest value that is run: not 1 if possible, because operations on one element may use views."""
-        return self.sizes[1] if self.first == 1 and len(self.sizes) > _MINIMUM else self.first
+        """Smallest value to run: if possible not 1, because operations on a single element may return views."""
+        return self.sizes[1] if self.first == 1 and len(self.sizes) > _MIN_SIZES else self.first
 
     def at_least(self, value: int) -> int:
-        """Return the smallest of the values that is at least ``value``, or the largest one."""
+        """Return the smallest size that is not less than ``value``, or the largest size if there is none."""
         return next((size for size in self.sizes if size >= value), self.last)
 
     def at_most(self, value: int) -> int | None:
-        """Return the largest of the values that does not exceed ``value``."""
+        """Return the largest size that is not greater than ``value``, or None if there is none."""
         return max((size for size in self.sizes if size <= value), default=None)
 
 
-def along(axes: Sequence[Axis], place: int) -> Size:
-    """Return the size that consists of the value at a place of each axis, or of its last value."""
-    return tuple(axis.sizes[min(place, len(axis.sizes) - 1)] for axis in axes)
+def nth_size(axes: Sequence[Axis], index: int) -> Size:
+    """Return the size that contains the value of each axis at an index, or its last value if it has fewer values."""
+    return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
 
 
 def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:
     """Split ``batch=1..4096 step(batch)`` into the variables and the statement.
 
     Raises:
-        OptionError: There is no variable or no statement, or a range is empty.
+        OptionError: The variables, their ranges or the statement are missing or invalid.
     """
     axes, end = [], 0
     while (match := _AXIS.match(text, end)) is not None:
@@ -87,7 +87,7 @@ def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:
         raise OptionError(f"{text!r} does not begin with a variable and its range, such as batch=1..4096 step(batch)")
     if not statement:
         name = axes[0].name
-        raise OptionError(f"there is no statement after {text.strip()}: add it, such as {name}=1..64 step({name})")
+        raise OptionError(f"the statement after {text.strip()} is missing: add it, such as {name}=1..64 step({name})")
     return check_axes(axes), statement
 
 
@@ -99,18 +99,18 @@ def checked_axis(name: str, sizes: Any) -> Axis:
         raise OptionError(f"the sizes of {name} must be integers, such as range(1, 65), not {sizes!r}") from None
     if not ordered:
         text = f"{sizes.start}..{sizes.stop - 1}" if isinstance(sizes, range) else repr(sizes)
-        raise OptionError(f"the range of {name} is empty: {text} contains no size")
+        raise OptionError(f"the range {text} of {name} is empty: use a range such as 1 to 64")
     bounds = (ordered[0], ordered[-1]) if isinstance(ordered, range) else ordered
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in bounds):
         raise OptionError(f"the sizes of {name} must be positive integers, not {sizes!r}")
-    if len(ordered) < _MINIMUM:
-        raise OptionError(f"at least {_MINIMUM} sizes are needed to predict others: use a longer range for {name}")
+    if len(ordered) < _MIN_SIZES:
+        raise OptionError(f"at least {_MIN_SIZES} sizes are required to predict others: use a longer range for {name}")
     return Axis(name, ordered)
 
 
 def check_axes(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """Return the axes. Raises `OptionError` if there are too many or one occurs twice."""
+    """Return the axes as a tuple. Raises `OptionError` if there are more than two or two have the same name."""
     names = [axis.name for axis in axes]
     if len(axes) > _MAX_AXES or len(set(names)) < len(names):
-        raise OptionError(f"one or two different variables can be varied at once, not {', '.join(names)}")
+        raise OptionError(f"expected one or two different variables, got {', '.join(names)}")
     return tuple(axes)

@@ -45,7 +45,7 @@ def fit(
         sizes: Possible sizes, such as ``range(1, 4097)``. For a function of two sizes, a dict from the names of its
             arguments to their ranges.
         margin: Share of the memory that remains free at the recommended size.
-        on: Memory of another card, such as ``"24 GiB"``, to which the answer refers.
+        on: Memory of another GPU, such as ``"24 GiB"``, for which to answer; by default, the memory of this GPU.
         most: Share of the free memory that a run may use, at most 0.5.
 
     Raises:
@@ -97,7 +97,7 @@ def _saved_state(runner: StepRunner, code: StepCode) -> SavedState:
 
 
 def _execution_counts(files: Iterable[str]) -> dict[str, int]:
-    """Return the execution counts of notebook cells, as the labels of their lines show them."""
+    """Return the execution count of each notebook cell, which is part of the label of its lines, by file name."""
     label = name_providers().label
     matches = {file: re.match(r"In \[(\d+)\]", label(file, 1, "<module>")) for file in files}
     return {file: int(match[1]) for file, match in matches.items() if match is not None}
@@ -119,7 +119,7 @@ def _result(search: Search, margin: float, refusal: str) -> Fit:
         step=search.code.text,
         axes=axes,
         device=f"cuda:{search.index}",
-        label=label if search.on is None else f"{label}, for a card with {search.on}",
+        label=label if search.on is None else f"{label}, for a GPU with {search.on}",
         capacity=capacity,
         margin=margin,
         probes=tuple(search.probes),

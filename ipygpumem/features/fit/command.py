@@ -34,7 +34,7 @@ def _share(text: str) -> float:
         raise OptionError(f"the value must be a share such as 2% or 0.02, got {text!r}") from None
 
 
-def _card(text: str) -> str:
+def _memory_size(text: str) -> str:
     parse_size(text)
     return text
 
@@ -51,7 +51,7 @@ FIT = Command(
             accepts_many=True,
             usage="NAME=FIRST..LAST STATEMENT",
         ),
-        Option(("--on",), "SIZE", 'answer for a card with this much memory, such as "24 GiB"', type=_card),
+        Option(("--on",), "SIZE", 'answer for a GPU with this much memory, such as "24 GiB"', type=_memory_size),
         Option(
             ("--margin",),
             "SHARE",

@@ -1,4 +1,4 @@
-"""The items of containers, and the attributes and names of objects, which are restored in place."""
+"""Save the items of containers, the attributes of objects and global variables, and restore them in place."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ipygpumem.core.introspection import attempt, instance_dict, mro, slot_value
 
 
 def _base(container: Any) -> type[Any]:
-    """Return the built-in class whose methods read and change the items, whatever methods a subclass overrides."""
+    """Return the built-in base class of a container, whose methods are used even if a subclass overrides them."""
     bases = (collections.OrderedDict, collections.defaultdict, dict, list, set, collections.deque, bytearray)
     return next(base for base in bases if isinstance(container, base))
 
 
 def items_of(container: Any) -> Any:
-    """Return the items of a container as a list."""
+    """Return the items of a container, or the key-value pairs of a dict, as a list."""
     base = _base(container)
     return list(base.items(container)) if issubclass(base, dict) else list(base.__iter__(container))
 

@@ -1,4 +1,4 @@
-"""Data classes of predictions whether a step will fit. Sizes in bytes unless stated otherwise."""
+"""Predictions of the memory usage of a step. Amounts of memory are in bytes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Probe(PlainData):
 
     Attributes:
         size: Size of the step.
-        role: ``"fit"`` for the runs that determine the prediction, ``"again"`` for the repeated run, ``"check"`` for a
-            larger run that was predicted first, and ``"verification"`` for the largest run.
+        role: ``"fit"`` for a run that determines the prediction, ``"again"`` for the second run at the smallest size,
+            ``"check"`` for a larger run that was predicted first, and ``"verification"`` for the largest run.
         allocated: Highest allocated memory of the process on the device.
         reserved: Highest reserved memory.
         predicted: Predicted highest allocated memory; None if the run was not predicted.
@@ -39,13 +39,13 @@ class Probe(PlainData):
 
     @property
     def error(self) -> float | None:
-        """Relative error of the prediction."""
+        """Relative error of the prediction; None if the run was not predicted."""
         return None if self.predicted is None else self.predicted / self.allocated - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Combination(PlainData):
-    """Largest sizes of the first variable for one value of the second.
+    """Largest values of the first variable for one value of the second.
 
     Attributes:
         size: Value of the second variable.
@@ -68,17 +68,17 @@ class Fit(PlainData, TableRepr):
         step: The statement or the name of the function.
         axes: Variables whose values determine the size.
         device: Name of the device, such as ``"cuda:0"``.
-        label: Product name of the device, or the description of another card.
+        label: Product name of the device, followed by the memory of another GPU if the prediction is for that GPU.
         capacity: Memory that PyTorch can use on the device, including what it has reserved.
         margin: Share of the capacity that remains free at the recommended size.
         largest: Largest size that fits without PyTorch having to free its cache; None if none fits or it is unknown.
         recommended: Largest size that leaves the margin.
         after_release: Largest size that fits once PyTorch has freed cached memory, which is slow.
         probes: Runs of the step.
-        pieces: Ranges of sizes in which the peak is at the same line.
+        pieces: Ranges of sizes in which the peak occurs at the same event.
         combinations: With two variables, the largest sizes of the first for several values of the second.
         refusal: Reason why nothing is predicted; empty if there is none.
-        notes: Side effects of the runs that were not undone, and what else the user should know.
+        notes: Sentences about side effects of the runs that were not undone, and about limits of the prediction.
     """
 
     step: str
@@ -101,7 +101,7 @@ class Fit(PlainData, TableRepr):
 
     @property
     def error(self) -> float | None:
-        """Largest relative error of the predictions that were checked; None if none was."""
+        """Largest relative error of the predictions that were checked; None if none was checked."""
         errors = [abs(probe.error) for probe in self.probes if probe.error is not None]
         return max(errors, default=None)
 
@@ -121,7 +121,7 @@ class Fit(PlainData, TableRepr):
 
     def breakdown(self, *size: int) -> tuple[Group, ...]:
         """Return the memory at the peak by line of code, largest first. Raises the same errors as `predict`."""
-        return self._known().breakdown(size)
+        return self._require_scaled().breakdown(size)
 
     def advice(self) -> tuple[str, ...]:
         """Return changes that would let a larger size fit. No advice is available yet."""
@@ -134,9 +134,9 @@ class Fit(PlainData, TableRepr):
         return fit_tables(self)
 
     def _prediction(self, size: Size) -> Prediction:
-        return self._known().predict(size)
+        return self._require_scaled().predict(size)
 
-    def _known(self) -> ScaledRecording:
+    def _require_scaled(self) -> ScaledRecording:
         if self._scaled is None:
             raise OptionError(f"{self.step} has no prediction: {self.refusal}")
         return self._scaled

@@ -39,7 +39,7 @@ class Capacity:
 
     Attributes:
         limit: Memory that PyTorch can use, including what it has reserved.
-        allocated: Memory that is allocated now.
+        allocated: Allocated memory at the same time.
     """
 
     limit: int
@@ -68,7 +68,7 @@ class RecordedStep:
 
 
 class StepRunner:
-    """Runs the step and measures it. The attribute ``torch`` is the module torch."""
+    """Runner of the step, which measures its memory usage. The attribute ``torch`` is the module torch."""
 
     def __init__(self, runtime: Runtime, code: StepCode) -> None:
         problem = pytorch.problem(load=True)
@@ -87,12 +87,12 @@ class StepRunner:
         torch = self.torch
         torch.cuda.init()
         if pytorch.capturing(torch):
-            raise NoPredictionError("a CUDA graph is being captured, and its allocations come from a separate pool")
+            raise NoPredictionError("a CUDA graph is being captured: run fit before or after the capture")
         problem = recording_problem()
         if problem:
             raise NoPredictionError(problem)
         if allocator.is_recording():
-            raise NoPredictionError("allocation history is being recorded, and a process can make only one recording")
+            raise NoPredictionError("allocation history is being recorded: stop this recording before running fit")
         torch.cuda.synchronize()  # creates the context
         peaks = self._runtime.peaks
         peaks.install()
@@ -106,7 +106,7 @@ class StepRunner:
 
         Raises:
             NoPredictionError: The step ran out of memory, or its allocations could not be recorded.
-            OptionError: The code of the step has not run.
+            OptionError: The step returned a generator or coroutine, whose code has not run.
         """
         __tracebackhide__ = True
         peaks, torch = self._runtime.peaks, self.torch
@@ -135,11 +135,9 @@ class StepRunner:
     def _snapshot(self, recorder: Recorder, size: Size) -> Snapshot:
         info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
         if recorder.snapshot is None or info.error:
-            raise NoPredictionError(
-                f"the allocations at the size {size_name(size)} could not be recorded: {info.error}"
-            )
+            raise NoPredictionError(f"recording allocations at the size {size_name(size)} failed: {info.error}")
         if info.dropped:
-            raise NoPredictionError(f"the step makes more than {recorder.history.options.max_entries:,} allocations")
+            raise NoPredictionError(f"the step causes over {recorder.history.options.max_entries:,} allocator events")
         return Snapshot.load(recorder.snapshot)
 
     def close(self) -> None:
@@ -161,8 +159,8 @@ class StepRunner:
         limit = reading.reserved + reading.free
         return Capacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
 
-    def on_other_card(self, index: int, total: int | str) -> int:
-        """Return the memory for PyTorch on a card with ``total`` bytes, if as much is used outside PyTorch as here."""
+    def on_other_gpu(self, index: int, total: int | str) -> int:
+        """Return the memory for PyTorch on a GPU with ``total`` bytes, if as much is used outside PyTorch as here."""
         reading = self._runtime.reading().devices[f"cuda:{index}"]
         outside = reading.outside if reading.process is not None else 0
         capacity = parse_size(total) - (outside or 0)
@@ -172,9 +170,10 @@ class StepRunner:
 
 
 def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:
-    """Return the bytes at the peak of a step, without gradients and the optimizer's temporary tensors.
+    """Return the bytes at the peak of a step that may grow with its size.
 
-    These are allocations with the size of a parameter. ``leaves`` contains the sizes of all parameters.
+    For each parameter, two allocations of its size are excluded: its gradient and a temporary tensor of the optimizer.
+    ``leaves`` contains the number of parameters of each size.
     """
     constant, left = 0, leaves + leaves
     for nbytes in step.sizes[step.live_at_own_peak()].tolist():

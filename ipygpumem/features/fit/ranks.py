@@ -35,7 +35,7 @@ class RankAgreement:
         """Wait for the other ranks.
 
         Raises:
-            NoPredictionError: Not all ranks follow.
+            NoPredictionError: Not all ranks called this method in time.
         """
         if self._store is not None:
             call = (int(self._store.add("ipygpumem/fit/calls", 1)) - 1) // self.world
@@ -46,7 +46,7 @@ class RankAgreement:
         """Return the smallest value of all ranks.
 
         Raises:
-            NoPredictionError: Not all ranks have called this method.
+            NoPredictionError: Not all ranks called this method in time.
         """
         if self._store is None:
             return value
@@ -57,8 +57,9 @@ class RankAgreement:
             self._store.wait(keys, _TIMEOUT)
         except RuntimeError:
             missing = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
+            noun = "ranks" if len(missing) > 1 else "rank"
             raise NoPredictionError(
-                f"rank {', '.join(missing)} of {self.world} did not run fit within {_TIMEOUT.seconds} s: call it in "
+                f"{noun} {', '.join(missing)} of {self.world} did not run fit within {_TIMEOUT.seconds} s: call it in "
                 "every rank, because the step's collectives wait for all ranks"
             ) from None
         return min(int(self._store.get(key)) for key in keys)

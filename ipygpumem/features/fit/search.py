@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import size as size_text
-from ipygpumem.features.fit.axes import Size, along, size_name
+from ipygpumem.features.fit.axes import Size, nth_size, size_name
 from ipygpumem.features.fit.model import Probe, Role
 from ipygpumem.features.fit.probes import Capacity, NoPredictionError, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankAgreement
@@ -30,19 +30,19 @@ _Runs: TypeAlias = Generator[_Request, Any, None]
 
 MAX_SHARE = 0.5
 """Largest share of the free memory that a run may use."""
-_MAX_MISFIT = 0.02
-"""Relative error of a checked prediction from which nothing is predicted."""
+_MAX_ERROR = 0.02
+"""Relative error of a checked prediction above which the prediction is rejected."""
 _IRREGULAR = 0.1
-"""Relative error of a prediction up to which it is made again if it is wrong, because kernels depend on the size."""
+"""Relative error of a rejected prediction below which the step is predicted again, with another run."""
 _GROWTH = 2
 """Factor between the sizes that are run."""
 _SAFETY = 1.6
-"""Factor by which a run may exceed a prediction from two sizes, if its memory grows with the square of the size."""
+"""Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
 _CHECKS = (2, 2, 4, 4)
-"""Factors between the sizes of runs that check a prediction, until one of them confirms it."""
+"""Factors between the sizes of successive runs that check the prediction, until a run confirms it."""
 _MAX_DIFFERENCE = 0.005
-"""Difference between two runs at the same size, relative to the peak, from which a step is not repeatable."""
-_OTHER_RANK = "another rank cannot predict the step, for the reason in its result"
+"""Difference between two runs at the same size, relative to the peak, above which the step is not repeatable."""
+_OTHER_RANK = "another rank cannot predict the step: see the result of that rank"
 
 
 class Search:
@@ -54,7 +54,7 @@ class Search:
         probes: The runs.
         scaled: The prediction; None if there is none.
         ranks: The other ranks of a distributed program.
-        notes: What the user should know about the runs.
+        notes: Sentences for the user about the runs.
         files: The files that the step writes.
     """
 
@@ -96,7 +96,7 @@ class Search:
         return ""
 
     def _request(self, runs: _Runs, probe: Any) -> _Request | None:
-        """Return the next run, or None after the last one. No rank runs the step if another one refuses."""
+        """Return the next run, or None after the last one. If a rank cannot predict the step, no rank runs it."""
         request, refusal = None, probe if isinstance(probe, NoPredictionError) else None
         try:
             request = None if refusal else runs.send(probe)
@@ -118,7 +118,7 @@ class Search:
         first = tuple(axis.first_run for axis in self.code.axes)
         yield first, "warm-up", None
         if updates.skipped:
-            raise NoPredictionError("the state and the update of an optimizer need more memory than a run may use")
+            raise NoPredictionError("the optimizer's state and update need too much memory: run one step first")
         yield first, "fit", None
         second = self._next_size(self._bound)
         for size in self._others(first, second):
@@ -174,7 +174,7 @@ class Search:
         return self.probes[-1]
 
     def _predict(self) -> ScaledRecording:
-        """Predict the step from its runs; without those at the smallest sizes if these use other kernels."""
+        """Predict the step from its runs, excluding the smallest sizes if they use other kernels."""
         step = self._steps[-1][1]
         state = StartState.at(step.snapshot, step.device, len(step.timeline.trace) - 1)  # after the cache was released
         if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
@@ -191,11 +191,11 @@ class Search:
 
     def _read_capacity(self) -> int:
         if self.on is not None:
-            return self._runner.on_other_card(self.index, self.on)
+            return self._runner.on_other_gpu(self.index, self.on)
         return self._runner.capacity(self.index).limit
 
     def _others(self, first: Size, second: Size) -> Sequence[Size]:
-        """Return the further sizes that determine the prediction."""
+        """Return the sizes after the first one that determine the prediction."""
         if len(first) == 1:
             return [second]
         lengths = (first[1], second[1], self.code.axes[1].at_least(_GROWTH * second[1]))  # may be a quadratic function
@@ -204,7 +204,7 @@ class Search:
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
         """Return the next size to run: a multiple of the largest one or, if that may use too much memory, the next one.
 
-        ``added`` returns the memory that a run at a size adds.
+        ``added`` is a function that returns how many bytes a run at a size allocates.
 
         Raises:
             NoPredictionError: The next size may also use too much memory.
@@ -222,7 +222,7 @@ class Search:
         raise self._too_large(f"a run at the size {size_name(size)}", needed)
 
     def _bound(self, size: Size) -> int:
-        """Return an upper bound of the memory that a run adds, if no allocation grows faster than the size squared."""
+        """Return the most bytes that a run may allocate if no allocation grows faster than the square of the size."""
         at, step = self._steps[-1]
         growth = (math.prod(self._others(at, size)[-1]) / math.prod(at)) ** 2
         used = self.probes[-1].allocated - self._before[self.index].allocated
@@ -232,16 +232,16 @@ class Search:
         return int(safety * (scaled.predict(size).allocated - self._before[self.index].allocated))
 
     def _verification_size(self, scaled: ScaledRecording) -> Size:
-        """Return the largest size at which a run uses no more memory than it may, or ``(0,)``."""
+        """Return the largest size at which a run stays within its limit of memory, or ``(0,)`` if there is none."""
         before, axes = self._before[self.index], self.code.axes
         free = min(before.free, (self.capacity or 0) - before.allocated)
-        limit = int((1 - _MAX_MISFIT) * self._most * free)
+        limit = int((1 - _MAX_ERROR) * self._most * free)
         low, high = -1, max(len(axis.sizes) for axis in axes)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._added(scaled, 1, along(axes, middle)) <= limit else (low, middle)
+            low, high = (middle, high) if self._added(scaled, 1, nth_size(axes, middle)) <= limit else (low, middle)
         low = self.ranks.minimum(low)
-        return (0,) if low < 0 else along(axes, low)
+        return (0,) if low < 0 else nth_size(axes, low)
 
     def _checks(self, scaled: ScaledRecording) -> _Runs:
         """Yield larger sizes, and compare the runs with their predictions."""
@@ -271,11 +271,11 @@ class Search:
     ) -> Generator[_Request, Any, tuple[ScaledRecording, tuple[str, ...]]]:
         """Yield a size; return the prediction that includes this run, and the reasons for not trusting it.
 
-        If the run was not as predicted, for example because small sizes use other kernels, it is no check, but it
-        determines the prediction, together with the other runs.
+        If the run differs from its prediction, for example because small sizes use other kernels, the step is predicted
+        again from this run and the other runs.
         """
         probe = yield size, role, scaled.predict(size).allocated
-        wrong = abs(probe.error or 0) > _MAX_MISFIT
+        wrong = abs(probe.error or 0) > _MAX_ERROR
         updated = self._predict()
         if role == "verification" and not wrong and updated.reasons:
             updated = scaled
@@ -287,7 +287,7 @@ class Search:
 
     @staticmethod
     def _wrong(probe: Probe) -> str:
-        error = f"{abs(probe.error or 0):.1%}, more than {_MAX_MISFIT:.0%}"
+        error = f"{abs(probe.error or 0):.1%}, more than {_MAX_ERROR:.0%}"
         return f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."
 
     def _allowance(self, index: int) -> int:

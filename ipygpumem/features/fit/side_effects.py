@@ -19,7 +19,7 @@ _DEPTH = 3
 
 
 def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
-    """Return a value that changes when an iterator advances, as far as this can be read without advancing it."""
+    """Return a value that changes when an iterator advances, if this can be determined without advancing it."""
     frame = getattr(iterator, "gi_frame", None)
     parts: list[Any] = [getattr(iterator, "_num_yielded", None), attempt(lambda: operator.length_hint(iterator, -1))]
     parts += [None if frame is None else frame.f_lasti, attempt(lambda: repr(iterator))]
@@ -31,16 +31,16 @@ def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
 
 
 class WrittenFiles:
-    """Context manager that notes the files to which the code writes, through Python's file objects.
+    """Context manager that counts how often code writes to files with Python's file objects.
 
-    It uses Python's profiling function, so it notes nothing while another profiler is active.
+    It uses ``sys.setprofile``, so it counts nothing while another profiler is active.
 
     Attributes:
-        names: Names of the files and the number of writes.
+        writes: Number of writes by file name.
     """
 
     def __init__(self) -> None:
-        self.names: collections.Counter[str] = collections.Counter()
+        self.writes: collections.Counter[str] = collections.Counter()
         self._active = False
 
     def __enter__(self) -> Self:
@@ -57,10 +57,10 @@ class WrittenFiles:
         if event == "c_call" and getattr(function, "__name__", "") in {"write", "writelines"}:
             name = getattr(getattr(function, "__self__", None), "name", None)
             if isinstance(name, str) and not name.startswith("<"):
-                self.names[name] += 1
+                self.writes[name] += 1
 
     def notes(self) -> list[str]:
         """Return a sentence for each file."""
         return [
-            f"Not undone: the file {name} was written ({many(count, 'write')})." for name, count in self.names.items()
+            f"Not undone: the file {name} was written ({many(count, 'write')})." for name, count in self.writes.items()
         ]

@@ -1,7 +1,7 @@
-"""Saving and restoring the state that a step changes: tensors, gradients, objects, names and random numbers.
+"""Save and restore the state that a step changes: tensors, gradients, objects, names and random numbers.
 
-Everything is restored in place. Objects keep their identity, and version counters their value, so that a graph that was
-built before remains valid. The contents of tensors are saved in host memory.
+Everything is restored in place. Objects keep their identity, and version counters their value, so that an
+autograd graph that was built before the step remains valid. The contents of tensors are saved in host memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOST_SHARE = 0.5
 
 @dataclass(slots=True)
 class _Gradient:
-    """The gradient of a leaf; ``value`` is its contents in host memory, or None if there was no gradient.
+    """The gradient of a leaf tensor. ``value`` is a copy in host memory, or None if there is no gradient.
 
     Only a weak reference is kept: a gradient that the step deletes must be freed, as it would be without the saved
     state.
@@ -71,7 +71,7 @@ class SavedState:
         self._grad_enabled = torch.is_grad_enabled()
 
     def restore(self) -> list[str]:
-        """Restore the state and return sentences that describe what grew or could not be restored."""
+        """Restore the state and return sentences about containers that grew and about what could not be restored."""
         torch = self._torch
         notes = [
             f"Not undone: the iterator {name} advanced." if name else "Not undone: an iterator advanced."
@@ -85,7 +85,7 @@ class SavedState:
         for name, container, items in self._items:
             added = len(container) - len(items)
             if added > 0 and name and type(container) in {list, collections.deque}:
-                notes.append(f"{name} grew by {many(added, 'item')}, which were removed again.")
+                notes.append(f"{name} grew by {many(added, 'item')}, which were removed.")
             restore_items(container, items)
         for array, contents in self._arrays:
             array[...] = contents
@@ -116,7 +116,7 @@ class SavedState:
         if available is not None and needed > _HOST_SHARE * available:
             raise OptionError(
                 f"the tensors of the step ({size(needed)}) cannot be saved in host memory, of which "
-                f"{size(available)} is available: run it where twice as much host memory is free"
+                f"{size(available)} is available: at least {size(2 * needed)} is required"
             )
 
     def _saved_contents(self) -> Iterator[tuple[Any, Any]]:
@@ -179,13 +179,13 @@ class SavedState:
 
 
 def _without_modes(torch: Any) -> Any:
-    """Return a context manager in which the program's dispatch modes do not see operations."""
+    """Return a context manager that disables the program's dispatch modes."""
     disable = getattr(sys.modules.get("torch.utils._python_dispatch"), "_disable_current_modes", None)
     return torch.no_grad() if disable is None else disable()
 
 
 def _version(tensor: Any) -> int | None:
-    version: int | None = attempt(lambda: tensor._version)  # tensors of inference mode have none
+    version: int | None = attempt(lambda: tensor._version)  # inference tensors have none
     return version
 
 

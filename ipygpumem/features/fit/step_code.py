@@ -20,7 +20,7 @@ class StepCode:
         text: The statement or the name of the function.
         axes: Variables that determine the size.
         run: Function that runs the step at a size.
-        roots: Objects from which the step's objects are found, by name.
+        roots: Objects, by name, at which the search for the state of the step begins.
         namespaces: Global variables that the step may set.
         sources: Source code of notebook cells by file name.
         numbers: Execution counts of notebook cells by file name.
@@ -36,7 +36,7 @@ class StepCode:
 
 
 def function_step(step: Any, sizes: Any) -> StepCode:
-    """Return the step that a function runs.
+    """Return the `StepCode` of a function that runs one step.
 
     Raises:
         OptionError: ``step`` is not a function, or the sizes are invalid.
@@ -80,7 +80,7 @@ def statement_step(
     variables: dict[str, Any],
     run: Callable[[], Any],
 ) -> StepCode:
-    """Return the step that a statement runs, whose code refers to the names in ``variables``.
+    """Return the `StepCode` of a statement that runs one step. ``variables`` contains the names that it refers to.
 
     Raises:
         OptionError: A variable does not occur in the statement.
@@ -88,7 +88,7 @@ def statement_step(
     names = {name for code in codes for name in _names(code)}
     for axis in axes:
         if axis.name not in names:
-            raise OptionError(f"{axis.name!r} does not occur in the statement {text!r}")
+            raise OptionError(f"the statement {text!r} does not use the variable {axis.name}")
 
     def at(size: Size) -> Any:
         __tracebackhide__ = True

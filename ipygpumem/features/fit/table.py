@@ -1,4 +1,4 @@
-"""Display of predictions whether a step will fit."""
+"""Tables of predictions of the memory usage of a step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _combinations(fit: Fit) -> Table:
         values = ("none" if value is None else f"{value:,}" for value in (item.largest, item.recommended))
         reserved = "" if item.reserved is None else size(item.reserved)
         rows.append(TableRow(f"{second.name} {item.size:,}", (*values, reserved), 1))
-    return Table(f"what fits, with a margin of {fit.margin:.0%} where recommended", header, tuple(rows))
+    return Table(f"sizes that fit; the recommended ones leave {fit.margin:.0%} free", header, tuple(rows))
 
 
 def _probe(probe: Probe) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ComputedUpdate:
-    """Allocations of an update.
+    """Allocations and frees of an optimizer's update, computed on fake parameters.
 
     Attributes:
         state: Device and size in bytes of each tensor of the optimizer's state that does not exist yet.
@@ -34,7 +34,7 @@ class ComputedUpdate:
     events: tuple[tuple[int, str, int | None], ...]
 
     def total(self, device: str) -> int:
-        """Return the size of the missing state plus that of all temporary tensors at their peak on a device."""
+        """Return the size of the missing state on a device plus the peak size of all temporary tensors, in bytes."""
         live: dict[int, int] = {}
         highest = 0
         for number, place, nbytes in self.events:
@@ -53,7 +53,7 @@ class Updates:
             memory is available. If not, the update is skipped.
 
     Attributes:
-        run: Names of the classes whose updates cannot be computed and were run.
+        run: Names of the optimizer classes whose updates could not be computed and were run.
         skipped: Whether an update was skipped because ``allowed`` returned False.
         computed: The update of each optimizer, by ID; None if it cannot be computed.
     """
@@ -135,7 +135,7 @@ def _without_parameters(optimizer: Any) -> Any:
 def computed_update(torch: Any, optimizer: Any) -> ComputedUpdate:
     """Run the update of an optimizer twice on fake parameters, with the gradients that the parameters have now.
 
-    The first run creates the missing state. If no parameter has a gradient yet, all those that require one get it.
+    The first run creates the missing state. If no parameter has a gradient yet, those that require one get one.
     """
     fake = import_module("torch._subclasses.fake_tensor")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -196,7 +196,7 @@ def _nbytes(tensor: Any) -> int:
 
 
 def _foreach(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the implementation that the real parameters select; fake parameters would select another."""
+    """Return the option ``foreach`` that PyTorch selects for the real parameters but not for fake ones."""
     if group.get("foreach", True) is not None or group.get("fused"):
         return {}
     select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)
@@ -225,7 +225,7 @@ def _trace(torch: Any) -> Any:
 
 
 class _Storages:
-    """The storages that are created while a trace is active, and their events."""
+    """The storages that are created while a trace is active, and the events of their creation and deletion."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, str, int | None]] = []
