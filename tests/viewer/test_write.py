@@ -61,7 +61,7 @@ def test_page_without_paths(snapshot, tmp_path):
 
 
 def test_page_with_a_replay(tmp_path):
-    settings, name = "expandable_segments:True,max_split_size_mb:64", "oom_fragmented"
+    settings, name = "roundup_power2_divisions:[256:1,>:8],expandable_segments:True", "oom_fragmented"
     snapshot = Snapshot.load(files.path(name))
     path = snapshot.to_html(tmp_path / "x.html", snapshot, paths=False, settings=settings)
     replay, pages = snapshot.replay(settings), snapshots_of(path)

@@ -63,7 +63,7 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
         problem = f"device {device} cannot be replayed: "
         try:
             if expected_seconds(timeline) <= _MAX_SECONDS:
-                encoded[device] = _encode(replay(snapshot, device, settings))
+                encoded[device] = _encode(replay(snapshot, device, settings), settings)
                 continue
             problem += "it would take longer than a minute"
         except OptionError:
@@ -78,12 +78,12 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
     return encoded
 
 
-def _encode(result: Replay) -> EncodedReplay:
+def _encode(result: Replay, settings: str) -> EncodedReplay:
     run = result._run  # noqa: SLF001 (the blocks and segments of the result)
     order = np.argsort(run.recording.allocations.start, kind="stable")
     changes = np.asarray(list(_changes(run, result.settings)), np.int64).reshape(-1, len(_CHANGE))
     facts = {
-        "settings": result.settings.text() or "default settings",
+        "settings": settings or "default settings",
         "reason": result.reason,
         "end": run.end,
         "pools": [[pool.id, pool.stream, int(pool.small)] for pool in run.recording.pools],
