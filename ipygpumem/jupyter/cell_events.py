@@ -172,7 +172,15 @@ class CellHooks:
 
         def trigger_with_hooks(event: str, *arguments: Any, **options: Any) -> None:
             if event == "post_run_cell":
-                self._end_cell(*arguments)
+                results = [*arguments]
+                try:  # not in another function, because Python can raise KeyboardInterrupt when it enters a function
+                    self._call(self._after, results)
+                except BaseException as error:
+                    self._interrupt = error
+                    if results:  # the interrupt arrived before interrupts were deferred
+                        self._call(self._after, results)
+                if self._interrupt is not None:  # also if the cell has a syntax error or no code
+                    self._fail(*arguments)
             trigger(event, *arguments, **options)
             if event == "pre_run_cell":
                 self._begin_cell(*arguments)
@@ -181,7 +189,7 @@ class CellHooks:
 
     def _begin_cell(self, info: Any) -> None:
         try:
-            self._call(self._before, info)
+            self._call(self._before, [info])
         except BaseException as interrupt:
             self._interrupt = interrupt
             self._restore_run_code = replace_method(self._shell, "run_code", self._raise_interrupt)
@@ -189,34 +197,34 @@ class CellHooks:
     async def _raise_interrupt(self, *_: Any, **__: Any) -> None:
         raise one_line_traceback(self._take_interrupt() or KeyboardInterrupt())
 
-    def _end_cell(self, result: Any) -> None:
-        interrupt = None
-        try:
-            self._call(self._after, result)
-        except BaseException as error:
-            interrupt = error
-        interrupt = interrupt or self._take_interrupt()  # not raised if the cell has a syntax error or no code
-        if interrupt is None:
+    def _fail(self, result: Any) -> None:
+        interrupt = self._take_interrupt() or KeyboardInterrupt()
+        if not self._stacks.get(threading.get_ident()):
+            fail_cell(self._shell, result, interrupt)
             return
-        if self._stacks.get(threading.get_ident()):  # the cell ran inside another cell, which must stop
-            raise interrupt
-        fail_cell(self._shell, result, interrupt)
+        try:
+            raise interrupt  # the cell ran inside another cell, which must stop
+        finally:
+            del interrupt  # otherwise the traceback would keep the result of the cell alive
 
     @staticmethod
-    def _call(function: Callable[[Any], None], argument: Any) -> None:
-        """Call a function as in a block of `DeferredInterrupts`, whose methods would add overhead to each cell."""
+    def _call(function: Callable[[Any], None], arguments: list[Any]) -> None:
+        """Remove the argument from a list and call a function with it. Defer interrupts as `DeferredInterrupts` does.
+
+        The methods of that class would add overhead to each cell.
+        """
         handler = _signal.getsignal(SIGINT)
         if not callable(handler) or threading.current_thread() is not threading.main_thread():
-            function(argument)
+            function(arguments.pop())
             return
         interrupts = DeferredInterrupts()
         interrupts.previous = interrupts.handler = handler
-        if getattr(handler, "__module__", "").startswith("ipykernel"):
+        if (getattr(handler, "__module__", None) or "").startswith("ipykernel"):
             # this handler cancels the task of an asynchronous cell, which has no effect unless the task waits
             interrupts.handler = _signal.default_int_handler
         _signal.signal(SIGINT, interrupts.record)
         try:
-            function(argument)
+            function(arguments.pop())
         finally:
             _signal.signal(SIGINT, interrupts.previous)
             if interrupts.pending:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 import gc
+import itertools
+import queue
 import signal
 import sys
 
@@ -12,6 +15,7 @@ import torch
 from fuzz import fuzz_interrupts
 from ipygpumem.core import interrupts
 from ipygpumem.features.oom import collect as oom
+from ipygpumem.jupyter import cell_events
 from ipygpumem.measurement import recorder
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.device_monitor import DeviceMonitor
@@ -47,6 +51,26 @@ def interrupt_call(monkeypatch, owner, name, number):
         return original(*arguments, **options)
 
     monkeypatch.setattr(owner, name, interrupted)
+
+
+def interrupt_instruction(number):
+    """Send SIGINT where Python can call the handler in `CellHooks`: in entered functions and after each call."""
+    points = itertools.count(1)
+
+    def trace(frame, event, _):
+        code = frame.f_code
+        if code.co_name not in {"_begin_cell", "_call"} or code.co_filename != cell_events.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        after_call = event == "opcode" and "CALL" in dis.opname[code.co_code[previous.get(frame, 0)]]
+        previous[frame] = frame.f_lasti
+        if (event == "call" or after_call) and next(points) == number:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    previous = {}
+    sys.settrace(trace)
+    return points
 
 
 def check_closed(notebook):
@@ -97,6 +121,32 @@ def test_interrupt_after_a_nested_cell_stops_the_outer_cell(notebook, monkeypatc
     assert isinstance(result.error, KeyboardInterrupt)
     assert "ran" not in notebook.shell.user_ns
     monkeypatch.undo()
+    check_closed(notebook)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["x = 1", "1/0", "get_ipython().run_cell('x = 2').raise_error()", "import asyncio\nawait asyncio.sleep(0)"],
+    ids=["plain", "error", "nested", "asynchronous"],
+)
+def test_interrupt_between_any_instructions_of_the_hooks(notebook, code):
+    """The interrupt reaches the user, and no measurement remains open, even if the next request is silent and empty."""
+    tracing, number = sys.gettrace(), 0
+    while True:
+        number += 1
+        points = interrupt_instruction(number)
+        try:
+            result = notebook.run(code)
+        except KeyboardInterrupt:
+            pytest.fail(f"interrupt {number} is raised outside the cell")
+        finally:
+            sys.settrace(tracing)
+        if next(points) <= number:
+            break
+        assert isinstance(result.error, KeyboardInterrupt) or result.stderr.endswith("KeyboardInterrupt\n"), number
+        notebook.shell.run_cell("", silent=True)
+        assert current().open_intervals == set(), number
+    assert number > 20
     check_closed(notebook)
 
 
@@ -159,6 +209,8 @@ def test_handler_of_the_program_is_called_after_the_hook(notebook, monkeypatch):
     with monkeypatch.context() as patched:
         interrupt_call(patched, DeviceMonitor, "read", 1)
         assert notebook.run("ran = True").success
+    signal.signal(signal.SIGINT, queue.SimpleQueue().put)
+    assert notebook.run("ran = True").success, "the module of this handler is None"
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assert calls == [1], "the measurement has begun"
     check_closed(notebook)
