@@ -1,7 +1,7 @@
 """Observers of the graphs that torch.compile created.
 
 torch.compile stores each graph as a global function in the namespace of the code that it compiled, and looks it up for
-each call. The functions are wrapped while observers exist. No guard checks them, so nothing is recompiled.
+each call. The functions are wrapped while observers exist. No guard refers to them, so nothing is recompiled.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CompiledGraphObservers:
         """Register an observer, which consists of two callbacks."""
         self._observers.append((before, after))
         with contextlib.suppress(Exception):
-            self.find()
+            self.wrap_new_graphs()
 
     def remove(self, before: Callable[..., None]) -> None:
         """Remove the observer that was registered with the callback ``before``."""
@@ -92,7 +92,7 @@ class CompiledGraphObservers:
             if namespace.get(name) is wrapper:
                 namespace[name] = function
 
-    def find(self) -> None:
+    def wrap_new_graphs(self) -> None:
         """Wrap all graphs that are not wrapped yet."""
         frames: Any = sys.modules.get("torch._dynamo.convert_frame")
         if not self._observers or frames is None:

@@ -10,7 +10,7 @@ from typing import Any
 def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls ``function`` and that torch.compile neither compiles nor traces.
 
-    Hooks also run during compiled code, for example after a graph break, where torch.compile compiles every function.
+    Hooks may run between compiled graphs, for example after a graph break, where torch.compile compiles every function.
     """
     frames = _eval_frame()
     if frames is None:
@@ -39,6 +39,6 @@ def skip_in_dynamo(function: Any) -> None:
 
 
 def _eval_frame() -> Any:
-    """Return Dynamo's module of frame evaluation, or None if torch has not been imported."""
+    """Return the module ``torch._C._dynamo.eval_frame``, or None if torch has not been imported."""
     modules = getattr(sys.modules.get("torch"), "_C", None)
     return getattr(getattr(modules, "_dynamo", None), "eval_frame", None)

@@ -100,7 +100,7 @@ class GlobalHooks:
             if hook_id in self._handles:
                 table[hook_id] = hook
         with contextlib.suppress(Exception):
-            current().state(CompiledGraphObservers).find()
+            current().state(CompiledGraphObservers).wrap_new_graphs()
 
     def _has_other_hook(self) -> bool:
         module = sys.modules[_MODULE]

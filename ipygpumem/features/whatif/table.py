@@ -12,7 +12,7 @@ _HEADER = ("reserved peak", "change", "fits from")
 
 
 def what_if_table(result: WhatIf) -> Table:
-    """Return a table of the recorded settings and the alternatives, the best first."""
+    """Return a table of the recorded settings and the alternatives, from best to worst."""
     header = _HEADER if result.limit is None else (*_HEADER, f"within {_mib(result.limit)}")
     rows = [_row(result, result.recorded, "as recorded")]
     rows += [_row(result, alternative, alternative.settings) for alternative in result.alternatives]

@@ -1,4 +1,4 @@
-"""Changes of a program that would have served a failed request, each confirmed by replaying the changed sequence."""
+"""Changes to a program with which a failed request would have succeeded, each confirmed by a replay."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _MAX_LINES, _MAX_OPERATIONS = 5, 200_000
 _LONG_LIVED = 0.9
-"""Blocks that were allocated after this part of the events belong to the failed step, so they are needed there."""
+"""Blocks that were allocated after this share of the events belong to the failed step, which needs them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change(PlainData):
-    """A change of the blocks that a line of code had allocated before a failed request.
+    """Earlier allocation, or freeing, of the blocks that a line of code had allocated before a failed request.
 
     Attributes:
         label: The line, as in `Group`.
@@ -35,7 +35,7 @@ class Change(PlainData):
     count: int
 
     def sentence(self) -> str:
-        """Return a sentence for users."""
+        """Return a sentence that describes the change."""
         blocks = f"{many(self.count, 'block')} of {self.label} ({size(self.bytes)})"
         if self.first:
             return f"Allocating {blocks} before all others, such as before the loop, would have been enough."
@@ -43,7 +43,7 @@ class Change(PlainData):
 
 
 def changes(recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]) -> tuple[Change, ...]:
-    """Return the smallest change of each kind that serves the request of an out-of-memory error.
+    """Return the smallest change of each kind with which the request that ran out of memory succeeds.
 
     Args:
         recording: A recording that is reproduced by its replay.

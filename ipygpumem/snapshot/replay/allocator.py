@@ -113,7 +113,7 @@ class Allocator(ExpandableSegments):
                 self._unmap(number, key, request)
 
     def release(self, addresses: list[int], request: int) -> None:
-        """Free segments, given by their addresses, as far as they are not in use."""
+        """Free those of the segments with the given addresses that are not in use."""
         wanted = set(addresses)
         for number, free in enumerate(self._free):
             for key in list(free):

@@ -1,8 +1,8 @@
 """Free blocks of PyTorch's CUDA caching allocator.
 
-The free blocks of a pool are one sorted list of integers, ``size << 52 | address``, so that the best fit is found by
-bisection. Two dicts, from the start of a free block to its size and from its end to its start, find the neighbors with
-which a freed block is merged.
+The free blocks of a pool are stored as a sorted list of integers, ``size << 52 | address``, so that the best fit is
+found by bisection. Two dicts, from the start of a free block to its size and from its end to its start, find the
+neighbors with which a freed block is merged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Pool:
         id: Index of the private pool; the default pool has the lowest index.
         stream: The raw stream handle.
         small: Whether the pool serves requests of at most 1 MiB.
-        private: Whether this is a private pool, as of a CUDA graph.
+        private: Whether this is a private pool, such as that of a CUDA graph.
         expandable: Whether the pool can have expandable segments. Before torch 2.5, private pools could not.
     """
 
@@ -37,7 +37,7 @@ class Pool:
 
 
 class SegmentEvent(NamedTuple):
-    """A segment that was allocated, freed, mapped or unmapped. ``request`` identifies the request that caused it."""
+    """The allocation, freeing, mapping or unmapping of a segment. ``request`` identifies the request that caused it."""
 
     action: int
     address: int

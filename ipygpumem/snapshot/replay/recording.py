@@ -34,8 +34,8 @@ class Release:
         count: Number of events.
         retry: Whether the allocator freed them in order to serve a request. Otherwise, the program called
             ``torch.cuda.empty_cache``.
-        private: Indices of the private pools to which segments belonged. The recording does not say which private pools
-            are no longer used, only whose segments were freed.
+        private: Indices of the private pools to which segments belonged. The recording shows only whose segments
+            were freed, not which private pools were no longer in use.
     """
 
     first: int
@@ -58,7 +58,7 @@ class Recording:
         pools: All pools. Pools of large and small requests alternate.
         initial: Segments and blocks before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
-        limit: Lower and upper bound of the limit of reserved memory, equal if our recorder stored the limit; the
+        limit: Lower and upper bound of the limit of reserved memory, equal if the file contains the limit; the
             upper bound is None if it is unknown and no request failed.
         problem: Reason why the recording cannot be replayed; empty if it can be.
     """
@@ -91,7 +91,7 @@ class Recording:
             (not (trace.action == Action.ALLOC).any(), "the recording contains no allocations"),
             (
                 self._snapshot.settings.get("backend", "native") != "native",
-                "another allocator than PyTorch's native one was used",
+                "the recording was made with an allocator other than PyTorch's native one",
             ),
             (gaps.ended_by_request, "the recording does not contain completed frees (skip_actions)"),
             (missing > 0, f"{missing:,} allocations or frees are missing from the recording"),
@@ -235,7 +235,7 @@ class Recording:
 
     @cached_property
     def segment_events(self) -> list[tuple[int, int, int, int]]:
-        """Action, address, size and event of all events of segments."""
+        """Action, address, size and event index of each segment event."""
         trace, events = self.trace, self.trace.events(*_SEGMENT_EVENTS)
         columns = (trace.action[events], trace.address[events], trace.size[events], events)
         return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -1,4 +1,4 @@
-"""Results of replays, and how far they can be trusted."""
+"""Results of replays and their accuracy."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _STEP = 2 * MIB
 """Smallest step of `Replay.smallest_capacity`. The sizes of almost all segments are multiples of it."""
-_FREE: dict[str, Any] = {"recorded": False}
-"""Option of runs that do not reproduce the recording."""
+_SIMULATED: dict[str, Any] = {"recorded": False}
+"""Option of replays that do not reproduce the recorded addresses."""
 _LONG = 100_000
 """Number of events from which a comparison of settings omits replays that hardly change its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waste(PlainData):
-    """Reserved memory that holds no requested bytes, at the peak of reserved memory. Sizes are in bytes.
+    """Reserved memory that contains no requested bytes, at the peak of reserved memory. Sizes are in bytes.
 
     Attributes:
         event: Event of the peak.
@@ -108,9 +108,9 @@ class Replay:
             return self.reserved_peak, self.reserved_peak
         peaks = [self.reserved_peak]
         if any(event.action == Action.SEGMENT_ALLOC for event in self._run.allocator.events):
-            peaks.append(self._run_again(**_FREE, descending=True).allocator.peak)
+            peaks.append(self._run_again(**_SIMULATED, descending=True).allocator.peak)
         if len(self._run.recording.initial.blocks):
-            peaks.append(self._run_again(**_FREE, keep_older=False).allocator.peak)
+            peaks.append(self._run_again(**_SIMULATED, keep_older=False).allocator.peak)
         return min(peaks), max(peaks)
 
     @property
@@ -128,12 +128,12 @@ class Replay:
         """
         lowest = self.allocated_peak
         # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary
-        limit: int | None = self._run_again(limit=lowest, raises_limit=True, **_FREE).allocator.limit
+        limit: int | None = self._run_again(limit=lowest, raises_limit=True, **_SIMULATED).allocator.limit
         failing, passing = lowest - 1, None
         if limit == lowest:
             return lowest
         while passing is None or (passing - failing > _STEP and self.is_short):
-            result = self._run_again(limit=limit, **_FREE)
+            result = self._run_again(limit=limit, **_SIMULATED)
             first = passing is None
             if not result.failures:  # a run is the same with a limit that it did not reach
                 passing = max(result.allocator.peak, lowest)
@@ -151,7 +151,7 @@ class Replay:
 
     @cached_property
     def waste(self) -> Waste:
-        """Reserved memory that holds no requested bytes at the peak of reserved memory."""
+        """Reserved memory that contains no requested bytes at the peak of reserved memory."""
         recording = self._run.recording
         allocations = recording.allocations
         event = self.reserved.peak()[0]
@@ -287,7 +287,7 @@ def _grade(
     reasons = []
     older = len(recording.initial.blocks)
     if older:
-        reasons.append(f"{many(older, 'block')} are older than the recording and keep their addresses")
+        reasons.append(f"the addresses of {many(older, 'block')} from before the recording are kept")
     pending = recording.cross_stream_frees()
     if pending:
         reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")

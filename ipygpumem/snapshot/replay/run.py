@@ -1,4 +1,4 @@
-"""A replay of a recording: its requests in their order, served by a simulated allocator."""
+"""A replay of a recording: its requests in order, served by a simulated allocator."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) 
 
 
 def _recorded_address(recording: Recording, allocator: Allocator, size: int) -> int | None:
-    """Return the address of the next recorded segment; None if the replay has departed from the recording."""
+    """Return the address of the next recorded segment; None if the replay has diverged from the recording."""
     number, events = len(allocator.events), recording.segment_events
     if number >= len(events):
         return None

@@ -1,4 +1,4 @@
-"""Blocks in use that keep partly used segments from being freed, and the smallest set of them that makes room."""
+"""Blocks in use that keep partly used segments from being freed, and the smallest set of blocks to free."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _UNIT = 2 * MIB
-"""Unit of segment sizes."""
+"""Unit in which sizes of segments are counted."""
 _MAX_UNITS = 1 << 16
 """Largest amount of memory, in units, for which the smallest set is searched. This is 128 GiB."""
 
@@ -50,7 +50,7 @@ class BlockingLine(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class BlocksToFree(PlainData):
-    """A small set of blocks whose release would have made room for a request, which a replay has confirmed.
+    """A set of blocks in use without which a failed request would have succeeded, as confirmed by a replay.
 
     Attributes:
         bytes: Total size of the blocks in bytes.
@@ -108,7 +108,7 @@ class _Segment:
 
 
 def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -> SegmentBlockers:
-    """Find out which blocks kept the request of an out-of-memory error from being served.
+    """Return the blocks in use that kept the request of an out-of-memory error from being served.
 
     Args:
         snapshot: The snapshot.
@@ -224,7 +224,7 @@ def _serves(result: Run, choice: BlocksToFree, serving: int, rounded: int) -> bo
 
 
 def _contiguous(result: Run, segments: list[_Segment], rounded: int) -> BlocksToFree | None:
-    """Return the blocks in the cheapest part of a segment that is large enough for a request."""
+    """Return the blocks in the part of a segment that is large enough for a request and has the fewest bytes in use."""
     best: tuple[int, list[int]] | None = None
     for segment in segments:
         rows = sorted(segment.rows, key=lambda row: result.addresses[row])

@@ -133,26 +133,27 @@ class AllocatorSettings:
     def _set(self, name: str, value: str) -> AllocatorSettings:
         if name in ("expandable_segments", "throw_on_cudamalloc_oom"):
             if value not in ("True", "False"):
-                raise OptionError(f"{name}:{value} is not possible: expected True or False")
+                raise OptionError(f"{name}:{value} is invalid: expected True or False")
             on = value == "True"
             return replace(self, expandable=on) if name == "expandable_segments" else replace(self, throws=on)
         if name in ("max_split_size_mb", "max_non_split_rounding_mb", "large_segment_size_mb"):
             attribute = name.removesuffix("_mb").removeprefix("max_non_").replace("large_segment_size", "large_segment")
             attribute = {"split_rounding": "non_split_rounding"}.get(attribute, attribute)
             mib = _number(name, value, int)
-            if mib <= (10 if name == "large_segment_size_mb" else 0):
-                raise OptionError(f"{name}:{value} is too small")
+            minimum = 11 if name == "large_segment_size_mb" else 1
+            if mib < minimum:
+                raise OptionError(f"{name}:{value} is too small: expected {minimum} or more")
             return replace(self, **{attribute: mib * MIB})
         if name == "roundup_power2_divisions":
             return replace(self, divisions=_divisions(value))
         if name in ("garbage_collection_threshold", "per_process_memory_fraction"):
             number = _number(name, value, float)
             if not 0 < number < 1 and not (number == 1 and name == "per_process_memory_fraction"):
-                raise OptionError(f"{name}:{value} is not possible: expected a number between 0 and 1")
+                raise OptionError(f"{name}:{value} is invalid: expected a number between 0 and 1")
             key = "collection_threshold" if name == "garbage_collection_threshold" else "fraction"
             return replace(self, **{key: number})
         if name == "backend" and value != "native":
-            raise OptionError(f"backend:{value} cannot be replayed: only the native allocator follows these rules")
+            raise OptionError(f"backend:{value} cannot be replayed: replays simulate only the native allocator")
         if name != "backend" and name not in _WITHOUT_EFFECT:
             raise OptionError(f"unknown allocator setting: {name}")
         return self
@@ -203,7 +204,7 @@ def _number(name: str, text: str, kind: type[Any]) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise OptionError(f"{name}:{text} is not possible: expected a number") from None
+        raise OptionError(f"{name}:{text} is invalid: expected a number") from None
 
 
 def _divisions(text: str) -> tuple[int, ...]:
@@ -215,7 +216,7 @@ def _divisions(text: str) -> tuple[int, ...]:
     for item in text[1:-1].split(","):
         key, separator, value = (part.strip() for part in item.partition(":"))
         if not separator:
-            raise OptionError(f"{name}: {item!r} is not possible: expected SIZE:DIVISIONS")
+            raise OptionError(f"{name}: {item!r} is invalid: expected SIZE:DIVISIONS")
         count = _power_of_two(name, value)
         if key == ">":
             divisions[next_entry:] = [count] * (_INTERVALS - next_entry)

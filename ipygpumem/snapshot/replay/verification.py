@@ -1,4 +1,4 @@
-"""The proof of a replay: under the recorded settings, it must reproduce the recording."""
+"""Verification of replays: with the recorded settings, a replay must reproduce the recording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.errors import SnapshotError
-from ipygpumem.core.units import many, size
+from ipygpumem.core.units import size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.recording import Recording
 from ipygpumem.snapshot.replay.run import Run, run
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _MAX_SECONDS = 10.0
-"""Expected duration in seconds from which a replay is omitted that only makes a result more accurate."""
+"""Expected duration in seconds above which a replay that only makes a result more accurate is omitted."""
 _RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *_RELEASES)
 
@@ -56,7 +56,7 @@ def verify(recording: Recording) -> Verification:
     wrong = np.flatnonzero(addresses != allocations.address)
     if len(wrong):
         row = wrong[np.argmin(allocations.start[wrong])]
-        differences.append((int(allocations.start[row]), f"{size(int(allocations.size[row]))} are at another address"))
+        differences.append((int(allocations.start[row]), f"{size(int(allocations.size[row]))} is at another address"))
     recorded, simulated = _ordered(recording.segment_events), _ordered(result.allocator.events)
     for (action, address, nbytes, event), other in zip(recorded, simulated, strict=False):
         if (action, address, nbytes) != other[:3]:
@@ -65,7 +65,9 @@ def verify(recording: Recording) -> Verification:
     else:
         if len(recorded) != len(simulated):
             event = recorded[len(simulated)][3] if len(recorded) > len(simulated) else result.event_of(simulated[-1][3])
-            differences.append((event, f"{many(abs(len(recorded) - len(simulated)), 'segment')} more or fewer"))
+            differences.append(
+                (event, f"the number of segment events differs by {abs(len(recorded) - len(simulated)):,}")
+            )
     sizes = np.asarray(result.sizes, np.int64)
     final = allocations.block >= 0
     if (sizes[final] != recording.block_sizes()[allocations.block[final]]).any():

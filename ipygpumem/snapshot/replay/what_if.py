@@ -36,7 +36,7 @@ _WORTHWHILE = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alternative:
-    """One setting.
+    """A setting of the allocator with the results of its replay.
 
     Attributes:
         settings: The setting in the format of ``PYTORCH_ALLOC_CONF``; empty for the recorded settings.
@@ -63,14 +63,14 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """A recording under several settings.
+    """Comparison of several settings of the allocator for a recording.
 
     Attributes:
         name: Name of the snapshot.
         device: Device index.
         verification: Comparison of the recording with its replay.
         recorded: The recorded settings.
-        alternatives: The other settings, the best first.
+        alternatives: The other settings, from best to worst.
         without_effect: Settings with which every request is served as with the recorded settings.
         limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or the limit of
             the recording. If this is unknown and a request failed, the highest reserved memory; None without a limit.
@@ -89,7 +89,7 @@ class WhatIf:
 
     @property
     def recommended(self) -> Alternative | None:
-        """The best alternative if it lets a failing run fit or saves at least 5% of the reserved memory."""
+        """The best alternative if it prevents the recorded failure or saves at least 5% of the reserved memory."""
         best, recorded = self.alternatives[0] if self.alternatives else None, self.recorded
         if best is None or best.replay.failure is not None:
             return None

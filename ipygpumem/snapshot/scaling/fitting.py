@@ -26,7 +26,14 @@ _MULTIPLES = (1, 4, 16, 64)
 
 
 class Peak(NamedTuple):
-    """The predicted peak at a multiple of the largest size: the allocations that exist, their sum, and all sizes."""
+    """The predicted peak at a multiple of the largest size.
+
+    Attributes:
+        factor: The multiple.
+        live: Indices of the allocations that exist at the peak.
+        bytes: Their total size.
+        sizes: Predicted sizes of all allocations.
+    """
 
     factor: int
     live: Ints
@@ -92,12 +99,12 @@ def _counterparts(first: Run, second: Run) -> Ints:
     """Return the index in the second run of the counterpart of each allocation of the first one, or -1."""
     numbers: dict[tuple[Frame, ...], int] = {}
     keys = first[1].keys(numbers), second[1].keys(numbers)
-    factors = [theirs / ours for ours, theirs in zip(first[0], second[0], strict=True)]
+    factors = [after / before for before, after in zip(first[0], second[0], strict=True)]
     return match(keys, (first[1].sizes, second[1].sizes), factors)
 
 
 def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequence[Peak]) -> Deviation:
-    """Compare a run whose allocations have the given sizes with another one."""
+    """Compare the first run, with the given sizes of its allocations, with the second run."""
     step, (size, run) = first[1], second
     missing = indices < 0
     recorded = np.where(missing, sizes, np.append(run.sizes, 0)[indices])
@@ -107,9 +114,9 @@ def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequenc
         shares[peak.live] = np.maximum(shares[peak.live], peak.sizes[peak.live] / max(step.start + peak.bytes, 1))
     worst = np.lexsort((-error, -error * (shares > 0)))[: min(_MAX_DEVIATIONS, np.count_nonzero(error))]
     columns = (step.lines(worst), sizes[worst].tolist(), recorded[worst].tolist())
-    only_there = np.setdiff1d(np.arange(len(run.rows)), indices)
+    only_in_second = np.setdiff1d(np.arange(len(run.rows)), indices)
     other_shares = np.isin(np.arange(len(run.rows)), run.live_at_own_peak()) * run.sizes / max(run.peak, 1)
-    unmatched = _by_line(first, np.flatnonzero(missing), shares) + _by_line(second, only_there, other_shares)
+    unmatched = _by_line(first, np.flatnonzero(missing), shares) + _by_line(second, only_in_second, other_shares)
     return Deviation(
         size=size,
         predicted=run.peak + step.peak_with(sizes)[1] - run.own_peak,
@@ -121,7 +128,7 @@ def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequenc
 
 
 def _by_line(run: Run, indices: Ints, shares: Floats) -> list[UnmatchedAllocations]:
-    """Return some of the allocations of a run by line."""
+    """Return the allocations with the given indices, summed by line."""
     size, step = run
     columns = (step.lines(indices), step.sizes[indices].tolist(), shares[indices].tolist())
     sums: dict[str, tuple[int, int, float]] = {}

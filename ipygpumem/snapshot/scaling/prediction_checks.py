@@ -1,4 +1,4 @@
-"""Choice of the polynomials, and reasons for not trusting predictions."""
+"""Selection of the polynomials, and reasons for not trusting predictions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
 
 _DEGREES = {"linear": (1,), "quadratic": (2,), "automatic": (1, 2)}
 _GOOD_FIT = 0.001
-"""Relative error up to which a line is preferred to a quadratic polynomial."""
+"""Relative error up to which a linear function is preferred to a quadratic polynomial."""
 _LINE = 2
-"""Number of sizes that determine a line."""
+"""Number of sizes that determine a linear function."""
 _TOLERANCE = 1.05
 """Factor by which an allocation may grow faster than the polynomials of its degree."""
 _MAX_ERROR = 0.02
@@ -59,9 +59,9 @@ def _largest_error(matched: MatchedRecordings, model: SizeModel) -> float:
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
-    """Return whether quadratic polynomials are checked by further sizes, and do not grow faster than squares.
+    """Return whether other sizes check the quadratic polynomials, which must not grow faster than squares.
 
-    Three sizes always fit exactly, and so do four irregular ones that are close to each other.
+    A quadratic polynomial always fits three sizes exactly, and often four irregular sizes that are close together.
     """
     recorded = zip(*(size for size, _ in matched.runs), strict=True)
     pairs = zip(model.nodes, recorded, strict=True)
@@ -100,7 +100,7 @@ def _unmatched(deviations: Sequence[Deviation]) -> str:
         return ""
     count, item = sum(item.count for item in worst.unmatched if item.share), worst.unmatched[0]
     return (
-        f"{many(count, 'allocation')} with {_share(worst):.1%} of the peak exist only at some of the recorded sizes, "
+        f"Only some of the recorded sizes have {many(count, 'allocation')} with {_share(worst):.1%} of the peak, "
         f"mainly at {item.line} at size {_name(item.size)}: record sizes at which the step runs the same operations."
     )
 
@@ -117,7 +117,7 @@ def _error(worst: Deviation) -> str:
         line = worst.allocations[0].line
         sizes = f", and the sizes of its allocations differ by {worst.difference:.1%}, mainly at {line}"
     return (
-        f"The peak at size {_name(worst.size)} is {size_text(worst.recorded)}, but predicted as "
+        f"The peak at size {_name(worst.size)} is {size_text(worst.recorded)}, but the prediction is "
         f"{size_text(worst.predicted)}{sizes}: record larger sizes or, if the size is a length, four sizes."
     )
 

@@ -20,7 +20,7 @@ class UnmatchedAllocations(PlainData):
 
     Attributes:
         size: Size of the step at which they were recorded.
-        share: Their share of the peak, at this or a larger size.
+        share: Largest share of the peak that they have at this or a larger size.
     """
 
     line: str
@@ -60,20 +60,22 @@ class Deviation(PlainData):
 
     @property
     def error(self) -> float:
-        """Larger one of the relative differences of the peaks and of the allocations."""
-        return max(abs(self.relative), self.difference)
+        """The larger of the relative differences of the peaks and of the allocations."""
+        return max(abs(self.peak_error), self.difference)
 
     @property
-    def relative(self) -> float:
+    def peak_error(self) -> float:
         """Difference of the peaks relative to the recorded peak; positive if the prediction is too high."""
         return (self.predicted - self.recorded) / self.recorded if self.recorded else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionPiece(PlainData):
-    """Sizes of the step at which the peak is at the same event.
+    """Range of sizes of the step in which the peak occurs at the same event.
 
     Attributes:
+        first: Smallest size.
+        last: Largest size.
         bytes: Requested bytes at the event, extrapolated to a size of 0; None if they do not grow linearly.
         bytes_per_unit: Growth of the requested bytes per unit of the size, on average from ``first`` to ``last``.
         phase: Phase of the step: ``"forward"``, ``"backward"`` or ``"optimizer"``.
@@ -94,9 +96,9 @@ class Prediction(PlainData):
 
     Attributes:
         capacity: Limit of reserved memory; None without a limit.
-        requested: Peak of the requested bytes.
-        allocated: Peak of the total size of the blocks in use.
-        reserved: Peak of reserved memory.
+        requested: Maximum of the requested bytes.
+        allocated: Peak allocated memory.
+        reserved: Peak reserved memory.
         outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
             not fit"``, and then ``allocated`` and ``reserved`` are the peaks without a limit.
         retries: Number of requests that are served only after cached segments are freed.

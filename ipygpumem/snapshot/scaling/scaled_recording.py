@@ -37,7 +37,7 @@ MAX_SIZE = 1 << 20
 _MAX_BYTES = 1 << 46
 """Largest peak that can be replayed, because addresses are limited."""
 _ROUNDING = 1.0
-"""Bytes by which rounding may change the level of an event."""
+"""Bytes by which rounding may change the predicted requested bytes at an event."""
 
 
 class ScaledStep:
@@ -132,7 +132,7 @@ class ScaledStep:
         return fitting if fitting >= first else None
 
     def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[PredictionPiece, ...]:
-        """Return the events of the peak of the requested bytes for the sizes from ``first`` to ``last``."""
+        """Return the ranges of sizes from ``first`` to ``last`` in which the peak occurs at the same event."""
         self._check(first)
         coefficients = self.sequence.levels(self.model.coefficients)
         linear = coefficients.shape[1] <= len((0, 1))
@@ -185,7 +185,7 @@ class ScaledStep:
         checked = _check_size(size)
         axes = len(self.model.nodes)
         if len(checked) != axes:
-            raise OptionError(f"{size!r} does not have {many(axes, 'value')}, as the recorded sizes do")
+            raise OptionError(f"the size {size!r} must have {many(axes, 'value')}, like the recorded sizes")
         return checked
 
 
@@ -227,7 +227,7 @@ class ScaledRecording(ScaledStep):
         """
         runs: list[Run] = [(_check_size(size), _as_step(recording)) for size, recording in recordings]
         if not runs or len({len(size) for size, _ in runs}) > 1:
-            raise OptionError("recordings of a step at several sizes are needed, with the same number of axes")
+            raise OptionError("recordings of a step at several sizes are required, with the same number of axes")
         matched = MatchedRecordings(runs)
         model = choose_model(matched, axis)
         last = runs[-1][1]
@@ -263,5 +263,5 @@ def _check_size(size: int | Sequence[int]) -> Size:
     values = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
     integers = all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in values)
     if not values or not integers or min(values) < 1:
-        raise OptionError(f"{size!r} is not the size of a step: expected positive integers")
+        raise OptionError(f"the size of a step must consist of positive integers, not {size!r}")
     return tuple(int(value) for value in values)

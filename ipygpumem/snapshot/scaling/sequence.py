@@ -1,4 +1,4 @@
-"""The requests of a recorded step with other sizes, in the form that the replay runs."""
+"""The requests of a recorded step with other sizes, as a recording that can be replayed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class StepSequence:
         return self.step.phases[numbers[-1]], self.step.line_before(numbers[-1])
 
     def requests(self, sizes: Ints) -> Recording:
-        """Return the requests with given requested sizes of the allocations of the step."""
+        """Return the requests, with the given requested sizes of the step's allocations, as a recording."""
         blocks = self.state.state.blocks.copy()
         blocks["row"] = self._count + np.arange(len(blocks))
         unknown = np.full(self._count + len(blocks), -1, np.int64)
@@ -158,7 +158,7 @@ class StepSequence:
             else:
                 item = recording.special[operation - len(numbers)]
                 if not isinstance(item, Release):
-                    raise PredictionError("a recorded step ran out of memory: record it at smaller sizes")
+                    raise PredictionError("the recorded step ran out of memory: record it at a smaller size")
                 if item.retry:
                     continue
                 operations.append(following)  # the step calls torch.cuda.empty_cache
@@ -193,14 +193,14 @@ class StepSequence:
     def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:
         """Return all pools, the index of the pool of each allocation and block, and that of each segment of the state.
 
-        Pools of the recording and of the state are the same if their streams are.
+        A pool of the recording is the same as a pool of the state if both have the same stream.
         """
         step, state, pools = self.step, self.state, self._recording.pools
         own = [pools[number] for number in self._recording.pool_of[step.rows].tolist()]
         private = np.flatnonzero([pool.private for pool in own])
         if len(private):
             line, total = step.lines(private[:1])[0], size_text(int(step.sizes[private].sum()))
-            raise PredictionError(f"{line} allocates {total} in private pools, as of a CUDA graph: not predictable")
+            raise PredictionError(f"{line} allocates {total} in private pools, such as that of a CUDA graph")
         keys = [(_DEFAULT_POOL, pool.stream) for pool in own]
         for number, stream in state.state.segments[["pool", "stream"]].tolist():
             is_private = number >= 0 and state.snapshot.pools[number] != (0, 0)
@@ -216,9 +216,9 @@ class StepSequence:
         return result, np.append(of_all[: self._count], of_segments[owner]), of_segments
 
 
-def _pair(rows: Iterable[int], keys: list[Any], others: Iterable[int], other_keys: list[Any]) -> dict[int, int]:
-    """Return a dict from rows to others with the same key. Of several with the same key, the first ones are paired."""
+def _pair(rows: Iterable[int], keys: list[Any], candidates: Iterable[int], candidate_keys: list[Any]) -> dict[int, int]:
+    """Return a dict from rows to candidates with the same key. Each candidate is used once, the first one first."""
     by_key: dict[Any, list[int]] = {}
-    for other in others:
-        by_key.setdefault(other_keys[other], []).append(other)
+    for candidate in candidates:
+        by_key.setdefault(candidate_keys[candidate], []).append(candidate)
     return {row: by_key[keys[row]].pop(0) for row in rows if by_key.get(keys[row])}

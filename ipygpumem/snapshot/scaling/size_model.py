@@ -19,7 +19,7 @@ Size = tuple[int, ...]
 """Size of a step on each axis, such as ``(batch, length)``."""
 
 _LARGEST = 1 << 46
-"""Limit of the size of an allocation, with which sums do not overflow."""
+"""Upper limit of the size of an allocation, with which sums do not overflow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +73,7 @@ def _basis(points: tuple[int, ...], at: int) -> Floats:
 def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """Return sizes on each axis that determine polynomials of the given degrees, and whose combinations were recorded.
 
-    Those with the largest distance are chosen, and for a quadratic polynomial one near the middle.
+    The two sizes with the largest distance are chosen and, for a quadratic polynomial, a size near their middle.
 
     Raises:
         OptionError: There are no such sizes.
@@ -91,5 +91,5 @@ def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple
         needed = " and ".join(f"{degree + 1} different sizes" for degree in degrees)
         both = " in all combinations" if len(degrees) > 1 else ""
         names = ", ".join(str(size if len(size) > 1 else size[0]) for size in sorted(recorded))
-        raise OptionError(f"{needed} are needed{both} to predict others, but only {names} were recorded")
+        raise OptionError(f"{needed} are required{both} to predict others, but the recorded sizes are {names}")
     return max(complete, key=quality)

@@ -55,7 +55,7 @@ def test_peak_of_a_ten_times_larger_step(scaled, target):
     assert prediction.allocated == replay.allocated_peak == 1909847040
     assert prediction.reserved == replay.reserved_peak == 1936 * MIB
     assert (prediction.phase, prediction.line) == ("backward", "project/train_gpt.py:21 step")
-    assert scaled.deviation(2560, target).relative == 0
+    assert scaled.deviation(2560, target).peak_error == 0
     assert scaled.reasons == ()
 
 

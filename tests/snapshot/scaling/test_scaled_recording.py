@@ -136,7 +136,7 @@ def test_quadratic_axis():
     assert "record larger sizes or, if the size is a length, four sizes" in wrong.reasons[0]
     deviation = wrong.deviation(512, steps[4][1])
     assert deviation.allocations[0].line == "user/train.py:5 forward"
-    assert (deviation.allocations[0].recorded, deviation.relative < 0) == (512 * 512 * 4, True)
+    assert (deviation.allocations[0].recorded, deviation.peak_error < 0) == (512 * 512 * 4, True)
 
 
 def test_two_axes():
@@ -213,15 +213,15 @@ def with_extra(extra):
         ),
         (
             lambda recorder, size: [MIB] * (size == 4),
-            r"^1 allocation with [\d.]+% of the peak exist only at some of .*:7 forward at size 4: record",
+            r"Only some of the recorded sizes have 1 allocation with [\d.]+% of the peak.*:7 forward at size 4: record",
         ),
         (
             lambda recorder, size: [MIB] * (size == 3),
-            r"^1 allocation with [\d.]+% of the peak exist only at some of .*:7 forward at size 3: record",
+            r"Only some of the recorded sizes have 1 allocation with [\d.]+% of the peak.*:7 forward at size 3: record",
         ),
         (
             lambda recorder, size: [{2: 1, 3: 9, 4: 1}[size] * MIB],
-            r"^The peak at size 3 is 24\.0 MiB, but predicted as 16\.0 MiB, .* user/train\.py:7 forward: record",
+            r"^The peak at size 3 is 24\.0 MiB, but the prediction is 16\.0 MiB, .* user/train\.py:7 forward: record",
         ),
         (
             lambda recorder, size: [(20 - 4 * size) * MIB],
@@ -287,20 +287,24 @@ def test_step_that_ran_out_of_memory_is_refused():
         train(recorder, size)
         recorder.log("oom", 0, size * MIB, device_free=0)
 
-    with pytest.raises(PredictionError, match="ran out of memory: record it at smaller sizes"):
+    with pytest.raises(PredictionError, match="ran out of memory: record it at a smaller size"):
         ScaledRecording.from_recordings(Recorder().run(failing, 2, 4).steps())
 
 
 @pytest.mark.parametrize(
     ("sizes", "axis", "message"),
     [
-        ([2], "linear", "2 different sizes are needed to predict others, but only 2 were recorded"),
-        ([2, 3], "quadratic", "3 different sizes are needed"),
+        ([2], "linear", "2 different sizes are required to predict others, but the recorded sizes are 2"),
+        ([2, 3], "quadratic", "3 different sizes are required"),
         ([2, 3], "cubic", "'cubic' does not describe the axes"),
-        ([(2, 16), (3, 32)], "linear", r"in all combinations to predict others, but only \(2, 16\), \(3, 32\)"),
+        (
+            [(2, 16), (3, 32)],
+            "linear",
+            r"in all combinations to predict others, but the recorded sizes are \(2, 16\), \(3, 32\)",
+        ),
         ([2, (3, 32)], "linear", "with the same number of axes"),
-        ([2, 0], "linear", "0 is not the size of a step: expected positive integers"),
-        ([], "linear", "recordings of a step at several sizes are needed"),
+        ([2, 0], "linear", "the size of a step must consist of positive integers, not 0"),
+        ([], "linear", "recordings of a step at several sizes are required"),
     ],
 )
 def test_invalid_arguments(sizes, axis, message):
@@ -311,7 +315,7 @@ def test_invalid_arguments(sizes, axis, message):
 
 def test_invalid_sizes():
     scaled = ScaledRecording.from_recordings(Recorder().run(train, 2, 4).steps())
-    with pytest.raises(OptionError, match=r"\(2, 3\) does not have 1 value"):
+    with pytest.raises(OptionError, match=r"the size \(2, 3\) must have 1 value"):
         scaled.predict((2, 3))
     with pytest.raises(OptionError, match="would need more than"):
         scaled.predict(1 << 40)
