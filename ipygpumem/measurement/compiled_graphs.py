@@ -49,7 +49,7 @@ class CompiledGraph:
     Attributes:
         name: Compile ID as in PyTorch's logs, for example ``"0/1"``.
         nodes: The operations by name.
-        inputs: The innermost module that uses each input; empty if unknown.
+        inputs: Path of the innermost module that uses each input; empty if unknown.
         file: File name of the code that runs the graph without a compiler backend.
         node_of_line: Names of the nodes by line number in ``file``.
         optimizer: Whether the graph is part of an optimizer step.

@@ -67,7 +67,7 @@ class Axis(PlainData):
 
 
 def nth_size(axes: Sequence[Axis], index: int) -> Size:
-    """Return the size that contains the value of each axis at an index, or its last value if it has fewer values."""
+    """Return a size: for each axis, its value at ``index``, or its last value if it has fewer values."""
     return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
 
 

@@ -50,7 +50,7 @@ class Combination(PlainData):
     Attributes:
         size: Value of the second variable.
         largest: Largest value of the first variable that fits; None if none fits.
-        recommended: Largest value that leaves the margin.
+        recommended: Largest value that leaves the margin; None if there is none.
         reserved: Highest reserved memory at the recommended value.
     """
 

@@ -137,7 +137,9 @@ class StepRunner:
         if recorder.snapshot is None or info.error:
             raise NoPredictionError(f"recording allocations at the size {size_name(size)} failed: {info.error}")
         if info.dropped:
-            raise NoPredictionError(f"the step causes over {recorder.history.options.max_entries:,} allocator events")
+            raise NoPredictionError(
+                f"the step causes more than {recorder.history.options.max_entries:,} allocator events"
+            )
         return Snapshot.load(recorder.snapshot)
 
     def close(self) -> None:
@@ -170,7 +172,7 @@ class StepRunner:
 
 
 def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:
-    """Return the bytes at the peak of a step that may grow with its size.
+    """Return how many bytes at the peak of a step may grow with the size of the step.
 
     For each parameter, two allocations of its size are excluded: its gradient and a temporary tensor of the optimizer.
     ``leaves`` contains the number of parameters of each size.

@@ -127,7 +127,7 @@ class Search:
         difference = abs(self._steps[0][1].own_peak - self._steps[-1][1].own_peak)
         if difference > _MAX_DIFFERENCE * self._steps[0][1].peak:
             runs = f"two runs at the size {size_name(first)} differ by {size_text(difference)} at their peaks"
-            raise NoPredictionError(f"{runs}, so the step is not repeatable")
+            raise NoPredictionError(f"{runs}: make the step allocate the same memory in each run")
         self.capacity = self._read_capacity()
         yield from self._checks(self._predict())
         self.capacity = self._read_capacity()
@@ -222,7 +222,7 @@ class Search:
         raise self._too_large(f"a run at the size {size_name(size)}", needed)
 
     def _bound(self, size: Size) -> int:
-        """Return the most bytes that a run may allocate if no allocation grows faster than the square of the size."""
+        """Return how many bytes a run allocates at most if no allocation grows faster than the square of the size."""
         at, step = self._steps[-1]
         growth = (math.prod(self._others(at, size)[-1]) / math.prod(at)) ** 2
         used = self.probes[-1].allocated - self._before[self.index].allocated

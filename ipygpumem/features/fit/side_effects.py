@@ -62,5 +62,6 @@ class WrittenFiles:
     def notes(self) -> list[str]:
         """Return a sentence for each file."""
         return [
-            f"Not undone: the file {name} was written ({many(count, 'write')})." for name, count in self.writes.items()
+            f"The step wrote to the file {name} ({many(count, 'write')}), which is not undone."
+            for name, count in self.writes.items()
         ]

@@ -74,7 +74,7 @@ class SavedState:
         """Restore the state and return sentences about containers that grew and about what could not be restored."""
         torch = self._torch
         notes = [
-            f"Not undone: the iterator {name} advanced." if name else "Not undone: an iterator advanced."
+            f"The step advanced {f'the iterator {name}' if name else 'an iterator'}, which is not undone."
             for name, iterator, saved_position in self._positions
             if position(iterator) != saved_position
         ]

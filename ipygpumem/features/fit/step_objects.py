@@ -1,7 +1,7 @@
 """Search for the objects whose state a step can change, starting at its code.
 
 The search follows attributes and items, and the global variables that the code of user-defined functions refers to. It
-does not enter libraries other than those that hold the state of training, because restoring the attributes of, for
+skips libraries other than those whose objects contain training state, because restoring the attributes of, for
 example, a logger with a background thread could break it.
 """
 
@@ -20,7 +20,7 @@ from ipygpumem.core.introspection import instance_dict, is_instance, is_library_
 _CONTAINERS = (dict, list, set, collections.deque, bytearray)
 _ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType, types.BuiltinFunctionType)
 _PACKAGES = ("torch", "accelerate")
-"""Libraries whose objects are followed although their classes may have no ``state_dict``."""
+"""Libraries whose objects are searched although their classes may have no ``state_dict``."""
 _EXCLUDED = ("torch.utils.data", "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._")
 _MAX_OBJECTS = 3_000_000
 

@@ -176,7 +176,7 @@ def computed_update(torch: Any, optimizer: Any) -> ComputedUpdate:
 
 
 def _constants(optimizer: Any) -> dict[int, Any]:
-    """Return the values of the scalars in host memory, such as the count of steps, on which an update may depend."""
+    """Return the values, by ID, of the optimizer's scalar tensors in host memory, such as the number of steps."""
     values = [value for state in optimizer.state.values() for value in state.values()]
     return {
         id(value): value.item()
@@ -196,7 +196,7 @@ def _nbytes(tensor: Any) -> int:
 
 
 def _foreach(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the option ``foreach`` that PyTorch selects for the real parameters but not for fake ones."""
+    """Return a dict with the option ``foreach`` that PyTorch selects for the real parameters."""
     if group.get("foreach", True) is not None or group.get("fused"):
         return {}
     select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)

@@ -73,7 +73,7 @@ def _notes(result: WhatIf) -> list[str]:
         )
         notes += [f"The other rows are approximate: {reason}." for reason in reasons]
     if result.without_effect:
-        notes.append(f"Without effect on these requests: {'; '.join(result.without_effect)}.")
+        notes.append(f"These settings have no effect on the requests: {'; '.join(result.without_effect)}.")
     recommended = result.recommended
     if recommended is not None:
         notes.append(f"Recommendation: set PYTORCH_ALLOC_CONF={recommended.settings} before torch is imported.")

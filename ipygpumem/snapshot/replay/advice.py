@@ -20,7 +20,7 @@ _LONG_LIVED = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Change(PlainData):
-    """Earlier allocation, or freeing, of the blocks that a line of code had allocated before a failed request.
+    """A change to the time at which the blocks of a line of code are allocated or freed.
 
     Attributes:
         label: The line, as in `Group`.
@@ -65,7 +65,7 @@ def changes(recording: Recording, event: int, rows_of: Sequence[tuple[str, Seque
 
 
 def _serves(recording: Recording, event: int, operations: list[int]) -> bool:
-    """Return whether the request of an out-of-memory error is served, whatever the addresses of new segments are."""
+    """Return whether the request of an out-of-memory error is served, regardless of the addresses of new segments."""
     options: dict[str, Any] = {"limit": recording.limit[0], "operations": operations}
     runs = (run(recording, recording.settings, descending=order, **options) for order in (False, True))
     return all(event in result.served for result in runs)

@@ -52,7 +52,7 @@ class Recording:
         operations: Requests in their order. A row of ``allocations`` stands for its allocation, the bitwise complement
             of a row for its free. Numbers from ``len(allocations)`` on refer to ``special``.
         events: Event of each operation.
-        special: For each further operation, a `Release` or the event of an out-of-memory error.
+        special: For each of these numbers, a `Release` or the event of an out-of-memory error.
         settings: Settings with which the recording was made.
         pool_of: Index of the pool of large requests of each allocation. The index of the small pool follows it.
         pools: All pools. Pools of large and small requests alternate.
@@ -159,7 +159,7 @@ class Recording:
         return operation[events].tolist(), events.tolist()
 
     def _releases(self) -> list[Release | int]:
-        """Return the runs of freed segments and the out-of-memory errors, ordered by event."""
+        """Return the groups of segments that were freed together and the out-of-memory errors, ordered by event."""
         trace = self.trace
         events = trace.events(*_RELEASES)
         actions = np.append(trace.action, Action.OTHER)

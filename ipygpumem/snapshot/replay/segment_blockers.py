@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UNIT = 2 * MIB
 """Unit in which sizes of segments are counted."""
 _MAX_UNITS = 1 << 16
-"""Largest amount of memory, in units, for which the smallest set is searched. This is 128 GiB."""
+"""Largest amount of memory, in units, for which the smallest set is computed. This is 128 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class BlocksToFree(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class SegmentBlockers(PlainData):
-    """Free memory after an event, by the reason why it cannot serve a request. Sizes are in bytes.
+    """Blocks in use and free memory when a request failed. Sizes are in bytes.
 
     Attributes:
         size: Rounded size of the request.
@@ -81,7 +81,7 @@ class SegmentBlockers(PlainData):
         largest: Size of the largest free block in them.
         lines: Lines of code whose blocks are in them, ordered by ``only`` and then by ``free``.
         smallest: Smallest set of blocks to free; None if the request fits or no such set was found.
-        changes: Changes of the program that would have served the request.
+        changes: Changes to the program with which the request would have succeeded.
     """
 
     event: int

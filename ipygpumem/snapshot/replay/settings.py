@@ -19,7 +19,7 @@ QUANTUM = 512
 SMALL = MIB
 """Largest rounded size of the small pool."""
 _OWN_SEGMENT = 10 * MIB
-"""Rounded sizes from here on get a segment of their own."""
+"""Smallest rounded size for which a separate segment is allocated."""
 _SEGMENT_QUANTUM = 2 * MIB
 _LARGE_SEGMENT = 20 * MIB
 _INTERVALS = 16

@@ -56,7 +56,9 @@ def verify(recording: Recording) -> Verification:
     wrong = np.flatnonzero(addresses != allocations.address)
     if len(wrong):
         row = wrong[np.argmin(allocations.start[wrong])]
-        differences.append((int(allocations.start[row]), f"{size(int(allocations.size[row]))} is at another address"))
+        differences.append(
+            (int(allocations.start[row]), f"an allocation of {size(int(allocations.size[row]))} is at another address")
+        )
     recorded, simulated = _ordered(recording.segment_events), _ordered(result.allocator.events)
     for (action, address, nbytes, event), other in zip(recorded, simulated, strict=False):
         if (action, address, nbytes) != other[:3]:

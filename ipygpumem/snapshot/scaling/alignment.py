@@ -11,7 +11,7 @@ import numpy as np
 from ipygpumem.snapshot.model.timeline import Ints
 
 _MAX_DIFFERENCES = 2000
-"""Number of differences between two sequences up to which they are compared; the time grows with its square."""
+"""Largest number of differences between two sequences that are compared; the time grows with its square."""
 
 
 def match(keys: tuple[Ints, Ints], sizes: tuple[Ints, Ints], factors: Sequence[float]) -> Ints:

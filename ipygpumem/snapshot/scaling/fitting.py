@@ -20,7 +20,7 @@ Run = tuple[Size, StepRecording]
 """A recording of the step and its size."""
 
 _MAX_DEVIATIONS = 20
-"""Number of allocations that a `Deviation` contains."""
+"""Largest number of allocations that a `Deviation` contains."""
 _MULTIPLES = (1, 4, 16, 64)
 """Multiples of the largest size at whose peaks allocations are compared."""
 
@@ -78,12 +78,12 @@ class MatchedRecordings:
         return [Peak(factor, *self.step.peak_with(predicted), predicted) for factor, predicted in sizes]
 
     def deviations(self, model: SizeModel) -> tuple[Deviation, ...]:
-        """Compare the predictions with all runs."""
+        """Return the deviations of the predictions from all runs."""
         peaks, pairs = self.peaks(model), zip(self.runs, self._counterparts, strict=True)
         return tuple(_compare((self.size, self.step), model.sizes(run[0]), run, rows, peaks) for run, rows in pairs)
 
     def deviation(self, model: SizeModel, run: Run) -> Deviation:
-        """Compare a prediction with another run."""
+        """Return the deviation of the prediction from another run."""
         own = self.size, self.step
         return _compare(own, model.sizes(run[0]), run, _counterparts(own, run), self.peaks(model))
 

@@ -37,7 +37,7 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
     names = (axis,) * len(matched.size) if isinstance(axis, str) else tuple(axis)
     if len(names) != len(matched.size) or any(name not in _DEGREES for name in names):
         raise OptionError(
-            f"{axis!r} does not describe the axes: expected 'linear', 'quadratic' or 'automatic' for each"
+            f"{axis!r} does not describe the axes: expected 'linear', 'quadratic' or 'automatic' for each axis"
         )
     first, *others = sorted(product(*(_DEGREES[name] for name in names)), key=sum)
     best = matched.fit(first)

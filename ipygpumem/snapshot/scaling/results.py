@@ -41,13 +41,14 @@ class AllocationDeviation(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class Deviation(PlainData):
-    """Comparison of a prediction with a recording of the same size.
+    """Differences between a prediction and a recording of the same size.
 
     Attributes:
         predicted: Predicted peak of the requested bytes.
         recorded: Recorded peak of the requested bytes.
         difference: Relative difference in the sizes of the allocations that exist at the peak of this or a larger size.
-        allocations: At most 20 allocations whose sizes differ: first those at a peak, each ordered by the difference.
+        allocations: Up to 20 allocations whose sizes differ: first those that exist at a peak, then the others, each in
+            descending order of the difference.
         unmatched: Allocations that have no counterpart.
     """
 

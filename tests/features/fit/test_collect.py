@@ -229,8 +229,8 @@ def leak(batch, kept=[]):  # noqa: B006 (the list keeps tensors between calls)
 @pytest.mark.parametrize(
     ("step", "reason", "runs"),
     [
-        (lengths, "so the step is not repeatable", 3),
-        (leak, "so the step is not repeatable", 3),
+        (lengths, "make the step allocate the same memory in each run", 3),
+        (leak, "make the step allocate the same memory in each run", 3),
         (by_value, "The prediction for the size 64 differs from the measured value by", 5),
     ],
 )
