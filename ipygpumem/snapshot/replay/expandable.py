@@ -119,7 +119,7 @@ class ExpandableSegments(FreeBlocks):
         return start
 
     def _truncate_range(self, address: int) -> None:
-        """Shorten the range that contains an address to end there. Its end was a guess if the memory of the device is unknown."""
+        """Shorten the range that contains an address so that it ends there. Its length may have been a guess."""
         if self._in_range(address):
             start = self._range_starts[bisect_right(self._range_starts, address) - 1]
             end, pool = self.ranges[start]
