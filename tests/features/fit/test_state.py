@@ -161,9 +161,9 @@ def test_side_effects(allocations, tmp_path, error):
         result = ipygpumem.fit(step, SIZES)
         assert not result.refusal
         assert sorted(result.notes) == [
-            f"The step wrote to the file {tmp_path / 'log.txt'} (1 write), which is not undone.",
             "The step advanced the iterator batches, which is not undone.",
             "The step advanced the iterator endless, which is not undone.",
+            f"The step wrote to the file {tmp_path / 'log.txt'} (1 write), which is not undone.",
         ]
     else:
         with pytest.raises(error):
