@@ -17,6 +17,7 @@ from ipygpumem.snapshot.model.unique_values import distinct
 
 OUTSIDE = "(no cell)"
 _MAX_LABELS = 3
+_MAX_DIGITS = 10
 FOREVER = (1 << 63) - 1
 _IPYTHON = re.compile(r"<ipython-input-(\d+)-[0-9a-f]+>")
 _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
@@ -82,7 +83,8 @@ class RecorderMetadata:
     @property
     def torch_version(self) -> tuple[int, ...] | None:
         """Major and minor version of PyTorch; None if they are unknown."""
-        return tuple(int(part) for part in (self.torch or "").split(".")[:2] if part.isdecimal()) or None
+        parts = (self.torch or "").split(".")[:2]
+        return tuple(int(part) for part in parts if part.isdecimal() and len(part) < _MAX_DIGITS) or None
 
     def dropped_of(self, device: int) -> int | None:
         """Return the number of a device's allocation events that the ring buffer dropped; None if unknown."""
