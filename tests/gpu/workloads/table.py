@@ -59,7 +59,7 @@ def markdown_table(results: dict[str, Any]) -> str:
     ]
     notes = []
     for name, row in results["programs"].items():
-        title = f"`{name}`: {row['title']}"
+        title = f"`{name}`: {row['title'].replace('``', '`')}"
         if "skipped" in row or "seconds" not in row:
             lines.append(f"| {title} | {row.get('skipped', 'not run')} {'| ' * (len(COLUMNS) + 1)}|")
             continue
