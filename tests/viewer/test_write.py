@@ -18,7 +18,7 @@ from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.snapshot.export import encoded_replay
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay.verification import ReplayError
+from ipygpumem.snapshot.replay.recording import ReplayError
 from ipygpumem.viewer import open_page
 from ipygpumem.viewer.plot_image import SCALES
 from snapshot import files
@@ -99,14 +99,9 @@ def test_devices_that_cannot_be_replayed(tmp_path):
     assert not (tmp_path / "y.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("limit", "error", "message"),
-    [(0.0, None, "it would take longer than a minute"), (60.0, KeyError, "the events contradict each other")],
-)
-def test_unusual_files_are_not_replayed(tmp_path, monkeypatch, limit, error, message):
-    monkeypatch.setattr(encoded_replay, "_MAX_SECONDS", limit)
-    monkeypatch.setattr(encoded_replay, "replay", Mock(side_effect=error))
-    with pytest.raises(ReplayError, match=message):
+def test_unusual_files_are_not_replayed(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoded_replay, "_MAX_SECONDS", 0.0)
+    with pytest.raises(ReplayError, match="it would take longer than a minute"):
         Snapshot.load(files.path("gpt_cpp")).to_html(tmp_path / "x.html", settings="expandable_segments:True")
 
 

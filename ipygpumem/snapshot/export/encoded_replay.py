@@ -12,9 +12,10 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
+from ipygpumem.snapshot.replay.recording import ReplayError
 from ipygpumem.snapshot.replay.result import Replay, replay
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
-from ipygpumem.snapshot.replay.verification import ReplayError, expected_seconds
+from ipygpumem.snapshot.replay.verification import expected_seconds
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Ints
@@ -70,8 +71,6 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
             raise
         except ReplayError as error:
             problem = str(error).removeprefix(f"{snapshot.name}: ")
-        except (KeyError, IndexError, ValueError):  # a file can contain any events
-            problem += "the events contradict each other"
         encoded[device] = EncodedReplay({"settings": settings, "problem": problem}, {})
     if not any(item.columns for item in encoded.values()):
         raise ReplayError(f"{snapshot.name}: {problem}")

@@ -10,7 +10,8 @@ from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.export.text import clip, group_lines, peak_line
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import Timeline
-from ipygpumem.snapshot.replay.verification import ReplayError, expected_seconds
+from ipygpumem.snapshot.replay.recording import ReplayError
+from ipygpumem.snapshot.replay.verification import expected_seconds
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 if TYPE_CHECKING:

@@ -151,7 +151,7 @@ class Allocator(ExpandableSegments):
             self.release_cached(request)
             address = self._new_memory(pool, rounded, segment, request)
         while address is None and self.raises_limit:
-            self.limit += SMALL_SEGMENT
+            self.limit += max(-(-self._shortage(pool, rounded, segment) // SMALL_SEGMENT), 1) * SMALL_SEGMENT
             address = self._new_memory(pool, rounded, segment, request)
         if address is None:
             raise OutOfMemoryError
@@ -189,6 +189,12 @@ class Allocator(ExpandableSegments):
         self.add_segment(address, segment)
         self.events.append(SegmentEvent(Action.SEGMENT_ALLOC, address, segment, request))
         return self.free(pool, address, segment)
+
+    def _shortage(self, pool: int, rounded: int, segment: int) -> int:
+        """Return by how much the limit must be raised at least."""
+        if self.settings.expandable and self.pools[pool].expandable and not self._by_fraction:
+            segment = rounded - sum(key >> ADDRESS_BITS for key in self._free[pool])
+        return self.reserved + segment - self.limit
 
     def _release(self, pool: int, key: int, request: int) -> None:
         """Free a segment that consists of one free block."""

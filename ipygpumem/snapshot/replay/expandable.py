@@ -108,7 +108,7 @@ class ExpandableSegments(FreeBlocks):
             if end - start >= rounded:
                 return start
         unit = self._unit(pool)
-        size = -(-(self._total + self._total // 8) // unit) * unit
+        size = -(-max(self._total + self._total // 8, rounded) // unit) * unit
         start = self._choose_address(size)
         self._truncate_range(start)
         following = bisect_right(self._range_starts, start)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.replay.address_ranges import union
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
 _RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
+ADDRESS_LIMIT = 1 << 48
+"""Lowest simulated address, which is higher than any address of a process."""
+
+
+class ReplayError(SnapshotError):
+    """A recording cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +86,9 @@ class Recording:
         if (find_range(self.initial.segments, self.initial.blocks["address"]) < 0).any():
             self.problem = "the file does not contain the segments of all blocks"
             return
+        if not self._has_possible_addresses():
+            self.problem = "it contains addresses or sizes that no process can have"
+            return
         self.pools, self.pool_of = self._assign_pools()
         self.operations, self.events = self._list_operations()
         self.limit = self._limit()
@@ -98,6 +108,20 @@ class Recording:
             (self.timeline.reserved_peak is None, "the events contradict the segments"),
         )
         return next((text for exists, text in problems if exists), "")
+
+    def _has_possible_addresses(self) -> bool:
+        """Return whether all memory is below the simulated addresses. `FreeBlocks` depends on it."""
+        trace, events, segments = self.trace, self.trace.events(*_SEGMENT_EVENTS), self.initial.segments
+        columns = (
+            (self.allocations.address, self.allocations.size),
+            (trace.address[events], trace.size[events]),
+            (segments["address"], segments["size"]),
+        )
+        return all((address <= ADDRESS_LIMIT - size).all() for address, size in columns)
+
+    def error(self, problem: str) -> ReplayError:
+        """Return the exception for a reason why the recording cannot be replayed."""
+        return ReplayError(f"{self._snapshot.name}: device {self.device} cannot be replayed: {problem}")
 
     def _assign_pools(self) -> tuple[list[Pool], Ints]:
         allocations, trace, snapshot = self.allocations, self.trace, self._snapshot

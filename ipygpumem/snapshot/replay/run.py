@@ -11,6 +11,7 @@ from ipygpumem.core.units import GIB, MIB
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
 from ipygpumem.snapshot.replay.allocator import Allocator, OutOfMemoryError
+from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
 if TYPE_CHECKING:
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN_TOTAL = 140 * GIB
 """Assumed memory of the device, which determines the address range of expandable segments, if it is unknown."""
-_ABOVE_ALL = 1 << 48
-"""Lowest simulated address, which is higher than any address of a process."""
 _HIGHEST = 1 << 51
+"""End of the simulated addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,9 @@ def run(
         raises_limit: As in `Allocator`.
         end: Number of events to replay; by default all.
         operations: Changed requests; by default those of the recording.
+
+    Raises:
+        ReplayError: The events contradict each other, or the requests exceed the address space.
     """
     rounded_sizes = settings.round(recording.allocations.size)
     rounded = rounded_sizes.tolist()
@@ -169,12 +172,14 @@ def run(
     except OutOfMemoryError:
         result.end = result.event_of(operation)
         result.fail(result.end, rounded[operation])
+    except (KeyError, IndexError, ValueError, OverflowError) as error:  # a file can contain any events
+        raise recording.error("the events contradict each other") from error
     return result
 
 
 def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) -> Callable[[Allocator, int], int]:
     """Return a function that returns the address of a new segment of a given size."""
-    following = _HIGHEST if descending else _ABOVE_ALL
+    following = _HIGHEST if descending else ADDRESS_LIMIT
     compared, agrees = 0, recorded
 
     def choose(allocator: Allocator, size: int) -> int:
@@ -188,6 +193,8 @@ def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) 
         if address is not None:
             return address
         following += -size if descending else size
+        if not ADDRESS_LIMIT <= following <= _HIGHEST:
+            raise recording.error("its requests exceed the address space of a process")
         return following if descending else following - size
 
     return choose

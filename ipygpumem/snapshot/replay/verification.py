@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.core.errors import SnapshotError
 from ipygpumem.core.units import size
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay.recording import Recording
+from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import Run, run
 
 if TYPE_CHECKING:
@@ -24,10 +23,6 @@ _MAX_SECONDS = 10.0
 """Expected duration in seconds above which a replay that only makes a result more accurate is omitted."""
 _RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *_RELEASES)
-
-
-class ReplayError(SnapshotError):
-    """A recording cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +122,6 @@ def verified(snapshot: SnapshotData, device: int) -> Verification:
     if device not in snapshot.verifications:
         recording = Recording(snapshot, device)
         if recording.problem:
-            raise ReplayError(f"{snapshot.name}: device {device} cannot be replayed: {recording.problem}")
-        try:
-            snapshot.verifications[device] = verify(recording)
-        except (KeyError, IndexError, ValueError) as error:  # a file can contain any events
-            problem = "the events contradict each other"
-            raise ReplayError(f"{snapshot.name}: device {device} cannot be replayed: {problem}") from error
+            raise recording.error(recording.problem)
+        snapshot.verifications[device] = verify(recording)
     return snapshot.verifications[device]

@@ -11,11 +11,10 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import GIB, many, parse_size
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.queries.groups import Group, group_rows
-from ipygpumem.snapshot.replay.recording import Recording
+from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import Run as ReplayRun
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.replay.verification import ReplayError
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_reasons
 from ipygpumem.snapshot.scaling.results import (

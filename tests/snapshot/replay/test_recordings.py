@@ -1,6 +1,7 @@
 """Replays of real recordings."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,11 +9,14 @@ import pytest
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries import overview
 from ipygpumem.snapshot.replay import result, verification
+from ipygpumem.snapshot.replay.allocator import Allocator
+from ipygpumem.snapshot.replay.recording import ReplayError
 from ipygpumem.snapshot.replay.run import run
-from ipygpumem.snapshot.replay.verification import ReplayError, verified
+from ipygpumem.snapshot.replay.verification import verified
 from ipygpumem.snapshot.replay.what_if import what_if
 from snapshot import files
 from snapshot.replay.test_allocator import make
@@ -181,10 +185,37 @@ def test_files_whose_replay_would_take_very_long(monkeypatch):
     assert snapshot.fragmentation(1000).derived
 
 
+def test_impossible_addresses():
+    """Keys of the simulated free blocks have a fixed width."""
+    address = (1 << 63) - 1
+    event = {"action": "alloc", "addr": address, "size": 1 << 48, "stream": 0, "time_us": 0, "frames": []}
+    blocks = [{"size": 0, "state": "inactive"}, {"size": 1, "state": "active_pending_free"}]
+    state = {"segments": [{"address": address, "total_size": 1, "blocks": blocks}], "device_traces": [[event]]}
+    snapshot = Snapshot.load(state)
+    for replay in (snapshot.replay, partial(what_if, snapshot), partial(encode_replays, snapshot, "")):
+        with pytest.raises(ReplayError, match="it contains addresses or sizes that no process can have"):
+            replay()
+    assert snapshot.fragmentation(need="1MiB")
+
+
 def test_contradictory_events(monkeypatch):
-    monkeypatch.setattr(verification, "verify", lambda recording: {}[recording])
+    snapshot = Snapshot.load(files.raw("gpt_cpp"))
+    assert snapshot.replay().grade == "exact"
+    monkeypatch.setattr(Allocator, "free", lambda *_: {}[0])
     with pytest.raises(ReplayError, match="the events contradict each other"):
-        Snapshot.load(files.raw("gpt_cpp")).replay()
+        snapshot.replay("expandable_segments:True")
+
+
+@pytest.mark.parametrize("settings", ["max_split_size_mb:32", "expandable_segments:True"])
+def test_failed_request_of_more_memory_than_any_machine_has(settings):
+    recording = files.raw("oom_fragmented")
+    (event,) = (event for event in recording["device_traces"][0] if event["action"] == "oom")
+    event["size"] = 1 << 50
+    compared = what_if(Snapshot.load(recording), settings=[settings])
+    assert compared.alternatives[0].replay.smallest_capacity > 1 << 50
+    event["size"] = 1 << 52
+    with pytest.raises(ReplayError, match="its requests exceed the address space of a process"):
+        what_if(Snapshot.load(recording), settings=[settings])
 
 
 def test_limit_of_the_program():
