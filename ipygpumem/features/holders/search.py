@@ -73,11 +73,11 @@ def search_holders(
 ) -> SearchResult:
     """Search for the objects that keep storages on the selected devices alive, for at most ``limit`` seconds.
 
-    The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads. If
-    ``unnamed_share`` is given, it returns the share of the allocated memory that is not in the storages with the given
-    locations. Objects that only library modules refer to, or to which nothing refers, are then searched only if they
-    may hold more than 1% of the memory. If the time limit is reached, names of the user's variables are returned.
-    Weak references to the storages are created only if ``keeps_addresses`` is True.
+    The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads.
+    ``unnamed_share`` is a function that returns the share of the allocated memory that is not in the storages with the
+    given locations. If it is given, objects that only library modules refer to, or to which nothing refers, are
+    searched only if they may hold more than 1% of the memory. If the time limit is reached, names of the user's
+    variables are returned. Weak references to the storages are created only if ``keeps_addresses`` is True.
     """
     search_limit = SearchLimit(limit)
     results: list[SearchResult] = []

@@ -70,7 +70,10 @@ WHATIF = Command(
             type=_settings,
         ),
         Option(
-            ("--capacity",), "SIZE", "show which settings fit into this much memory, such as 24GiB", type=byte_count
+            ("--capacity",),
+            "SIZE",
+            "show which settings let the program fit into this memory, such as 24GiB",
+            type=byte_count,
         ),
         Option(("--device",), "N", "device index (default: the device with the highest peak)", type=_index),
         HELP,

@@ -65,9 +65,9 @@ def _notes(result: WhatIf) -> list[str]:
     verification, recorded = result.verification, result.recorded.replay
     count = many(len(verification.recording.allocations), "allocation")
     if verification.difference:
-        notes = [f"The replay of the recorded settings differs from the recording: {recorded.reason}."]
+        notes = [f"The replay with the recorded settings differs from the recording: {recorded.reason}."]
     else:
-        notes = [f"The replay of the recorded settings agrees with the recording: {count} at the recorded addresses."]
+        notes = [f"The replay with the recorded settings agrees with the recording: {count} at the recorded addresses."]
         reasons = dict.fromkeys(
             item.replay.reason for item in result.alternatives if item.replay.grade == "approximate"
         )

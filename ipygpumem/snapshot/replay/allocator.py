@@ -18,7 +18,7 @@ from ipygpumem.snapshot.replay.settings import QUANTUM, SMALL, AllocatorSettings
 _UNLIMITED = 1 << 62
 
 
-class OutOfMemoryError(Exception):
+class ReplayedOutOfMemoryError(Exception):
     """The allocator cannot serve a request within its limit."""
 
 
@@ -68,7 +68,7 @@ class Allocator(ExpandableSegments):
         """Return the address and the size of a block for a rounded size in bytes.
 
         Raises:
-            OutOfMemoryError: The limit would be exceeded.
+            ReplayedOutOfMemoryError: The limit would be exceeded.
         """
         free = self._free[pool]
         place = bisect_left(free, rounded << ADDRESS_BITS)
@@ -154,7 +154,7 @@ class Allocator(ExpandableSegments):
             self.limit += max(-(-self._shortage(pool, rounded, segment) // SMALL_SEGMENT), 1) * SMALL_SEGMENT
             address = self._new_memory(pool, rounded, segment, request)
         if address is None:
-            raise OutOfMemoryError
+            raise ReplayedOutOfMemoryError
         return bisect_left(self._free[pool], self._sizes[address] << ADDRESS_BITS | address)
 
     def _best_fit(self, pool: int, rounded: int) -> int | None:

@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
-from ipygpumem.snapshot.replay.allocator import Allocator, OutOfMemoryError
+from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
 from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
@@ -169,7 +169,7 @@ def run(
                 address_of[operation], size_of[operation] = allocate(pools[operation], rounded[operation], operation)
             else:
                 _repeat_special(result, operation, recorded=recorded)
-    except OutOfMemoryError:
+    except ReplayedOutOfMemoryError:
         result.end = result.event_of(operation)
         result.fail(result.end, rounded[operation])
     except (KeyError, IndexError, ValueError, OverflowError) as error:  # a file can contain any events
@@ -234,7 +234,7 @@ def _repeat_special(result: Run, operation: int, *, recorded: bool) -> None:
     try:
         allocator.free(pool, *allocator.allocate(pool, size, operation))
         result.served.append(item)
-    except OutOfMemoryError:
+    except ReplayedOutOfMemoryError:
         result.fail(item, size)
 
 

@@ -13,7 +13,7 @@ from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.cells import block_key
 from ipygpumem.snapshot.queries.groups import label_rows
 from ipygpumem.snapshot.replay.advice import Change, changes
-from ipygpumem.snapshot.replay.allocator import OutOfMemoryError
+from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
 from ipygpumem.snapshot.replay.run import Run, run
 from ipygpumem.snapshot.replay.settings import SMALL
 
@@ -218,7 +218,7 @@ def _serves(result: Run, choice: BlocksToFree, serving: int, rounded: int) -> bo
     again.allocator.limit = recording.limit[0]
     try:
         again.allocator.allocate(serving, rounded, len(recording.operations))
-    except OutOfMemoryError:
+    except ReplayedOutOfMemoryError:
         return False
     return True
 

@@ -100,8 +100,9 @@ def _unmatched(deviations: Sequence[Deviation]) -> str:
         return ""
     count, item = sum(item.count for item in worst.unmatched if item.share), worst.unmatched[0]
     return (
-        f"Only some of the recorded sizes have {many(count, 'allocation')} with {_share(worst):.1%} of the peak, "
-        f"mainly at {item.line} at size {_name(item.size)}: record sizes at which the step runs the same operations."
+        f"Not all recorded sizes have the same allocations: {many(count, 'allocation')} ({_share(worst):.1%} of the"
+        f" peak) at only some sizes, mainly in {item.line} at size {_name(item.size)}. Record sizes at which the step"
+        " runs the same operations."
     )
 
 

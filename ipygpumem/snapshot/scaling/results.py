@@ -10,7 +10,7 @@ from ipygpumem.core.serialization import PlainData
 FITS, FITS_AFTER_RELEASE, DOES_NOT_FIT = "fits", "after release", "does not fit"
 
 
-class PredictionError(SnapshotError):
+class PredictionFailedError(SnapshotError):
     """The memory of a step cannot be predicted from its recordings. The message contains the reason."""
 
 

@@ -23,7 +23,7 @@ from ipygpumem.snapshot.scaling.results import (
     FITS_AFTER_RELEASE,
     Deviation,
     Prediction,
-    PredictionError,
+    PredictionFailedError,
     PredictionPiece,
 )
 from ipygpumem.snapshot.scaling.sequence import StartState, StepSequence
@@ -222,7 +222,7 @@ class ScaledRecording(ScaledStep):
 
         Raises:
             OptionError: An argument is invalid, or sizes are missing.
-            PredictionError: The step cannot be predicted. This includes recordings that cannot be replayed.
+            PredictionFailedError: The step cannot be predicted. This includes recordings that cannot be replayed.
         """
         runs: list[Run] = [(_check_size(size), _as_step(recording)) for size, recording in recordings]
         if not runs or len({len(size) for size, _ in runs}) > 1:
@@ -233,7 +233,7 @@ class ScaledRecording(ScaledStep):
         try:
             sequence = StepSequence(matched.step, state or StartState.at(last.snapshot, last.device, last.last))
         except ReplayError as error:
-            raise PredictionError(str(error)) from None
+            raise PredictionFailedError(str(error)) from None
         return cls(matched, model, sequence)
 
     def deviation(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> Deviation:

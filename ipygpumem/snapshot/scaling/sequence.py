@@ -16,7 +16,7 @@ from ipygpumem.snapshot.model.timeline import BEFORE, Allocations, Ints
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.recording import Recording, Release
 from ipygpumem.snapshot.replay.verification import verified, with_block_sizes
-from ipygpumem.snapshot.scaling.results import PredictionError
+from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
@@ -158,7 +158,7 @@ class StepSequence:
             else:
                 item = recording.special[operation - len(numbers)]
                 if not isinstance(item, Release):
-                    raise PredictionError("the recorded step ran out of memory: record it at a smaller size")
+                    raise PredictionFailedError("the recorded step ran out of memory: record it at a smaller size")
                 if item.retry:
                     continue
                 operations.append(following)  # the step calls torch.cuda.empty_cache
@@ -200,7 +200,7 @@ class StepSequence:
         private = np.flatnonzero([pool.private for pool in own])
         if len(private):
             line, total = step.lines(private[:1])[0], size_text(int(step.sizes[private].sum()))
-            raise PredictionError(f"{line} allocates {total} in private pools, such as that of a CUDA graph")
+            raise PredictionFailedError(f"{line} allocates {total} in private pools, such as that of a CUDA graph")
         keys = [(_DEFAULT_POOL, pool.stream) for pool in own]
         for number, stream in state.state.segments[["pool", "stream"]].tolist():
             is_private = number >= 0 and state.snapshot.pools[number] != (0, 0)

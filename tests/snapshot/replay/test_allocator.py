@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay.allocator import Allocator, OutOfMemoryError
+from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from snapshot.replay import allocator_model
@@ -90,7 +90,7 @@ def test_cached_segments_are_freed_before_a_request_fails():
     allocate(allocator, 26 * MIB)
     assert calls(allocator) == [Action.SEGMENT_ALLOC] * 2 + [Action.SEGMENT_FREE, Action.SEGMENT_ALLOC]
     assert (allocator.retries, allocator.reserved, allocator.peak) == (1, 38 * MIB, 38 * MIB)
-    with pytest.raises(OutOfMemoryError):
+    with pytest.raises(ReplayedOutOfMemoryError):
         allocate(allocator, 12 * MIB)
     allocator.free(*used)
     allocate(allocator, 12 * MIB)
@@ -155,7 +155,7 @@ def test_limit_by_fraction_is_compared_with_the_segment_size():
         allocator.free(*allocate(allocator, 5 * MIB)[0])
         try:
             allocate(allocator, size - 5 * MIB if fits else size)
-        except OutOfMemoryError:
+        except ReplayedOutOfMemoryError:
             assert not fits
         else:
             assert fits
@@ -195,8 +195,8 @@ def test_agrees_with_a_slow_model(options, program, limit):
         if action == "allocate":
             try:
                 expected = model.allocate(value, stream)
-            except allocator_model.OutOfMemoryError:
-                with pytest.raises(OutOfMemoryError):
+            except allocator_model.ReplayedOutOfMemoryError:
+                with pytest.raises(ReplayedOutOfMemoryError):
                     allocator.allocate(pool(value, stream), value, 0)
                 continue
             assert allocator.allocate(pool(value, stream), value, 0) == expected
@@ -231,7 +231,7 @@ def test_request_can_fail_without_another_attempt():
         if served:
             allocate(allocator, 30 * MIB)
         else:
-            with pytest.raises(OutOfMemoryError):
+            with pytest.raises(ReplayedOutOfMemoryError):
                 allocate(allocator, 30 * MIB)
         assert (allocator.retries, allocator.reserved) == ((1, 30 * MIB) if served else (0, 24 * MIB))
 

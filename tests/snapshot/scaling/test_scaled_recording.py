@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.replay.run import run
-from ipygpumem.snapshot.scaling.results import PredictionError
+from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.sequence import StartState
 from snapshot.scaling.recorder import BACKWARD, OPTIMIZER, Recorder, line
@@ -213,11 +213,11 @@ def with_extra(extra):
         ),
         (
             lambda recorder, size: [MIB] * (size == 4),
-            r"Only some of the recorded sizes have 1 allocation with [\d.]+% of the peak.*:7 forward at size 4: record",
+            r"Not all recorded sizes .* 1 allocation \([\d.]+% of the peak\) .*:7 forward at size 4\. Record",
         ),
         (
             lambda recorder, size: [MIB] * (size == 3),
-            r"Only some of the recorded sizes have 1 allocation with [\d.]+% of the peak.*:7 forward at size 3: record",
+            r"Not all recorded sizes .* 1 allocation \([\d.]+% of the peak\) .*:7 forward at size 3\. Record",
         ),
         (
             lambda recorder, size: [{2: 1, 3: 9, 4: 1}[size] * MIB],
@@ -278,7 +278,7 @@ def test_private_pools_are_refused():
         recorder.alloc(size * MIB, line(5), pool_id=(1, 0))
 
     steps = Recorder().run(graph, 2, 4).steps()
-    with pytest.raises(PredictionError, match=r"user/train\.py:5 forward allocates 4\.0 MiB in private pools"):
+    with pytest.raises(PredictionFailedError, match=r"user/train\.py:5 forward allocates 4\.0 MiB in private pools"):
         ScaledRecording.from_recordings(steps)
 
 
@@ -287,7 +287,7 @@ def test_step_that_ran_out_of_memory_is_refused():
         train(recorder, size)
         recorder.log("oom", 0, size * MIB, device_free=0)
 
-    with pytest.raises(PredictionError, match="ran out of memory: record it at a smaller size"):
+    with pytest.raises(PredictionFailedError, match="ran out of memory: record it at a smaller size"):
         ScaledRecording.from_recordings(Recorder().run(failing, 2, 4).steps())
 
 
