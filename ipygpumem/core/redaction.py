@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 
 from ipygpumem.core.text import printable
 
-_MAX_NAME_LENGTH = 60
-_MAX_LENGTH = 200
-_MAX_WORD_LENGTH = 1000
+_MAX_NAME_LENGTH, _MAX_LENGTH, _MAX_WORD_LENGTH = 60, 200, 1000
 _REDACTED = "***"
 _CODE_OPTIONS = {"-c", "-e", "--eval", "--command", "--exec"}
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_NAME = re.compile(
-    r"\b(auth|authentication|authorization|bearer|cookies?|creds?|dsn|headers?|hmac|jwt|keys?(?! (cache|heads|value))"
-    r"|literal|login|mfa|mnemonic|passcode|pat|pin(?! memory)|private|psk|salt|sas|signature|(web)?hook)\b"
-    r"|(api|access|account|app|auth|client|deploy|encryption|gpg|hf|host|license|master|openai|pass|private|rsa|secret"
-    r"|service|shared|signing|ssh|ssl|storage|tls|wandb) ?key|(access|recovery|unlock) code|(?<!by)(?<!com)pass\b|passw"
+    r"\b(o?auth|authentication|authorization|bearer|cookies?|creds?|dsn|headers?|hmac|jwt"
+    r"|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|passcode|pat|pin(?! memory)"
+    r"|private|psk|salt|sas|sessionid|signature|(web)?hook)\b"
+    r"|(aes|api|access|account|app|auth|aws|client|consumer|\bdb|deploy|encryption|gcp|gpg|hf|host|license|master|openai"
+    r"|pass|priv|private|\broot|rsa|secret|service|shared|\bsign|signing|ssh|ssl|storage|subscription|tls|wandb) ?key"
+    r"|(access|recovery|unlock) ?code|token ?value|connection ?string|(?<!by)(?<!com)pass\b|passw"
     r"|phrase\b|secret|credential|otp\b|pwd?\b"
     r"|(access|api|auth|bot|hf|refresh|session) tokens\b"
     r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )(?<!\btik)token\b"
@@ -55,9 +55,7 @@ _KEY = re.compile(
 _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
 """Positions between lowercase and uppercase letters, and between letters and digits. Random text has many of them."""
 _CONSONANTS = re.compile(r"[b-df-hj-np-tv-xz]{6}", re.IGNORECASE)
-_FREQUENT = 0.3
-_MIN_PART = 8
-_MIN_SUM = 20
+_FREQUENT, _MIN_PART, _MIN_SUM = 0.3, 8, 20
 _CODE_MAGIC = re.compile(
     r"%%?(capture|config|gpumem|lprun|memit|mprun|prun|px|time|timeit)\b"
     r"|(lprun|memit|mprun|prun|px|time|timeit) +(\w|[-!%](?=[^\s=]))"
@@ -99,9 +97,9 @@ def redact_code(line: str, magics: str = "") -> str:
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0
     words = line[start:].lstrip("!%,;/")
     signs = line[start : len(line) - len(words)]
-    head, _, tail = words.partition("|")  # the output of the first command may be a secret
+    head, sign, tail = re.split(r"(\||(?<! 2)>)", f"{words}|", maxsplit=1)  # the output of the command may be a secret
     if _mentions_secret(tail):
-        words = f"{' '.join(head.split()[:1])} {_REDACTED} |{tail}"
+        words = f"{' '.join(head.split()[:1])} {_REDACTED} {sign}{tail[:-1]}"
     return _redact_literals(line[:start], line) + signs + redact_command(_QUOTED_WORD.findall(words))
 
 
@@ -207,6 +205,8 @@ def _redact(text: str, name: str = "") -> str:
     is_number = _NUMBER.fullmatch(text) is not None
     if len(text) > _MAX_WORD_LENGTH or (_names_secret(name) and not (is_number and _COUNT.search(_split_name(name)))):
         return _REDACTED
+    if (name == "-U" and "%" in text) or (name in {"tokens", "--tokens"} and not is_number):  # user%password
+        return _REDACTED
     is_short_option = name.startswith("-") and len(name) == len("-x") and name not in {"-m", "-q", "-U"}  # ambiguous
     is_password = name in {"-p", "-P"} and not _PORT.fullmatch(text)
     is_plain = not is_password and (is_number or _SUFFIX.search(text) or _HOST.fullmatch(text))
@@ -272,7 +272,7 @@ def _names_secret(name: str) -> bool:
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
-    name = re.fullmatch(r"[/+]?([\w.-]+):?", word)
+    name = re.fullmatch(r"[/+]?([\w.-]+):?", word.replace("-token.", ".token-"))  # as in "pypi-token.NAME"
     return (name is not None and _names_secret(name[1].rpartition(".")[2])) or (is_redacted and _names_secret(word))
 
 

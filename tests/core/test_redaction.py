@@ -9,6 +9,11 @@ from ipygpumem.core.redaction import redact_code, redact_command, short_name
 KEY = "0123456789abcdef0123456789abcdef01234567"
 PY = ["python", "t.py"]
 SECRETS = r"""
+--awskey swordfish
+--connection_string=swordfish
+--tokens swordfish
+-U bob%swordfish
+pypi-token.pypi swordfish
 --user bob:swordfish
 --user=bob:swordfish
 -ubob:swordfish
@@ -195,6 +200,12 @@ passwordswordfish1
 """.strip().splitlines()
 """Arguments that contain the secret ``swordfish``, or parts of it."""
 SECRETS_IN_CODE = r"""
+consumerkey = 'swordfish'
+f(subscriptionkey='swordfish')
+signkey='swordfish'
+dbkey='swordfish'
+!echo swordfish > ~/.hf_token
+!poetry config pypi-token.pypi swordfish
 TOKEN = 'swordfish'
 TOKEN='swordfish'
 HF_TOKEN = "swordfish"
@@ -536,6 +547,9 @@ def test_secrets_in_code_are_hidden(line):
     "line",
     [
         "x = torch.zeros(1024)",
+        'f("a", num_tokens=8, input_tokens=x, tokens_per_second="b", monkey="c", keyboard="d")',
+        'Column("id", primary_key=True)',
+        'tokens = tokenizer("text", return_tensors="pt")',
         'tokenizer = AutoTokenizer.from_pretrained("gpt2")',
         'model = AutoModel.from_pretrained("meta-llama/Llama-3.1-8B", torch_dtype="auto")',
         'print(f"loss={loss:.3f}", "done!")',
