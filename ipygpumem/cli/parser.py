@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = parsed.run(parsed)
         sys.stdout.flush()
-    except (OptionError, ReportError, SnapshotError) as error:
-        print_error(error)
+    except (OptionError, ReportError, SnapshotError, MemoryError) as error:
+        print_error(ReportError("not enough memory to run the command") if isinstance(error, MemoryError) else error)
         return BAD_ARGUMENTS if isinstance(error, OptionError) else BAD_FILE
     except BrokenPipeError:
         _discard_output()  # the reader, such as head, has closed the pipe

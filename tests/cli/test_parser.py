@@ -9,12 +9,14 @@ import sys
 import time
 import venv
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from cli.commands import GPT, OOM, ROOT, run, shell
 from ipygpumem import cli
+from ipygpumem.cli import parser
 from ipygpumem.features.commands import output
 
 
@@ -94,6 +96,13 @@ def test_several_files_have_headings(capsys):
     assert rows[1].startswith(f"{GPT},0,0,")
     assert rows[-1].startswith(f"{OOM},0,6206,")
     assert json.loads(run(capsys, "events", "--json", GPT, OOM)[1].splitlines()[-1])["snapshot"] == OOM
+
+
+def test_missing_memory_is_one_line(monkeypatch, capsys):
+    arguments = Mock(run=Mock(side_effect=MemoryError))
+    monkeypatch.setattr(parser, "parser", lambda: Mock(parse_args=lambda _: arguments))
+    assert parser.main([]) != 0
+    assert capsys.readouterr().err == "ipygpumem: not enough memory to run the command\n"
 
 
 def test_closed_pipe_is_not_an_error():

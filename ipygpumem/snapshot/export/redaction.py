@@ -113,7 +113,7 @@ def _short(file: str) -> str:
     if is_user_file(file):
         cell = _CELL.search(file)
         return f"{_CUT}{cell[0]}" if cell else last
-    if package := _PACKAGE.fullmatch(file):
+    if (package := _PACKAGE.fullmatch(file)) and ".." not in re.split(r"[/\\]", package[1]):
         return f"{_CUT}{package[1]}"
     if _COMPILED.search(file):  # `is_user_file` recognizes generated code by this directory
         return f"{_CUT}/.triton/{last}"

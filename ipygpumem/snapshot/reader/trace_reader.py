@@ -186,10 +186,12 @@ class _RunColumns:
         memo_index = memo_start[rows] + np.maximum(offset, -1 - offset)
         octets = list(entries.inline[key])
         numbers = self._inline_numbers.setdefault(id(entries.inline[key]), np.full(len(octets), _UNKNOWN, np.int32))
-        for number in distinct(inline[numbers[inline] == _UNKNOWN]).tolist():
+        if len(unknown := distinct(inline[numbers[inline] == _UNKNOWN])):
             # an object that one entry can refer to is also available to all later entries
-            first = int(memo_index[np.argmax(inline == number)])
-            numbers[number] = self._tables.index(key, self._reader.decode(octets[number], first))
+            first = np.empty(len(octets), np.int64)
+            first[inline[::-1]] = memo_index[::-1]
+            for number, memo in zip(unknown.tolist(), first[unknown].tolist(), strict=True):
+                numbers[number] = self._tables.index(key, self._reader.decode(octets[number], memo))
         column[rows] = numbers[inline]
         self._numbers[_KINDS.get(key, "text")][memo_index[offset >= 0]] = column[rows][offset >= 0]
 

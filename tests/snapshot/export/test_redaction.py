@@ -203,6 +203,7 @@ def test_page_contains_only_documented_texts(tmp_path):
         (f"{SECRET}/torch/_alice/x.py", "…/lib/python3/x.py"),
         (f"{SECRET}/lib/python3.11/alice/x.py", "…/lib/python3.11/x.py"),
         (f"{SECRET}/lib/python3.11/alice/site-packages/numpy/x.py", "…/site-packages/numpy/x.py"),
+        (f"{SECRET}/lib/python3.11/site-packages/../../alice/x.py", "…/lib/python3.11/x.py"),
         (r"c:\Users\alice\miniconda3\lib\alice\x.py", "…/lib/python3/x.py"),
         (f"{SECRET}/pytorch/aten/src/ATen/Context.cpp", "Context.cpp"),
         ("/scratch/torchinductor_alice/ab/cabc.py", "…/.triton/cabc.py"),
