@@ -167,7 +167,7 @@ class CellHooks:
         self._restore_run_code: Callable[[], None] = lambda: None
 
     def install(self) -> Callable[[], None]:
-        """Start calling the functions. The returned function ends this."""
+        """Start calling the functions, and return a function that stops these calls."""
         events = self._shell.events
         trigger = events.trigger
 

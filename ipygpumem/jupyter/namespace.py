@@ -142,7 +142,8 @@ class ExecutionCounts:
     def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
         """Return the file name that tracebacks show for a cell, or None if it is unknown.
 
-        ``statements`` contains the file names of measured statements, which can have the execution count of their cell.
+        ``statements`` contains the file names of measured statements. A statement can have the same execution count as
+        its cell.
         """
         # ipykernel derives the name from the text, a terminal from the number and a hash of the transformed text
         name = self._compile.get_code_name(raw, raw, number)

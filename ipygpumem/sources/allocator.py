@@ -65,7 +65,7 @@ def statistics(index: int) -> AllocatorStatistics:
     return allocator_statistics(stats(index))
 
 
-class _UnloadedInductor:
+class _InductorPlaceholder:
     """Object that replaces ``torch._inductor`` until an attribute other than ``codecache`` is read."""
 
     def __getattr__(self, name: str) -> Any:
@@ -81,7 +81,7 @@ def inductor_unloaded() -> Iterator[None]:
     PyTorch looks up generated code in ``torch._inductor.codecache``, which contains none before the import.
     """
     namespace = vars(sys.modules["torch"])
-    replacement = None if "_inductor" in namespace else _UnloadedInductor()
+    replacement = None if "_inductor" in namespace else _InductorPlaceholder()
     if replacement is not None:
         namespace["_inductor"] = replacement
     try:

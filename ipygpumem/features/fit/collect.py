@@ -11,7 +11,7 @@ from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.features.fit.axes import Axis
 from ipygpumem.features.fit.model import Combination, Fit
-from ipygpumem.features.fit.probes import FitRefusedError, StepRunner
+from ipygpumem.features.fit.probes import FitError, StepRunner
 from ipygpumem.features.fit.ranks import RankAgreement
 from ipygpumem.features.fit.search import MAX_SHARE, Search
 from ipygpumem.features.fit.state import SavedState
@@ -71,7 +71,7 @@ def fit_step(code: StepCode, *, margin: float = 0.02, on: int | str | None = Non
         runner.start()
         ranks.join()
         saved = _saved_state(runner, code)
-    except FitRefusedError as refusal:
+    except FitError as refusal:
         return _result(search, margin, str(refusal))
     try:
         with Updates(runner.torch, search.allows_update) as updates:
@@ -82,7 +82,7 @@ def fit_step(code: StepCode, *, margin: float = 0.02, on: int | str | None = Non
             runner.close()
     try:
         return _result(search, margin, refusal_text)
-    except FitRefusedError as refusal:  # another rank has failed
+    except FitError as refusal:  # another rank has failed
         return _result(search, margin, str(refusal))
 
 
@@ -90,10 +90,10 @@ def _saved_state(runner: StepRunner, code: StepCode) -> SavedState:
     try:
         return SavedState(runner.torch, code.roots, code.namespaces)
     except IpyGpuMemError as error:
-        raise FitRefusedError(str(error)) from None
+        raise FitError(str(error)) from None
     except Exception as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
-        raise FitRefusedError(f"the state of the step cannot be saved ({reason})") from error
+        raise FitError(f"the state of the step cannot be saved ({reason})") from error
 
 
 def _execution_counts(files: Iterable[str]) -> dict[str, int]:
@@ -132,7 +132,7 @@ def _result(search: Search, margin: float, refusal: str) -> Fit:
 def _largest(
     ranks: RankAgreement, axis: Axis, scaled: ScaledStep, capacity: int, margin: float
 ) -> dict[str, int | None]:
-    """Return the largest sizes at which the step fits in all ranks."""
+    """Return the largest sizes at which the step fits into memory on all ranks."""
     first, last = axis.first, axis.last
     sizes = {
         "largest": scaled.largest(capacity, first=first, last=last),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
 
-class FitRefusedError(Exception):
+class FitError(Exception):
     """The memory usage of the step cannot be predicted. The message contains the reason."""
 
 
@@ -82,17 +82,17 @@ class StepRunner:
         """Check that allocations can be recorded, and create a CUDA context if there is none.
 
         Raises:
-            FitRefusedError: Allocations cannot be recorded.
+            FitError: Allocations cannot be recorded.
         """
         torch = self.torch
         torch.cuda.init()
         if pytorch.capturing(torch):
-            raise FitRefusedError("a CUDA graph is being captured: run fit before or after the capture")
+            raise FitError("a CUDA graph is being captured: run fit before or after the capture")
         problem = recording_problem()
         if problem:
-            raise FitRefusedError(problem)
+            raise FitError(problem)
         if allocator.is_recording():
-            raise FitRefusedError("allocation history is being recorded: stop this recording before running fit")
+            raise FitError("allocation history is being recorded: stop this recording before running fit")
         torch.cuda.synchronize()  # creates the context
         peaks = self._runtime.peaks
         peaks.install()
@@ -105,7 +105,7 @@ class StepRunner:
         """Run the step once.
 
         Raises:
-            FitRefusedError: The step ran out of memory, or its allocations could not be recorded.
+            FitError: The step ran out of memory, or its allocations could not be recorded.
             OptionError: The step returned a generator or coroutine, whose code has not run.
         """
         __tracebackhide__ = True
@@ -126,7 +126,7 @@ class StepRunner:
         except out_of_memory as error:
             tried = re.search(r"Tried to allocate [\d.]+ \w+", str(error))
             message = f" ({tried[0][0].lower()}{tried[0][1:]})" if tried else ""
-            raise FitRefusedError(f"the step ran out of memory at the size {size_name(size)}{message}") from None
+            raise FitError(f"the step ran out of memory at the size {size_name(size)}{message}") from None
         finally:
             if recorder is not None:
                 recorder.stop()
@@ -135,11 +135,9 @@ class StepRunner:
     def _snapshot(self, recorder: Recorder, size: Size) -> Snapshot:
         info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
         if recorder.snapshot is None or info.error:
-            raise FitRefusedError(f"recording allocations at the size {size_name(size)} failed: {info.error}")
+            raise FitError(f"recording allocations at the size {size_name(size)} failed: {info.error}")
         if info.dropped:
-            raise FitRefusedError(
-                f"the step causes more than {recorder.history.options.max_entries:,} allocator events"
-            )
+            raise FitError(f"the step causes more than {recorder.history.options.max_entries:,} allocator events")
         return Snapshot.load(recorder.snapshot)
 
     def close(self) -> None:
@@ -153,11 +151,11 @@ class StepRunner:
         """Return the memory of a device at this moment.
 
         Raises:
-            FitRefusedError: The free memory is unknown.
+            FitError: The free memory is unknown.
         """
         reading = self._runtime.reading().devices.get(f"cuda:{index}")
         if reading is None or reading.free is None or reading.reserved is None or reading.allocated is None:
-            raise FitRefusedError(f"the free memory of cuda:{index} is unknown")
+            raise FitError(f"the free memory of cuda:{index} is unknown")
         limit = reading.reserved + reading.free
         return Capacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
 

@@ -6,7 +6,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from ipygpumem.features.fit.probes import FitRefusedError
+from ipygpumem.features.fit.probes import FitError
 from ipygpumem.features.ranks.rank_info import rank_and_world
 
 _TIMEOUT = timedelta(seconds=60)
@@ -35,7 +35,7 @@ class RankAgreement:
         """Wait for the other ranks.
 
         Raises:
-            FitRefusedError: Not all ranks called this method in time.
+            FitError: Not all ranks called this method in time.
         """
         if self._store is not None:
             call = (int(self._store.add("ipygpumem/fit/calls", 1)) - 1) // self.world
@@ -46,7 +46,7 @@ class RankAgreement:
         """Return the smallest value of all ranks.
 
         Raises:
-            FitRefusedError: Not all ranks called this method in time.
+            FitError: Not all ranks called this method in time.
         """
         if self._store is None:
             return value
@@ -58,7 +58,7 @@ class RankAgreement:
         except RuntimeError:
             missing = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
             noun = "ranks" if len(missing) > 1 else "rank"
-            raise FitRefusedError(
+            raise FitError(
                 f"{noun} {', '.join(missing)} of {self.world} did not run fit within {_TIMEOUT.seconds} s: call it in "
                 "every rank, because the step's collectives wait for all ranks"
             ) from None

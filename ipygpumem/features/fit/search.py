@@ -13,7 +13,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
 from ipygpumem.features.fit.model import Probe, Role
-from ipygpumem.features.fit.probes import Capacity, FitRefusedError, StepRunner, growing_bytes
+from ipygpumem.features.fit.probes import Capacity, FitError, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankAgreement
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.step_code import StepCode
@@ -87,7 +87,7 @@ class Search:
         try:
             while (request := self._request(runs, probe)) is not None:
                 probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
-        except FitRefusedError as refusal:
+        except FitError as refusal:
             return str(refusal)
         finally:
             if updates.run:
@@ -97,15 +97,15 @@ class Search:
 
     def _request(self, runs: _Runs, probe: Any) -> _Request | None:
         """Return the next run, or None after the last one. If a rank cannot predict the step, no rank runs it."""
-        request, refusal = None, probe if isinstance(probe, FitRefusedError) else None
+        request, refusal = None, probe if isinstance(probe, FitError) else None
         try:
             request = None if refusal else runs.send(probe)
         except StopIteration:
             pass
-        except (FitRefusedError, PredictionFailedError) as error:
-            refusal = FitRefusedError(str(error))
+        except (FitError, PredictionFailedError) as error:
+            refusal = FitError(str(error))
         if not self.ranks.minimum(int(refusal is None)):
-            raise refusal or FitRefusedError(_OTHER_RANK)
+            raise refusal or FitError(_OTHER_RANK)
         return request
 
     def _runs(self, objects: StepObjects, updates: Updates) -> _Runs:
@@ -118,7 +118,7 @@ class Search:
         first = tuple(axis.first_run for axis in self.code.axes)
         yield first, "warm-up", None
         if updates.skipped:
-            raise FitRefusedError("the optimizer's state and update need too much memory: run one step first")
+            raise FitError("the optimizer's state and update need too much memory: run one step first")
         yield first, "fit", None
         second = self._next_size(self._bound)
         for size in self._others(first, second):
@@ -127,7 +127,7 @@ class Search:
         difference = abs(self._steps[0][1].own_peak - self._steps[-1][1].own_peak)
         if difference > _MAX_DIFFERENCE * self._steps[0][1].peak:
             runs = f"two runs at the size {size_name(first)} differ by {size_text(difference)} at their peaks"
-            raise FitRefusedError(f"{runs}: make the step allocate the same memory in each run")
+            raise FitError(f"{runs}: make the step allocate the same memory in each run")
         self.capacity = self._read_capacity()
         yield from self._checks(self._predict())
         self.capacity = self._read_capacity()
@@ -152,13 +152,13 @@ class Search:
         if others:
             self.notes.append(f"The step also uses {', '.join(others)}, which is not predicted.")
 
-    def _add(self, size: Size, role: Role, predicted: int | None) -> Probe | FitRefusedError | None:
+    def _add(self, size: Size, role: Role, predicted: int | None) -> Probe | FitError | None:
         __tracebackhide__ = True
         warm_up = role == "warm-up"
         try:
             with self.files if warm_up else contextlib.nullcontext():
                 recorded = self._runner.run(size, record=not warm_up)
-        except FitRefusedError as refusal:
+        except FitError as refusal:
             return refusal
         if warm_up:
             self._choose_device(recorded.peaks)
@@ -207,7 +207,7 @@ class Search:
         ``added`` is a function that returns how many bytes a run at a size allocates.
 
         Raises:
-            FitRefusedError: The next size may also use too much memory.
+            FitError: The next size may also use too much memory.
         """
         last = max(size for size, _ in self._steps)
         needed = 0
@@ -218,7 +218,7 @@ class Search:
             if size > last and self.ranks.minimum(int(needed <= self._allowance(self.index))):
                 return size
         if needed <= self._allowance(self.index):
-            raise FitRefusedError(_OTHER_RANK)
+            raise FitError(_OTHER_RANK)
         raise self._too_large(f"a run at the size {size_name(size)}", needed)
 
     def _bound(self, size: Size) -> int:
@@ -249,8 +249,8 @@ class Search:
         for growth in _CHECKS:
             try:
                 check = self._next_size(functools.partial(self._added, scaled, _SAFETY), growth)
-            except FitRefusedError as refusal:
-                raise FitRefusedError(" ".join(reasons) or str(refusal)) from None
+            except FitError as refusal:
+                raise FitError(" ".join(reasons) or str(refusal)) from None
             scaled, reasons = yield from self._checked(check, "check", scaled)
             if not reasons or len(check) > 1:
                 break
@@ -263,7 +263,7 @@ class Search:
             if reasons and irregular and len(size) == 1 and check[0] < middle < size[0]:
                 scaled, reasons = yield from self._checked((middle,), "check", scaled)
         if reasons:
-            raise FitRefusedError(" ".join(reasons))
+            raise FitError(" ".join(reasons))
         self.scaled = scaled
 
     def _checked(
@@ -293,7 +293,7 @@ class Search:
     def _allowance(self, index: int) -> int:
         return int(self._most * self._before[index].free)
 
-    def _too_large(self, what: str, nbytes: int) -> FitRefusedError:
+    def _too_large(self, what: str, nbytes: int) -> FitError:
         share = f"{self._most:.0%} of the free {size_text(self._before[self.index].free)}"
         more = "" if self._most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
-        return FitRefusedError(f"{what} needs {size_text(nbytes)}, more than {share}{more}")
+        return FitError(f"{what} needs {size_text(nbytes)}, more than {share}{more}")

@@ -199,7 +199,7 @@ class TrackedObjects:
         self._add(kept if self._finds_tracked else list(containers.values()))
 
     def _untracked_containers(self, objects: list[Any]) -> dict[int, Any]:
-        """Return those of some untracked objects that may lead to tensors, by id."""
+        """Return the containers among untracked objects that may lead to tensors, by id."""
         type_ids = self._inspect(objects)
         containers = itertools.compress(objects, map(self._container_type_ids.__contains__, type_ids))
         return {key: obj for key, obj in {id(obj): obj for obj in containers}.items() if _may_refer(obj)}

@@ -85,9 +85,10 @@ def _ordered(events: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int
 
 
 def expected_seconds(timeline: Timeline) -> float:
-    """Return an upper estimate of the duration of a replay, which is high for files with very many blocks or segments.
+    """Return an upper estimate of the duration of a replay.
 
-    Allocations and frees move items of a list of free blocks. When segments are freed, all free blocks are considered.
+    A replay takes long if a file has very many blocks or segments, because each allocation or free moves items in a
+    list of free blocks, and freeing segments iterates over all free blocks.
     """
     allocations = timeline.allocations
     change = np.zeros(len(timeline.trace) + 2, np.int64)

@@ -36,13 +36,13 @@ _WORTHWHILE = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alternative:
-    """A setting of the allocator with the results of its replay.
+    """Allocator settings with the results of their replay.
 
     Attributes:
-        settings: The setting in the format of ``PYTORCH_ALLOC_CONF``; empty for the recorded settings.
+        settings: The settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the recorded settings.
         replay: Replay without a limit.
-        peaks: ``reserved_range`` of the replay. For a long recording, it contains only the peak of this replay if that
-            saves less than 5%.
+        peaks: ``reserved_range`` of the replay. For a long recording, only the peak of this replay if these settings
+            save less than 5%.
         fits: Whether all requests are served within the limit of `WhatIf`; None if there is no limit.
     """
 

@@ -101,8 +101,8 @@ def _unmatched(deviations: Sequence[Deviation]) -> str:
     count, item = sum(item.count for item in worst.unmatched if item.share), worst.unmatched[0]
     return (
         f"Not all recorded sizes have the same allocations: {many(count, 'allocation')} ({_share(worst):.1%} of the"
-        f" peak) at only some sizes, mainly in {item.line} at size {_name(item.size)}. Record sizes at which the step"
-        " runs the same operations."
+        f" peak) occur at only some sizes, mainly in {item.line} at size {_name(item.size)}. Record sizes at which the"
+        " step runs the same operations."
     )
 
 
@@ -131,8 +131,8 @@ def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
         if lost > _MAX_SHARE * (step.start + total):
             line = step.lines(live[np.argmin(change)][None])[0]
             return (
-                f"{many(int(np.count_nonzero(change < 0)), 'allocation')} at the peak of larger sizes would become "
-                f"{size_text(lost)} smaller, mainly at {line}: record larger sizes."
+                f"At larger sizes, {many(int(np.count_nonzero(change < 0)), 'allocation')} at the peak would shrink by "
+                f"{size_text(lost)} in total, mainly in {line}: record larger sizes."
             )
     return ""
 
