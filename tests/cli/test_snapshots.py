@@ -20,7 +20,7 @@ def test_summary(capsys):
         "   240.2 MiB  13%  project/train_gpt.py:10 forward  (48 blocks)",
         "  8,088 events; at the end 593.9 MiB requested, 600.9 MiB after rounding up; 1.9 GiB reserved (peak 1.9 GiB)",
         (
-            "  fragmentation: at least 114.6 MiB (6%) of the reserved peak was free at any time; "
+            "  fragmentation: peak reserved memory exceeds peak allocated memory by at least 114.6 MiB (6%); "
             "see ipygpumem whatif gpt_small.pickle.xz"
         ),
         (

@@ -69,7 +69,8 @@ class Command:
         magic: Function that runs the command in a notebook and returns the magic's value; None if it is shell-only.
         shell: Function that runs the command in a shell and returns the exit status; None if it is notebook-only.
         subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
-        statement: Whether the text after the options is Python code, which the argument ``statement`` contains unsplit.
+        statement: Whether the text after the options is Python code, which is passed in the argument ``statement``
+            without being split.
     """
 
     name: str

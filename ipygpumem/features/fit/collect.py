@@ -62,7 +62,7 @@ def fit_step(code: StepCode, *, margin: float = 0.02, on: int | str | None = Non
     if not 0 <= margin < 1:
         raise OptionError(f"the margin must be at least 0 and less than 1, not {margin}")
     if not 0 < most <= MAX_SHARE:
-        raise OptionError(f"a run may use at most half of the free memory: most must be between 0 and 0.5, not {most}")
+        raise OptionError(f"a run may use at most half of the free memory: {most} is not between 0 and 0.5")
     sources = notebook_sources()
     code = replace(code, sources=sources, numbers=_execution_counts(sources))
     runner, ranks = StepRunner(current(), code), RankAgreement()

@@ -87,7 +87,7 @@ class StepObjects:
             self._visit_instance(value)
 
     def _visit_code_object(self, name: str, value: Any) -> bool:
-        """Visit a function, class, module or tuple; return whether it was one."""
+        """Visit a value if it is a function, class, module or tuple. Return whether it is one of these."""
         if isinstance(value, types.FunctionType):
             self._visit_function(value)
         elif isinstance(value, type):

@@ -99,7 +99,7 @@ def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     grew = reserved > replay.reserved.bytes[0]  # otherwise, the recording does not contain what filled the segments
     if replay.grade != "exact" or not grew or unused <= _RELEVANT * reserved:
         return []
-    text = f"at least {size(unused)} ({unused / reserved:.0%}) of the reserved peak was free at any time"
+    text = f"peak reserved memory exceeds peak allocated memory by at least {size(unused)} ({unused / reserved:.0%})"
     return [f"  fragmentation: {text}; see ipygpumem whatif {clip(snapshot.name)}"]
 
 

@@ -47,7 +47,7 @@ def type_name(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value can be written to JSON. Large integers cannot: Python prints at most 4,300 digits."""
+    """Return whether a value can be written to JSON. Python converts only integers of up to 4,300 digits to text."""
     return type(value) in _PLAIN_TYPES and not (type(value) is int and value.bit_length() > _MAX_BITS)
 
 
@@ -110,7 +110,7 @@ class TextBudget:
         self._known: set[str] = set()
 
     def count(self, text: str, where: str, *, created: bool = False) -> str:
-        """Count a text that the file repeats or that is created. Raise `SnapshotLimitError` if they are too long."""
+        """Add the length of a text that is repeated or created. Raise `SnapshotLimitError` if the total is too long."""
         if created or text in self._known:
             self._left -= len(text) - _SHORT_TEXT
             if self._left < 0:

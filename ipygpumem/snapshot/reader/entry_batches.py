@@ -106,7 +106,7 @@ def find_entries(data: bytes, start: int, keys: dict[str, int]) -> Iterator[Entr
 
 
 def _openings(data: bytes, chunk: int) -> Ints:
-    """Return the positions in a chunk at which the first opcodes of an entry occur, given the start of the chunk."""
+    """Return where the first opcodes of an entry occur in the chunk that starts at offset ``chunk``."""
     octets = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(octets[chunk : min(chunk + _CHUNK, len(data) - MARGIN)] == op.EMPTY_DICT) + chunk
     opening: Ints = at[octets[at + 1 + (octets[at + 1] == op.MEMOIZE)] == op.MARK]

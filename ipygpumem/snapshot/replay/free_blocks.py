@@ -53,7 +53,7 @@ class FreeBlocks:
         pools: All pools. Requests refer to them by index.
         reserved: Total size of the segments in bytes.
         peak: Maximum of ``reserved``.
-        events: Segments that were allocated, freed, mapped and unmapped.
+        events: Events in which segments were allocated, freed, mapped or unmapped.
     """
 
     def __init__(self, settings: AllocatorSettings, pools: list[Pool], *, collects: bool) -> None:

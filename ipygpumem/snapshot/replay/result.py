@@ -246,7 +246,7 @@ def replay(
     if settings is not None and chosen.fraction is not None:
         raise OptionError("per_process_memory_fraction is not replayed: specify the capacity instead")
     if settings is not None and chosen.collection_threshold and limit is None:
-        raise OptionError("garbage_collection_threshold has an effect only with a limit: specify the capacity")
+        raise OptionError("garbage_collection_threshold requires a memory limit: specify the capacity")
     as_recorded = settings is None and limit is None
     result = (
         verification.run

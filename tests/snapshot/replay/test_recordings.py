@@ -178,7 +178,7 @@ def test_settings_are_compared():
 
 def test_files_whose_replay_would_take_very_long(monkeypatch):
     snapshot = files.snapshot("oom_fragmented")
-    assert "fragmentation: at least 108.5 MiB (6%)" in snapshot.summary()
+    assert "allocated memory by at least 108.5 MiB (6%)" in snapshot.summary()
     monkeypatch.setattr(overview, "_MAX_SECONDS", 0.01)
     monkeypatch.setattr(verification, "_MAX_SECONDS", 0.01)
     assert "fragmentation: at least" not in snapshot.summary()
