@@ -160,7 +160,7 @@ class DeviceReport(PlainData):
 
     @property
     def retries(self) -> int:
-        """Number of failed cudaMalloc calls after which PyTorch released its cache and tried again."""
+        """Number of failed cudaMalloc calls that caused PyTorch to release its cache and try again."""
         return difference(self.before.retries, self.after.retries) or 0
 
     def moved(self, minimum: int) -> bool:

@@ -54,7 +54,7 @@ class DeviceReading(PlainData):
         context: Whether this process has a CUDA context on the device.
         allocated, reserved, active, requested: Allocator counters (see `Counters`).
         inactive_split: Total size of free blocks in segments that are partly in use.
-        retries: Number of failed cudaMalloc calls after which PyTorch released its cache and tried again.
+        retries: Number of failed cudaMalloc calls that caused PyTorch to release its cache and try again.
         ooms: Number of out-of-memory errors.
         rejections: Number of allocations that PyTorch rejected because they would have exceeded its memory limit; None
             before PyTorch 2.12.

@@ -130,7 +130,7 @@ class ActiveRecording:
     def set_cell(self, number: int | None) -> None:
         """Set this thread's user metadata to ``In[n]`` if this package is recording and the program has set none.
 
-        PyTorch stores it with each event since version 2.10. The program cannot see it.
+        PyTorch 2.10 and later versions store it with each event. The program cannot see it.
         """
         torch_c: Any = sys.modules["torch"]._C if self._history is not None else None
         if number is None or not hasattr(torch_c, _GET_METADATA):

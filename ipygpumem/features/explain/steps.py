@@ -1,4 +1,4 @@
-"""Compute the steps of a device's waterfall."""
+"""Compute the steps of a device's waterfall chart."""
 
 from __future__ import annotations
 

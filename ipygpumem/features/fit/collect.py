@@ -97,7 +97,7 @@ def _saved_state(runner: StepRunner, code: StepCode) -> SavedState:
 
 
 def _execution_counts(files: Iterable[str]) -> dict[str, int]:
-    """Return the execution count of each notebook cell, which is part of the label of its lines, by file name."""
+    """Return the execution count of each notebook cell by file name. It is part of the label of the cell's lines."""
     label = name_providers().label
     matches = {file: re.match(r"In \[(\d+)\]", label(file, 1, "<module>")) for file in files}
     return {file: int(match[1]) for file, match in matches.items() if match is not None}

@@ -1,4 +1,4 @@
-"""Runs of a step at small sizes, until its memory usage can be predicted and the prediction is checked."""
+"""Run a step at small sizes until its memory usage can be predicted and the prediction has been checked."""
 
 from __future__ import annotations
 

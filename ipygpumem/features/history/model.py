@@ -51,7 +51,7 @@ class ReportRow:
         outside_level: Memory outside PyTorch at the end.
         others_level: Memory of other processes at the end, including unattributed memory.
         capacity: Memory of the device that is available to programs.
-        retries: Number of failed cudaMalloc calls after which PyTorch released its cache and tried again.
+        retries: Number of failed cudaMalloc calls that caused PyTorch to release its cache and try again.
         started: Whether this measurement created the process's CUDA context on the device.
     """
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ipygpumem.core.introspection import frame_locals, gc_paused, running_frames
 from ipygpumem.features.holders.model import PLACES, NamedStorage, new_named_storage, new_storage
-from ipygpumem.features.holders.object_names import ObjectNames
+from ipygpumem.features.holders.name_assignment import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root, add_class_referrers
 from ipygpumem.features.holders.targets import SearchTargets
 from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects, has_frozen_objects

@@ -81,7 +81,7 @@ class SearchTargets:
         self.graph = _AutogradGraphs(types, self.extra, limit)
 
     def add(self, by_role: dict[str, list[Any]]) -> list[Any]:
-        """Add objects grouped by their roles. Return the objects to which only C++ objects of these refer."""
+        """Add objects grouped by role. Return the objects to which they refer only in C++, such as gradients."""
         saved_before = len(self.graph.saved)
         tensors = list(by_role.get("tensor", ()))
         hidden: list[Any] = []

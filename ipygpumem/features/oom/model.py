@@ -60,7 +60,7 @@ class FailedAllocation:
 
     @property
     def available(self) -> int:
-        """Number of bytes that PyTorch could still have reserved on the device."""
+        """Number of additional bytes that PyTorch could have reserved on the device."""
         reserved = None if self.reading is None else self.reading.reserved
         return self.free if reserved is None else min(self.free, max(self.limit - reserved, 0))
 

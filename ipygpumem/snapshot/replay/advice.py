@@ -38,8 +38,8 @@ class Change(PlainData):
         """Return a sentence that describes the change."""
         blocks = f"{many(self.count, 'block')} of {self.label} ({size(self.bytes)})"
         if self.first:
-            return f"Allocating {blocks} before all others, such as before the loop, would have been enough."
-        return f"Freeing {blocks} before the request, such as before an evaluation, would have been enough."
+            return f"Allocating {blocks} before all others, for example before the loop, would have been enough."
+        return f"Freeing {blocks} before the request, for example before an evaluation, would have been enough."
 
 
 def changes(recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]) -> tuple[Change, ...]:
@@ -79,7 +79,7 @@ def _allocated_first(recording: Recording, rows: Sequence[int]) -> list[int]:
 
 
 def _freed_before(recording: Recording, event: int, rows: Sequence[int]) -> list[int]:
-    """Return the requests with the frees of some blocks directly before a failed request."""
+    """Return the requests, with the frees of some blocks moved to directly before a failed request."""
     frees = {~row for row in rows}
     place = recording.events.index(event)
     operations = recording.operations

@@ -191,7 +191,7 @@ class Allocator(ExpandableSegments):
         return self.free(pool, address, segment)
 
     def _shortage(self, pool: int, rounded: int, segment: int) -> int:
-        """Return by how much the limit must be raised at least."""
+        """Return the minimum amount by which the limit must be raised."""
         if self.settings.expandable and self.pools[pool].expandable and not self._by_fraction:
             segment = rounded - sum(key >> ADDRESS_BITS for key in self._free[pool])
         return self.reserved + segment - self.limit

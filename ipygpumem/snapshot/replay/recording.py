@@ -41,8 +41,8 @@ class Release:
         count: Number of events.
         retry: Whether the allocator freed them in order to serve a request. Otherwise, the program called
             ``torch.cuda.empty_cache``.
-        private: Indices of the private pools to which segments belonged. The recording shows only whose segments
-            were freed, not which private pools were no longer in use.
+        private: Indices of the private pools to which segments belonged. The recording shows which private
+            pools had segments freed, but not which private pools were no longer in use.
     """
 
     first: int
@@ -267,9 +267,10 @@ class Recording:
     def initial_sizes(self) -> NDArray[Any]:
         """Return the sizes of the blocks before the first event, ordered as in ``initial.blocks``.
 
-        A file contains the requested but not the true size of a block that was freed later. In the large pool, a block
-        includes a remainder of at most 1 MiB, because such remainders are not split off. Therefore, it ends at the next
-        block if this is so close, or at the first address behind it at which memory was allocated while it existed.
+        For a block that was freed later, a file contains the requested size but not the true size. In the large pool, a
+        block includes a remainder of up to 1 MiB, because such remainders are not split off. Therefore, if the next
+        block starts within 1 MiB of the end of the requested size, the block extends to it. The same applies to the
+        first higher address at which memory was allocated while the block existed.
         """
         segments, blocks, allocations = self.initial.segments, self.initial.blocks, self.allocations
         owner = find_range(segments, blocks["address"])

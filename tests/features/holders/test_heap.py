@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from ipygpumem.features.holders.object_names import ObjectNames
+from ipygpumem.features.holders.name_assignment import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph
 from ipygpumem.features.holders.tracked_objects import TrackedObjects
 
