@@ -35,7 +35,7 @@ class CompiledCode:
         """Index of the innermost generated frame of each stack; -1 if there is none."""
 
     def operations(self, graph: CompiledGraph, stack: int) -> list[GraphNode]:
-        """Return the operations of a graph for which a stack allocates memory, or an empty list if unknown."""
+        """Return the operations of a graph whose memory was allocated with a stack; an empty list if unknown."""
         frame = int(self.frame_of_stack[stack])
         return [] if frame < 0 else _operations(graph, self._stacks.frames[frame])
 

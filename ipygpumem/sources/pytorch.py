@@ -67,7 +67,7 @@ def _version(torch: Any) -> tuple[int, ...]:
 
 
 def discards_exceptions(torch: Any) -> bool:
-    """Return whether PyTorch discards an exception if it records the stack of a free in a backward pass meanwhile."""
+    """Return whether PyTorch discards a pending exception when it records the stack of a free in a backward pass."""
     return (2, 11) <= _version(torch) < (2, 13)  # pytorch#175196
 
 

@@ -225,5 +225,5 @@ def _cache_steps(cached: int, cache: CachedMemory) -> list[ExplanationStep]:
         steps.append(ExplanationStep("cached in private pools", "cache", cache.private, listed, todo, note))
     if cached != cache.total:
         changed = make_accuracy("derived", "the cache changed between two readings")
-        steps.append(ExplanationStep("cached, changed during the reading", "cache", cached - cache.total, changed))
+        steps.append(ExplanationStep("cached, changed while values were read", "cache", cached - cache.total, changed))
     return steps

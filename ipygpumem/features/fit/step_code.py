@@ -61,9 +61,9 @@ def function_step(step: Any, sizes: Any) -> StepCode:
 
 def _check_function(name: str, function: Any) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise OptionError(f"{name} is a generator, which a call does not run: pass a function that runs one step")
+        raise OptionError(f"{name} is a generator function: pass a function that runs one step when it is called")
     if inspect.iscoroutinefunction(function):
-        raise OptionError(f"{name} is a coroutine, which a call does not run: pass a function that runs one step")
+        raise OptionError(f"{name} is a coroutine function: pass a function that runs one step when it is called")
 
 
 def check_result(text: str, result: Any) -> None:

@@ -85,7 +85,7 @@ class ReportRow:
 
     @property
     def measurement(self) -> str:
-        """Key of the measurement. It is a text, because a file can contain many numbers with the same hash."""
+        """Key of the measurement. It is a string, because a file can contain many numbers with the same hash."""
         return f"{self.time} {self.cell} {self.seconds}"
 
     @property

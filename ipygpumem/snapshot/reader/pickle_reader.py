@@ -2,7 +2,7 @@
 
 Sets are read as lists, and numeric keys as strings. Both can occur only in fields added by later PyTorch versions. See
 FORMAT.md for the reasons not to use Python's unpickler. Long sequences of trace entries with the same keys are read as
-columns by `entry_batches`. A file that it does not support is read again without it.
+columns by `entry_batches`. A file that `entry_batches` does not support is read again value by value.
 """
 
 from __future__ import annotations

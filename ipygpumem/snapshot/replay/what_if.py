@@ -100,7 +100,7 @@ class WhatIf:
 
     @property
     def missing(self) -> int:
-        """Bytes by which the limit would have to be higher for the best of all settings; 0 if one of them fits."""
+        """Bytes by which the limit would have to be raised so that the best setting fits; 0 if any setting fits."""
         smallest = min(item.replay.smallest_capacity for item in (self.recorded, *self.alternatives))
         return 0 if self.limit is None else max(smallest - self.limit, 0)
 

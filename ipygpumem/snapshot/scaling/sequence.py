@@ -60,9 +60,9 @@ class StepSequence:
         state: The state from which the step starts.
 
     Attributes:
-        operations: Requests in their order, as in `Recording`.
+        operations: Requests in order, as in `Recording`.
         start: Event of each allocation of the step.
-        end: Event that frees each of them; the number of events if it is not freed.
+        end: Event that frees each allocation of the step; the number of events if the allocation is not freed.
         base: Requested bytes of the state's blocks before the first event and after each event.
     """
 

@@ -303,8 +303,8 @@ async def coroutine(batch):
 @pytest.mark.parametrize(
     ("step", "sizes", "message"),
     [
-        (generator, range(1, 65), "generator is a generator, which a call does not run"),
-        (coroutine, range(1, 65), "coroutine is a coroutine, which a call does not run"),
+        (generator, range(1, 65), "generator is a generator function: pass a function that runs one step"),
+        (coroutine, range(1, 65), "coroutine is a coroutine function: pass a function that runs one step"),
         (generator(1), range(1, 65), "step must be a function .* not an object of type generator"),
         (lambda batch: (x for x in range(batch)), range(1, 65), "returns a generator, whose code has not run"),
         (lambda batch: [0] * batch, range(1, 65), "<lambda> allocates no GPU memory at the size 2"),
