@@ -91,7 +91,7 @@ class FieldReader:
         self._retain(valid & (width > 0))
 
     def _long_numbers(self, position: Ints, words: Words) -> tuple[Ints, Ints]:
-        """Return a tuple of LONG1 values and the sizes of their operands in bytes, 0 for values of more than 64 bits."""
+        """Return a tuple of LONG1 values and the sizes of their operands in bytes, 0 if a value exceeds 64 bits."""
         size = ((words >> _BYTE) & _LOW_BYTE).view(np.int64)
         fits = (size > 0) & (size <= _WORD)
         spare = np.where(fits, 64 - 8 * size, 0)
