@@ -16,7 +16,7 @@ from typing import Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import gc_paused
-from ipygpumem.measurement.stacks_of_frees import remove_allocation_stacks
+from ipygpumem.measurement.stack_removal import remove_allocation_stacks
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
 

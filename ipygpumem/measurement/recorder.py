@@ -27,7 +27,7 @@ from ipygpumem.measurement.curves import add_reserved_usage, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.sampler import SampleWindow
-from ipygpumem.measurement.stacks_of_frees import remove_stacks, remove_stacks_between
+from ipygpumem.measurement.stack_removal import remove_stacks, remove_stacks_between
 from ipygpumem.sources.allocator import memory_limit
 
 _SCHEMA = 1

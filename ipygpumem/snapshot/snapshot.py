@@ -10,7 +10,7 @@ from ipygpumem.core.errors import OptionError, SnapshotError, SnapshotLimitError
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import many, parse_size
-from ipygpumem.snapshot.event_windows import EventWindows
+from ipygpumem.snapshot.event_range_queries import EventRangeQueries
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.event_table import events_frame
 from ipygpumem.snapshot.model.columns import Action
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ipygpumem.viewer import View
 
 
-class Snapshot(EventWindows):
+class Snapshot(EventRangeQueries):
     """A memory snapshot, created by `load`.
 
     Events are identified by their index in the trace of a device. -1 stands for the time before the first event. Sizes

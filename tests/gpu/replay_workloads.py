@@ -23,7 +23,7 @@ from torch import nn
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay.what_if import what_if
+from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 
 DEVICE = "cuda"
 KEPT = []
@@ -383,7 +383,7 @@ def main():
     (arguments.directory / "result.json").write_text(json.dumps(values), encoding="utf-8")
     if arguments.predict is not None:
         values["predictions"] = predictions(snapshot, arguments.predict)
-        found = what_if(snapshot, 0)
+        found = compare_settings(snapshot, 0)
         values["recommended"] = None if found.recommended is None else found.recommended.settings
     (arguments.directory / "result.json").write_text(json.dumps(values), encoding="utf-8")
     return 0

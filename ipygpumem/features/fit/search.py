@@ -21,8 +21,8 @@ from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.update import ComputedUpdate, Updates
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
-from ipygpumem.snapshot.scaling.sequence import StartState
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.step_requests import InitialState
 from ipygpumem.sources import pytorch
 
 _Request: TypeAlias = tuple[Size, Role, "int | None"]
@@ -176,7 +176,9 @@ class Search:
     def _predict(self) -> ScaledRecording:
         """Predict the step from its runs, excluding the smallest sizes if they use other kernels."""
         step = self._steps[-1][1]
-        state = StartState.at(step.snapshot, step.device, len(step.timeline.trace) - 1)  # after the cache was released
+        state = InitialState.at(
+            step.snapshot, step.device, len(step.timeline.trace) - 1
+        )  # after the cache was released
         if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
             grid = self._steps[: [probe.role for probe in self.probes].index("again") + 1]
             return ScaledRecording.from_recordings(grid, ("linear", "quadratic"), state)

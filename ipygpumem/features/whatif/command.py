@@ -10,19 +10,19 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, byte_count
 from ipygpumem.features.commands.output import print_json, print_lines, progress
-from ipygpumem.features.whatif.table import blockers_table, what_if_table
+from ipygpumem.features.whatif.table import blockers_table, comparison_table
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.replay.what_if import WhatIf, what_if
+from ipygpumem.snapshot.replay.settings_comparison import SettingsComparison, compare_settings
 
 
 class _Tables(TableRepr):
-    def __init__(self, result: WhatIf) -> None:
+    def __init__(self, result: SettingsComparison) -> None:
         self._result = result
 
     def tables(self) -> list[Table]:
         blockers = self._result.blockers
-        return [what_if_table(self._result), *([] if blockers is None else [blockers_table(blockers)])]
+        return [comparison_table(self._result), *([] if blockers is None else [blockers_table(blockers)])]
 
 
 def _settings(text: str) -> list[str]:
@@ -30,9 +30,9 @@ def _settings(text: str) -> list[str]:
     return [text]
 
 
-def _read(arguments: argparse.Namespace, file: str) -> WhatIf:
+def _read(arguments: argparse.Namespace, file: str) -> SettingsComparison:
     snapshot = Snapshot.load(file)
-    return what_if(snapshot, arguments.device, arguments.set, arguments.capacity)
+    return compare_settings(snapshot, arguments.device, arguments.set, arguments.capacity)
 
 
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:

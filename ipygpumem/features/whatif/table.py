@@ -5,13 +5,13 @@ from __future__ import annotations
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers
-from ipygpumem.snapshot.replay.what_if import Alternative, WhatIf
+from ipygpumem.snapshot.replay.settings_comparison import Alternative, SettingsComparison
 
 _MAX_LINES, _MAX_NAMES = 5, 3
 _HEADER = ("reserved peak", "change", "fits from")
 
 
-def what_if_table(result: WhatIf) -> Table:
+def comparison_table(result: SettingsComparison) -> Table:
     """Return a table of the recorded settings and the alternatives, from best to worst."""
     header = _HEADER if result.limit is None else (*_HEADER, f"within {_mib(result.limit)}")
     rows = [_row(result, result.recorded, "as recorded")]
@@ -46,7 +46,7 @@ def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
     return notes
 
 
-def _row(result: WhatIf, alternative: Alternative, label: str) -> TableRow:
+def _row(result: SettingsComparison, alternative: Alternative, label: str) -> TableRow:
     replay, recorded = alternative.replay, result.recorded.replay
     low, high = alternative.peaks
     peak = _mib(high) if low == high else f"{low / MIB:,.0f} to {_mib(high)}"
@@ -61,7 +61,7 @@ def _mib(nbytes: int) -> str:
     return f"{nbytes / MIB:,.0f} MiB"
 
 
-def _notes(result: WhatIf) -> list[str]:
+def _notes(result: SettingsComparison) -> list[str]:
     verification, recorded = result.verification, result.recorded.replay
     count = many(len(verification.recording.allocations), "allocation")
     if verification.difference:

@@ -19,7 +19,7 @@ from ipygpumem.snapshot.replay.verification import expected_seconds
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Ints
-    from ipygpumem.snapshot.replay.run import Run
+    from ipygpumem.snapshot.replay.run import ReplayRun
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _MAX_SECONDS = 60.0
@@ -91,7 +91,7 @@ def _encode(result: Replay, settings: str) -> EncodedReplay:
     return EncodedReplay(facts, {**blocks, **dict(zip(_CHANGE, changes.T, strict=True))})
 
 
-def _changes(run: Run, settings: AllocatorSettings) -> Iterator[tuple[int, ...]]:
+def _changes(run: ReplayRun, settings: AllocatorSettings) -> Iterator[tuple[int, ...]]:
     """Return the segments before the first event and all later changes, with the columns of `_CHANGE`."""
     recording, ranges = run.recording, run.allocator.ranges
     starts = sorted(ranges)

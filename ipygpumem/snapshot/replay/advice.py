@@ -19,7 +19,7 @@ _LONG_LIVED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Change(PlainData):
+class SuggestedChange(PlainData):
     """A change to the time at which the blocks of a line of code are allocated or freed.
 
     Attributes:
@@ -42,7 +42,9 @@ class Change(PlainData):
         return f"Freeing {blocks} before the request, for example before an evaluation, would have been enough."
 
 
-def changes(recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]) -> tuple[Change, ...]:
+def changes(
+    recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]
+) -> tuple[SuggestedChange, ...]:
     """Return the smallest change of each kind with which the request that ran out of memory succeeds.
 
     Args:
@@ -59,7 +61,7 @@ def changes(recording: Recording, event: int, rows_of: Sequence[tuple[str, Seque
         for label, rows in lines:
             edited = _allocated_first(recording, rows) if first else _freed_before(recording, event, rows)
             if _serves(recording, event, edited):
-                found.append(Change(label, first, int(sizes[rows].sum()), len(rows)))
+                found.append(SuggestedChange(label, first, int(sizes[rows].sum()), len(rows)))
                 break
     return tuple(found)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
-from ipygpumem.snapshot.replay.expandable import ExpandableSegments
+from ipygpumem.snapshot.replay.expandable_segments import ExpandableSegments
 from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, Pool, SegmentEvent
 from ipygpumem.snapshot.replay.settings import QUANTUM, SMALL, AllocatorSettings
 

@@ -33,7 +33,7 @@ class ReplayError(SnapshotError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Release:
+class ReleasedSegments:
     """Segments that were freed together.
 
     Attributes:
@@ -59,7 +59,7 @@ class Recording:
         operations: Requests in their order. A row of ``allocations`` stands for its allocation, the bitwise complement
             of a row for its free. Numbers from ``len(allocations)`` on refer to ``special``.
         events: Event of each operation.
-        special: For each of these numbers, a `Release` or the event of an out-of-memory error.
+        special: For each of these numbers, a `ReleasedSegments` or the event of an out-of-memory error.
         settings: Settings with which the recording was made.
         pool_of: Index of the pool of large requests of each allocation. The index of the small pool follows it.
         pools: All pools. Pools of large and small requests alternate.
@@ -82,7 +82,7 @@ class Recording:
         if self.problem:
             return
         self.initial: AllocatorState = snapshot.history(device).at(-1)
-        self.special: list[Release | int] = []
+        self.special: list[ReleasedSegments | int] = []
         if (find_range(self.initial.segments, self.initial.blocks["address"]) < 0).any():
             self.problem = "the file does not contain the segments of all blocks"
             return
@@ -182,18 +182,18 @@ class Recording:
         events = np.flatnonzero(selected)
         return operation[events].tolist(), events.tolist()
 
-    def _releases(self) -> list[Release | int]:
+    def _releases(self) -> list[ReleasedSegments | int]:
         """Return the groups of segments that were freed together and the out-of-memory errors, ordered by event."""
         trace = self.trace
         events = trace.events(*_RELEASES)
         actions = np.append(trace.action, Action.OTHER)
         starts = np.flatnonzero(np.diff(events, prepend=-2) != 1)
         ends = np.append(starts[1:], len(events))[: len(starts)]
-        releases: list[Release | int] = []
+        releases: list[ReleasedSegments | int] = []
         for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
             event, following = int(events[first]), int(actions[events[end - 1] + 1])
             forced = following in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM) and not self._calls_empty_cache(event)
-            releases.append(Release(event, end - first, forced, self._private_pools(events[first:end])))
+            releases.append(ReleasedSegments(event, end - first, forced, self._private_pools(events[first:end])))
         releases += trace.events(Action.OOM).tolist()
         return sorted(releases, key=lambda item: item if isinstance(item, int) else item.first)
 

@@ -16,7 +16,7 @@ from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, AllocatorSt
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
 from ipygpumem.snapshot.replay.address_ranges import overlap, union
 from ipygpumem.snapshot.replay.recording import Recording
-from ipygpumem.snapshot.replay.run import FailedRequest, Run, run
+from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.verification import Verification, verified
 
@@ -33,7 +33,7 @@ _LONG = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Waste(PlainData):
+class UnusedMemory(PlainData):
     """Reserved memory that contains no requested bytes, at the peak of reserved memory. Sizes are in bytes.
 
     Attributes:
@@ -88,7 +88,7 @@ class Replay:
     retries: int
     cuda_mallocs: int
     cuda_frees: int
-    _run: Run = field(repr=False)
+    _run: ReplayRun = field(repr=False)
     _recorded: bool = field(repr=False)
 
     @cached_property
@@ -150,7 +150,7 @@ class Replay:
         return passing
 
     @cached_property
-    def waste(self) -> Waste:
+    def waste(self) -> UnusedMemory:
         """Reserved memory that contains no requested bytes at the peak of reserved memory."""
         recording = self._run.recording
         allocations = recording.allocations
@@ -166,7 +166,7 @@ class Replay:
         segments = state.segments
         used_later = overlap(either, segments) - overlap(occupied, segments)
         free = state.reserved - int(sizes[live].sum())
-        return Waste(
+        return UnusedMemory(
             event=event,
             reserved=state.reserved,
             requested=requested,
@@ -224,7 +224,7 @@ class Replay:
         events = np.arange(BEFORE, len(trace))
         return Curve(self.device, what, events, np.concatenate([[-1], trace.time]), values)
 
-    def _run_again(self, **options: Any) -> Run:
+    def _run_again(self, **options: Any) -> ReplayRun:
         defaults = {
             "limit": self.capacity,
             "by_fraction": self.settings.collection_threshold > 0,

@@ -46,7 +46,7 @@ class FailedRequest:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class ReplayRun:
     """The result of replaying a recording once.
 
     Attributes:
@@ -113,7 +113,7 @@ def run(
     raises_limit: bool = False,
     end: int | None = None,
     operations: list[int] | None = None,
-) -> Run:
+) -> ReplayRun:
     """Replay a recording.
 
     Args:
@@ -147,7 +147,7 @@ def run(
     )
     allocator.raises_limit = raises_limit
     rows = len(rounded)
-    result = Run(recording, allocator, [0] * rows, [0] * rows)
+    result = ReplayRun(recording, allocator, [0] * rows, [0] * rows)
     address_of, size_of = result.addresses, result.sizes
     operations = recording.operations if operations is None else operations
     result.end = len(recording.trace)
@@ -213,7 +213,7 @@ def _recorded_address(recording: Recording, allocator: Allocator, size: int) -> 
     return None if address in allocator.segments else address
 
 
-def _repeat_special(result: Run, operation: int, *, recorded: bool) -> None:
+def _repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> None:
     """Free cached segments, or repeat the request of a recorded out-of-memory error."""
     recording, allocator = result.recording, result.allocator
     item = recording.special[operation - len(recording.allocations)]
@@ -238,7 +238,7 @@ def _repeat_special(result: Run, operation: int, *, recorded: bool) -> None:
         result.fail(item, size)
 
 
-def _add_initial_state(result: Run) -> None:
+def _add_initial_state(result: ReplayRun) -> None:
     """Add the segments and blocks that existed before the first event."""
     recording, allocator = result.recording, result.allocator
     segments, blocks = recording.initial.segments, recording.initial.blocks

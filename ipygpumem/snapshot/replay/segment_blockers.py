@@ -12,9 +12,9 @@ from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.cells import block_key
 from ipygpumem.snapshot.queries.groups import label_rows
-from ipygpumem.snapshot.replay.advice import Change, changes
+from ipygpumem.snapshot.replay.advice import SuggestedChange, changes
 from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
-from ipygpumem.snapshot.replay.run import Run, run
+from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class SegmentBlockers(PlainData):
     largest: int
     lines: tuple[BlockingLine, ...]
     smallest: BlocksToFree | None
-    changes: tuple[Change, ...]
+    changes: tuple[SuggestedChange, ...]
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -
     )
 
 
-def _segments(result: Run, event: int) -> list[_Segment]:
+def _segments(result: ReplayRun, event: int) -> list[_Segment]:
     """Return the segments and mapped ranges after an event with their free blocks and blocks in use."""
     allocator, allocations = result.allocator, result.recording.allocations
     table = {address: _Segment(address, size, -1, [], []) for address, size in allocator.segments.items()}
@@ -170,7 +170,7 @@ def _segments(result: Run, event: int) -> list[_Segment]:
 
 
 def _lines(
-    snapshot: SnapshotData, recording: Recording, result: Run, partly_used: list[_Segment]
+    snapshot: SnapshotData, recording: Recording, result: ReplayRun, partly_used: list[_Segment]
 ) -> tuple[tuple[BlockingLine, ...], dict[str, list[int]]]:
     """Return the lines, the most important first, and the blocks of each line."""
     rows = [row for segment in partly_used for row in segment.rows]
@@ -196,7 +196,7 @@ def _lines(
     return tuple(sorted(lines, key=lambda line: (-line.only, -line.free, line.label))), rows_of
 
 
-def _smallest(result: Run, segments: list[_Segment], serving: int, rounded: int) -> BlocksToFree | None:
+def _smallest(result: ReplayRun, segments: list[_Segment], serving: int, rounded: int) -> BlocksToFree | None:
     recording, limit = result.recording, result.recording.limit[0]
     choices = [_contiguous(result, [segment for segment in segments if segment.pool == serving], rounded)]
     if not recording.settings.expandable:
@@ -206,7 +206,7 @@ def _smallest(result: Run, segments: list[_Segment], serving: int, rounded: int)
     return min(confirmed, key=lambda choice: choice.bytes, default=None)
 
 
-def _serves(result: Run, choice: BlocksToFree, serving: int, rounded: int) -> bool:
+def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int) -> bool:
     """Return whether the request is served after the blocks have been freed."""
     recording = result.recording
     again = run(recording, recording.settings, recorded=True, end=result.end)
@@ -223,7 +223,7 @@ def _serves(result: Run, choice: BlocksToFree, serving: int, rounded: int) -> bo
     return True
 
 
-def _contiguous(result: Run, segments: list[_Segment], rounded: int) -> BlocksToFree | None:
+def _contiguous(result: ReplayRun, segments: list[_Segment], rounded: int) -> BlocksToFree | None:
     """Return the blocks in the part of a segment that is large enough for a request and has the fewest bytes in use."""
     best: tuple[int, list[int]] | None = None
     for segment in segments:
@@ -243,7 +243,7 @@ def _contiguous(result: Run, segments: list[_Segment], rounded: int) -> BlocksTo
     return None if best is None else BlocksToFree(best[0], tuple(best[1]), 1, contiguous=True)
 
 
-def _whole_segments(result: Run, segments: list[_Segment], needed: int) -> BlocksToFree | None:
+def _whole_segments(result: ReplayRun, segments: list[_Segment], needed: int) -> BlocksToFree | None:
     """Return the blocks in the segments of at least the needed size that contain the fewest bytes in use."""
     units = -(-needed // _UNIT)
     if not 0 < units <= min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT):

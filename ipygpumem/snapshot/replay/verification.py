@@ -12,7 +12,7 @@ import numpy as np
 from ipygpumem.core.units import size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
-from ipygpumem.snapshot.replay.run import Run, run
+from ipygpumem.snapshot.replay.run import ReplayRun, run
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState
@@ -37,7 +37,7 @@ class Verification:
     """
 
     recording: Recording
-    run: Run
+    run: ReplayRun
     difference: str
     largest_error: int
 

@@ -12,8 +12,7 @@ from ipygpumem.core.units import GIB, many, parse_size
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.queries.groups import Group, group_rows
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
-from ipygpumem.snapshot.replay.run import Run as ReplayRun
-from ipygpumem.snapshot.replay.run import run
+from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_reasons
@@ -26,9 +25,9 @@ from ipygpumem.snapshot.scaling.results import (
     PredictionFailedError,
     PredictionPiece,
 )
-from ipygpumem.snapshot.scaling.sequence import StartState, StepSequence
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.step_requests import InitialState, StepRequests
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 MAX_SIZE = 1 << 20
@@ -44,12 +43,12 @@ class ScaledStep:
 
     Attributes:
         model: Sizes of the allocations of the step.
-        sequence: The requests of the step.
+        step_requests: The requests of the step.
     """
 
-    def __init__(self, model: SizeModel, sequence: StepSequence) -> None:
+    def __init__(self, model: SizeModel, step_requests: StepRequests) -> None:
         self.model = model
-        self.sequence = sequence
+        self.step_requests = step_requests
 
     def predict(
         self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
@@ -69,7 +68,7 @@ class ScaledStep:
             raise OptionError(
                 f"the size {size!r} is too large: the step would need more than {_MAX_BYTES // GIB:,} GiB"
             )
-        requests = self.sequence.requests(sizes)
+        requests = self.step_requests.with_sizes(sizes)
         result = _run(requests, chosen, limit)
         outcome, retries, missing = FITS, result.allocator.retries, 0
         if result.failures:
@@ -78,7 +77,7 @@ class ScaledStep:
             result = _run(requests, chosen, None)
         elif retries:
             outcome = FITS_AFTER_RELEASE
-        phase, line = self.sequence.position(event)
+        phase, line = self.step_requests.position(event)
         return Prediction(
             size=self._check(size),
             capacity=limit,
@@ -95,7 +94,7 @@ class ScaledStep:
 
     def events(self, size: int | Sequence[int]) -> Recording:
         """Return the requests of the step at a size, in the form that `ipygpumem.snapshot.replay.run.run` replays."""
-        return self.sequence.requests(self.model.sizes(self._check(size)))
+        return self.step_requests.with_sizes(self.model.sizes(self._check(size)))
 
     def largest(
         self,
@@ -133,11 +132,11 @@ class ScaledStep:
     def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[PredictionPiece, ...]:
         """Return the ranges of sizes from ``first`` to ``last`` in which the peak occurs at the same event."""
         self._check(first)
-        coefficients = self.sequence.levels(self.model.coefficients)
+        coefficients = self.step_requests.levels(self.model.coefficients)
         linear = coefficients.shape[1] <= len((0, 1))
 
         def levels(size: int) -> Floats:
-            values: Floats = self.sequence.base + self.model.evaluate(coefficients, (size,))
+            values: Floats = self.step_requests.base + self.model.evaluate(coefficients, (size,))
             return values
 
         result: list[PredictionPiece] = []
@@ -154,16 +153,16 @@ class ScaledStep:
             span = 1 if linear else max(end - size, 1)
             growth = float(levels(size + span)[event] - now[event]) / span
             constant = round(float(levels(0)[event])) if linear else None
-            result.append(PredictionPiece(size, end, constant, growth, *self.sequence.position(event - 1)))
+            result.append(PredictionPiece(size, end, constant, growth, *self.step_requests.position(event - 1)))
             size = end + 1
         return tuple(result)
 
     def breakdown(self, size: int | Sequence[int], key: str = "line") -> tuple[Group, ...]:
         """Return the requested bytes that exist at the peak by line, or by another key of `KEYS`, largest first."""
         sizes, _, event = self._sizes_levels_and_peak_event(size)
-        sequence = self.sequence
-        step, state = sequence.step, sequence.state
-        live, blocks = sequence.live(event)
+        requests = self.step_requests
+        step, state = requests.step, requests.state
+        live, blocks = requests.live(event)
         older = state.state.blocks["row"][blocks]
         groups = list(group_rows(step.snapshot, step.timeline, step.rows[live], key, sizes[live]))
         groups += group_rows(state.snapshot, state.recording.timeline, older, key)
@@ -177,7 +176,7 @@ class ScaledStep:
     def _sizes_levels_and_peak_event(self, size: int | Sequence[int]) -> tuple[Ints, Ints, int]:
         """Return the sizes of allocations, the requested bytes before and after each event, and the peak's event."""
         sizes = self.model.sizes(self._check(size))
-        levels = self.sequence.base + self.sequence.levels(sizes)
+        levels = self.step_requests.base + self.step_requests.levels(sizes)
         return sizes, levels, int(np.argmax(levels)) - 1
 
     def _check(self, size: int | Sequence[int]) -> Size:
@@ -196,8 +195,8 @@ class ScaledRecording(ScaledStep):
         reasons: Reasons for not trusting the predictions, as complete sentences; empty if there are none.
     """
 
-    def __init__(self, matched: MatchedRecordings, model: SizeModel, sequence: StepSequence) -> None:
-        super().__init__(model, sequence)
+    def __init__(self, matched: MatchedRecordings, model: SizeModel, step_requests: StepRequests) -> None:
+        super().__init__(model, step_requests)
         self._matched = matched
         self.deviations = matched.deviations(model)
         self.reasons = find_reasons(matched, model, self.deviations)
@@ -207,7 +206,7 @@ class ScaledRecording(ScaledStep):
         cls,
         recordings: Iterable[tuple[int | Sequence[int], SnapshotData | StepRecording]],
         axis: str | Sequence[str] = "automatic",
-        state: StartState | None = None,
+        state: InitialState | None = None,
     ) -> ScaledRecording:
         """Predict a step from recordings of the step at small sizes.
 
@@ -231,10 +230,10 @@ class ScaledRecording(ScaledStep):
         model = choose_model(matched, axis)
         last = runs[-1][1]
         try:
-            sequence = StepSequence(matched.step, state or StartState.at(last.snapshot, last.device, last.last))
+            requests = StepRequests(matched.step, state or InitialState.at(last.snapshot, last.device, last.last))
         except ReplayError as error:
             raise PredictionFailedError(str(error)) from None
-        return cls(matched, model, sequence)
+        return cls(matched, model, requests)
 
     def deviation(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> Deviation:
         """Compare the prediction for a size with a recording of the step at this size."""
@@ -245,7 +244,7 @@ class ScaledRecording(ScaledStep):
         axes = len(self.model.nodes)
         if axes == 1 or not 0 <= axis < axes:
             raise OptionError(f"axis {axis!r} cannot be fixed: the recordings have {axes} axes, numbered from 0")
-        return ScaledStep(self.model.at(axis, *_check_size(size)), self.sequence)
+        return ScaledStep(self.model.at(axis, *_check_size(size)), self.step_requests)
 
 
 def _as_step(recording: SnapshotData | StepRecording) -> StepRecording:

@@ -16,8 +16,8 @@ from ipygpumem.snapshot.replay import result, verification
 from ipygpumem.snapshot.replay.allocator import Allocator
 from ipygpumem.snapshot.replay.recording import ReplayError
 from ipygpumem.snapshot.replay.run import run
+from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from ipygpumem.snapshot.replay.verification import verified
-from ipygpumem.snapshot.replay.what_if import what_if
 from snapshot import files
 from snapshot.replay.test_allocator import make
 
@@ -166,13 +166,13 @@ def test_settings_that_need_a_capacity():
 
 
 def test_settings_are_compared():
-    compared = what_if(files.snapshot("oom_fragmented"))
+    compared = compare_settings(files.snapshot("oom_fragmented"))
     assert compared.limit == 1716 * MIB
     assert compared.recommended.settings == "expandable_segments:True"
     assert [item.fits for item in compared.alternatives] == [True, True, False, False]
     assert compared.without_effect == ("max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:512")
     assert (compared.recorded.fits, compared.missing) == (False, 0)
-    only_one = what_if(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:64"])
+    only_one = compare_settings(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:64"])
     assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
 
 
@@ -192,7 +192,7 @@ def test_impossible_addresses():
     blocks = [{"size": 0, "state": "inactive"}, {"size": 1, "state": "active_pending_free"}]
     state = {"segments": [{"address": address, "total_size": 1, "blocks": blocks}], "device_traces": [[event]]}
     snapshot = Snapshot.load(state)
-    for replay in (snapshot.replay, partial(what_if, snapshot), partial(encode_replays, snapshot, "")):
+    for replay in (snapshot.replay, partial(compare_settings, snapshot), partial(encode_replays, snapshot, "")):
         with pytest.raises(ReplayError, match="it contains addresses or sizes that no process can have"):
             replay()
     assert snapshot.fragmentation(need="1MiB")
@@ -211,18 +211,18 @@ def test_failed_request_of_more_memory_than_any_machine_has(settings):
     recording = files.raw("oom_fragmented")
     (event,) = (event for event in recording["device_traces"][0] if event["action"] == "oom")
     event["size"] = 1 << 50
-    compared = what_if(Snapshot.load(recording), settings=[settings])
+    compared = compare_settings(Snapshot.load(recording), settings=[settings])
     assert compared.alternatives[0].replay.smallest_capacity > 1 << 50
     event["size"] = 1 << 52
     with pytest.raises(ReplayError, match="its requests exceed the address space of a process"):
-        what_if(Snapshot.load(recording), settings=[settings])
+        compare_settings(Snapshot.load(recording), settings=[settings])
 
 
 def test_limit_of_the_program():
     """The recording bounds the limit only by failed requests, but our recorder stores it."""
     recording = files.raw("oom_fragmented")
     recording["ipygpumem"] = {"devices": [{"index": 0, "limit": 1738 * MIB}]}
-    compared = what_if(Snapshot.load(recording), settings=["max_split_size_mb:32"])
+    compared = compare_settings(Snapshot.load(recording), settings=["max_split_size_mb:32"])
     assert (compared.limit, compared.recorded.fits, compared.missing) == (1738 * MIB, False, 2 * MIB)
 
 
@@ -231,7 +231,7 @@ def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):
     monkeypatch.setattr(result, "_LONG", 1000)
     monkeypatch.setattr(result, "run", lambda *args, **options: runs.append(options) or run(*args, **options))
     settings = ["expandable_segments:True", "max_split_size_mb:512", "roundup_power2_divisions:4"]
-    found = what_if(files.snapshot("gpt_small"), settings=settings)
+    found = compare_settings(files.snapshot("gpt_small"), settings=settings)
     assert (len(found.alternatives), found.without_effect) == (2, ("max_split_size_mb:512",))
     assert all(item.fits is None and item.replay.smallest_capacity for item in (found.recorded, *found.alternatives))
     assert len(runs) <= 8
@@ -239,7 +239,7 @@ def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):
 
 def test_pins_of_an_out_of_memory_error():
     """The values were computed by an independent implementation."""
-    found = what_if(files.snapshot("oom_fragmented"), settings=["expandable_segments:True"]).blockers
+    found = compare_settings(files.snapshot("oom_fragmented"), settings=["expandable_segments:True"]).blockers
     assert (found.partly_used + found.other_size, found.empty) == (int(102.54296875 * MIB), 0)
     assert found.largest == 7 * MIB < found.size == 32 * MIB
     assert [line.only // MIB for line in found.lines[:3]] == [180, 180, 100]
@@ -276,7 +276,7 @@ def test_blocks_to_free_are_contiguous_if_they_are_cheaper():
         position += size
     segment = {"device": 0, "address": address, "total_size": 20 * MIB, "stream": 0, "segment_type": "large"}
     file = {"segments": [{**segment, "blocks": blocks}], "device_traces": [trace], "allocator_settings": {}}
-    found = what_if(Snapshot.load(file), settings=["expandable_segments:True"]).blockers
+    found = compare_settings(Snapshot.load(file), settings=["expandable_segments:True"]).blockers
     assert (found.smallest.bytes, found.smallest.rows, found.smallest.contiguous) == (3 * MIB // 2, (1,), True)
     assert found.partly_used == 37 * MIB // 2
 
@@ -323,7 +323,7 @@ def test_changes_of_the_program_are_confirmed():
     blocks = [block for segment in recording["segments"] for block in segment["blocks"]]
     names = [{"device": 0, "address": block["address"], "name": "results"} for block in blocks]
     recording["ipygpumem"] = {"variables": names}
-    found = what_if(Snapshot.load(recording), settings=["expandable_segments:True"]).blockers
+    found = compare_settings(Snapshot.load(recording), settings=["expandable_segments:True"]).blockers
     assert [(line.label, line.variables) for line in found.lines] == [("train.py:7 kept", ("results",))]
     assert [(change.label, change.first, change.count) for change in found.changes] == [
         ("train.py:7 kept", True, 8),

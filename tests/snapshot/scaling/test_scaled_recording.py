@@ -11,12 +11,12 @@ from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
-from ipygpumem.snapshot.scaling.sequence import StartState
+from ipygpumem.snapshot.scaling.step_requests import InitialState
 from snapshot.scaling.recorder import BACKWARD, OPTIMIZER, Recorder, line
 
 
 def state_before(step):
-    return StartState.at(step.snapshot, step.device, step.first)
+    return InitialState.at(step.snapshot, step.device, step.first)
 
 
 requests = st.lists(

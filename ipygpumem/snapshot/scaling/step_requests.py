@@ -14,7 +14,7 @@ from ipygpumem.core.units import size as size_text
 from ipygpumem.snapshot.model.segment_history import AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import BEFORE, Allocations, Ints
 from ipygpumem.snapshot.replay.free_blocks import Pool
-from ipygpumem.snapshot.replay.recording import Recording, Release
+from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
 from ipygpumem.snapshot.replay.verification import verified, with_block_sizes
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.step import StepRecording
@@ -25,7 +25,7 @@ _DEFAULT_POOL = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StartState:
+class InitialState:
     """The memory of a device at one moment.
 
     Attributes:
@@ -39,7 +39,7 @@ class StartState:
     state: AllocatorState
 
     @classmethod
-    def at(cls, snapshot: SnapshotData, device: int, event: int) -> StartState:
+    def at(cls, snapshot: SnapshotData, device: int, event: int) -> InitialState:
         """Return the state right after an event; -1 stands for the time before the first event.
 
         Raises:
@@ -50,7 +50,7 @@ class StartState:
         return cls(snapshot, recording, state)
 
 
-class StepSequence:
+class StepRequests:
     """The requests of a step that starts from a given state. Events are numbered from 0.
 
     Allocations are numbered, too: first those of the step, then the blocks of the state.
@@ -66,7 +66,7 @@ class StepSequence:
         base: Requested bytes of the state's blocks before the first event and after each event.
     """
 
-    def __init__(self, step: StepRecording, state: StartState) -> None:
+    def __init__(self, step: StepRecording, state: InitialState) -> None:
         self.step = step
         self.state = state
         self._count = len(step.rows)
@@ -74,7 +74,9 @@ class StepSequence:
         self._pools, self._pool_of, self._segment_pools = self._assign_pools()
         self.operations, self._events = self._list_operations()
         releases = [event for event, number in enumerate(self.operations) if number >= len(self._pool_of)]
-        self._special: list[Release | int] = [Release(event, 1, retry=False, private=frozenset()) for event in releases]
+        self._special: list[ReleasedSegments | int] = [
+            ReleasedSegments(event, 1, retry=False, private=frozenset()) for event in releases
+        ]
         blocks, count = state.state.blocks, len(self.operations)
         starts = np.full(self._count, BEFORE, np.int64)
         ends = np.full(self._count + len(blocks), count, np.int64)
@@ -112,7 +114,7 @@ class StepSequence:
             return "", ""
         return self.step.phases[numbers[-1]], self.step.line_before(numbers[-1])
 
-    def requests(self, sizes: Ints) -> Recording:
+    def with_sizes(self, sizes: Ints) -> Recording:
         """Return the requests, with the given requested sizes of the step's allocations, as a recording."""
         blocks = self.state.state.blocks.copy()
         blocks["row"] = self._count + np.arange(len(blocks))
@@ -157,7 +159,7 @@ class StepSequence:
                 operations.append(number if operation >= 0 else ~number)
             else:
                 item = recording.special[operation - len(numbers)]
-                if not isinstance(item, Release):
+                if not isinstance(item, ReleasedSegments):
                     raise PredictionFailedError("the recorded step ran out of memory: record it at a smaller size")
                 if item.retry:
                     continue

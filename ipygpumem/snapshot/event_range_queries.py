@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
-from ipygpumem.snapshot.queries import event_window
+from ipygpumem.snapshot.queries import event_statistics
 from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.timeline import Timeline
-    from ipygpumem.snapshot.queries.event_window import Churn, CudaCallCounts, RegionRepetition
+    from ipygpumem.snapshot.queries.event_statistics import Churn, CudaCallCounts, RegionRepetition
 
 
-class EventWindows(SnapshotData):
+class EventRangeQueries(SnapshotData):
     """The tables of a snapshot with queries about a range of events."""
 
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
         """Return the allocations after event ``first`` that are alive after event ``last`` (by default the last)."""
         timeline, last = self._window(first, last, device)
-        return LiveSet(self, timeline, last, event_window.leaks(timeline, first, last))
+        return LiveSet(self, timeline, last, event_statistics.leaks(timeline, first, last))
 
     def churn(
         self, first: int = -1, last: int | None = None, device: int | None = None, key: str = "line"
     ) -> tuple[Churn, ...]:
         """Return counts, sizes and lifetimes of allocations after event ``first`` up to event ``last``, by group."""
         timeline, last = self._window(first, last, device)
-        return event_window.churn(self, timeline, first, last, key)
+        return event_statistics.churn(self, timeline, first, last, key)
 
     def short_lived(
         self,
@@ -47,12 +47,12 @@ class EventWindows(SnapshotData):
             OptionError: The events have no timestamps.
         """
         timeline, last = self._window(first, last, device)
-        return event_window.short_lived(timeline, first, last, at_least, at_most_us)
+        return event_statistics.short_lived(timeline, first, last, at_least, at_most_us)
 
     def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> CudaCallCounts:
         """Count the CUDA calls that allocate and free segments after event ``first`` up to event ``last``."""
         timeline, last = self._window(first, last, device)
-        return event_window.device_calls(timeline, first, last)
+        return event_statistics.device_calls(timeline, first, last)
 
     def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
         """Return the memory growth in each repetition of an annotated region.
@@ -60,7 +60,7 @@ class EventWindows(SnapshotData):
         Raises:
             OptionError: The device has no region of this name.
         """
-        return event_window.growth(self, self.timeline(device), name)
+        return event_statistics.growth(self, self.timeline(device), name)
 
     def window(self, start_us: int, end_us: int, device: int | None = None) -> tuple[int, int]:
         """Return a tuple ``(first, last)`` of the last event before a time span and the last event in it.
@@ -68,7 +68,7 @@ class EventWindows(SnapshotData):
         Raises:
             OptionError: The events have no timestamps, or the end is before the start.
         """
-        return event_window.events_in_span(self.name, self.timeline(device).trace, start_us, end_us)
+        return event_statistics.events_in_span(self.name, self.timeline(device).trace, start_us, end_us)
 
     def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:
         timeline = self.timeline(device)

@@ -43,7 +43,7 @@ class Alternative:
         replay: Replay without a limit.
         peaks: ``reserved_range`` of the replay. For a long recording, only the peak of this replay if these settings
             save less than 5%.
-        fits: Whether all requests are served within the limit of `WhatIf`; None if there is no limit.
+        fits: Whether all requests are served within the limit of `SettingsComparison`; None if there is no limit.
     """
 
     settings: str
@@ -62,7 +62,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WhatIf:
+class SettingsComparison:
     """Comparison of several settings of the allocator for a recording.
 
     Attributes:
@@ -121,12 +121,12 @@ class WhatIf:
         }
 
 
-def what_if(
+def compare_settings(
     snapshot: SnapshotData,
     device: int | None = None,
     settings: Sequence[str] = (),
     capacity: int | str | None = None,
-) -> WhatIf:
+) -> SettingsComparison:
     """Replay the recording of a device under several settings.
 
     Args:
@@ -162,7 +162,7 @@ def what_if(
     others = [alternative(text) for text, setting in effective.items() if setting != unchanged]
     others.sort(key=lambda item: (item.fits is False, item.peaks[1], item.replay.smallest_capacity))
     ooms = recording.trace.events(Action.OOM)
-    return WhatIf(
+    return SettingsComparison(
         snapshot.name,
         recording.device,
         verification,
