@@ -67,7 +67,7 @@ class Axis(PlainData):
 
 
 def nth_size(axes: Sequence[Axis], index: int) -> Size:
-    """Return a size: for each axis, its value at ``index``, or its last value if it has fewer values."""
+    """Return the value of each axis at ``index``, or the last value of an axis that has fewer values."""
     return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
 
 

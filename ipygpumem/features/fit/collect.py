@@ -12,7 +12,7 @@ from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.features.fit.axes import Axis
 from ipygpumem.features.fit.model import Combination, Fit
 from ipygpumem.features.fit.probes import FitError, StepRunner
-from ipygpumem.features.fit.ranks import RankAgreement
+from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.search import MAX_SHARE, Search
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
@@ -36,7 +36,7 @@ def fit(
 ) -> Fit:
     """Predict the memory usage of a step at sizes at which it has not run, and the largest size that fits.
 
-    The step runs five or six times, at small sizes. Afterwards, the state that it can reach is restored: tensors,
+    The step runs five or six times, at small sizes. Afterwards, the state that the step can reach is restored: tensors,
     gradients, the optimizer's state, objects and random numbers. Optimizers of PyTorch are not run; the memory of their
     update is computed.
 
@@ -45,7 +45,7 @@ def fit(
         sizes: Possible sizes, such as ``range(1, 4097)``. For a function of two sizes, a dict from the names of its
             arguments to their ranges.
         margin: Share of the memory that remains free at the recommended size.
-        on: Memory of another GPU, such as ``"24 GiB"``, for which to answer; by default, the memory of this GPU.
+        on: Memory of another GPU, such as ``"24 GiB"``, on which to find the sizes that fit; by default, this GPU.
         most: Share of the free memory that a run may use, at most 0.5.
 
     Raises:
@@ -65,7 +65,7 @@ def fit_step(code: StepCode, *, margin: float = 0.02, on: int | str | None = Non
         raise OptionError(f"a run may use at most half of the free memory: {most} is not between 0 and 0.5")
     sources = notebook_sources()
     code = replace(code, sources=sources, numbers=_execution_counts(sources))
-    runner, ranks = StepRunner(current(), code), RankAgreement()
+    runner, ranks = StepRunner(current(), code), RankCommunicator()
     search = Search(code, runner, ranks, on, most)
     try:
         runner.start()
@@ -97,7 +97,7 @@ def _saved_state(runner: StepRunner, code: StepCode) -> SavedState:
 
 
 def _execution_counts(files: Iterable[str]) -> dict[str, int]:
-    """Return the execution count of each notebook cell by file name. It is part of the label of the cell's lines."""
+    """Return the execution count of each notebook cell by file name, read from the label of a line of the cell."""
     label = name_providers().label
     matches = {file: re.match(r"In \[(\d+)\]", label(file, 1, "<module>")) for file in files}
     return {file: int(match[1]) for file, match in matches.items() if match is not None}
@@ -130,7 +130,7 @@ def _result(search: Search, margin: float, refusal: str) -> Fit:
 
 
 def _largest(
-    ranks: RankAgreement, axis: Axis, scaled: ScaledStep, capacity: int, margin: float
+    ranks: RankCommunicator, axis: Axis, scaled: ScaledStep, capacity: int, margin: float
 ) -> dict[str, int | None]:
     """Return the largest sizes at which the step fits into memory on all ranks."""
     first, last = axis.first, axis.last
@@ -143,7 +143,7 @@ def _largest(
 
 
 def _combinations(
-    ranks: RankAgreement, axes: tuple[Axis, ...], scaled: ScaledRecording, capacity: int, margin: float
+    ranks: RankCommunicator, axes: tuple[Axis, ...], scaled: ScaledRecording, capacity: int, margin: float
 ) -> Iterable[Combination]:
     first, second = axes
     ratio = second.last / second.first

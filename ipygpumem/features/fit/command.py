@@ -51,7 +51,7 @@ FIT = Command(
             accepts_many=True,
             usage="NAME=FIRST..LAST STATEMENT",
         ),
-        Option(("--on",), "SIZE", 'answer for a GPU with this much memory, such as "24 GiB"', type=_memory_size),
+        Option(("--on",), "SIZE", 'predict for a GPU with this much memory, such as "24 GiB"', type=_memory_size),
         Option(
             ("--margin",),
             "SHARE",

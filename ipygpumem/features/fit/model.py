@@ -50,7 +50,7 @@ class Combination(PlainData):
     Attributes:
         size: Value of the second variable.
         largest: Largest value of the first variable that fits; None if none fits.
-        recommended: Largest value that leaves the margin; None if there is none.
+        recommended: Largest value that leaves the margin free; None if there is none.
         reserved: Highest reserved memory at the recommended value.
     """
 
@@ -72,7 +72,7 @@ class Fit(PlainData, TableRepr):
         capacity: Memory that PyTorch can use on the device, including what it has reserved.
         margin: Share of the capacity that remains free at the recommended size.
         largest: Largest size that fits without PyTorch having to free its cache; None if none fits or it is unknown.
-        recommended: Largest size that leaves the margin.
+        recommended: Largest size that leaves the margin free.
         after_release: Largest size that fits once PyTorch has freed cached memory, which is slow.
         probes: Runs of the step.
         pieces: Ranges of sizes in which the peak occurs at the same event.
@@ -108,7 +108,7 @@ class Fit(PlainData, TableRepr):
     def predict(self, *size: int) -> int:
         """Return the highest allocated memory of the process while the step runs at a size.
 
-        It includes everything that is allocated before the step.
+        The result includes memory that was allocated before the step.
 
         Raises:
             OptionError: Nothing is predicted, or the size is invalid.

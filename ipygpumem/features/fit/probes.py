@@ -38,8 +38,8 @@ class Capacity:
     """Memory of a device. Sizes are in bytes.
 
     Attributes:
-        limit: Memory that PyTorch can use, including what it has reserved.
-        allocated: Allocated memory at the same time.
+        limit: Memory that PyTorch can use, including the memory that it has reserved.
+        allocated: Part of ``limit`` that is allocated.
     """
 
     limit: int
@@ -53,13 +53,13 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A run of the step: its peaks by device index, and its snapshot, which is None if it was not recorded."""
+    """A run of the step: its peaks by device index, and its snapshot, which is None if the run was not recorded."""
 
     peaks: dict[int, Counters]
     snapshot: Snapshot | None
 
     def step(self, device: int) -> StepRecording:
-        """Return the events of a recorded run on a device, without the release of the cache that follows them."""
+        """Return the events of a recorded run on a device, without the release of the cache after the run."""
         if self.snapshot is None:
             raise ValueError("the run was not recorded")
         action = self.snapshot.timelines[device].trace.action
@@ -137,7 +137,7 @@ class StepRunner:
         if recorder.snapshot is None or info.error:
             raise FitError(f"recording allocations at the size {size_name(size)} failed: {info.error}")
         if info.dropped:
-            raise FitError(f"the step causes more than {recorder.history.options.max_entries:,} allocator events")
+            raise FitError(f"the step causes over {recorder.history.options.max_entries:,} allocator events: use a shorter step")
         return Snapshot.load(recorder.snapshot)
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class StepRunner:
         return Capacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
 
     def on_other_gpu(self, index: int, total: int | str) -> int:
-        """Return the memory for PyTorch on a GPU with ``total`` bytes, if as much is used outside PyTorch as here."""
+        """Return the memory for PyTorch on a GPU with ``total`` bytes, assuming the same memory outside PyTorch."""
         reading = self._runtime.reading().devices[f"cuda:{index}"]
         outside = reading.outside if reading.process is not None else 0
         capacity = parse_size(total) - (outside or 0)

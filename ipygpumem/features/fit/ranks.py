@@ -1,4 +1,4 @@
-"""Agreement between the ranks of a distributed program, which must all run the step at the same sizes."""
+"""Communication between the ranks of a distributed program, which must all run the step at the same sizes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ipygpumem.features.ranks.rank_info import rank_and_world
 _TIMEOUT = timedelta(seconds=60)
 
 
-class RankAgreement:
-    """Communication with the other ranks through the store of torch.distributed. It has no effect with one rank.
+class RankCommunicator:
+    """Communicator with the other ranks, through the store of torch.distributed. With one rank, methods do not wait.
 
     Attributes:
         world: Number of ranks.
@@ -43,7 +43,7 @@ class RankAgreement:
             self.minimum(0)
 
     def minimum(self, value: int) -> int:
-        """Return the smallest value of all ranks.
+        """Return the smallest of the values that the ranks pass to this method.
 
         Raises:
             FitError: Not all ranks called this method in time.
@@ -59,7 +59,7 @@ class RankAgreement:
             missing = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
             noun = "ranks" if len(missing) > 1 else "rank"
             raise FitError(
-                f"{noun} {', '.join(missing)} of {self.world} did not run fit within {_TIMEOUT.seconds} s: call it in "
+                f"{noun} {', '.join(missing)} of {self.world} did not run fit within {_TIMEOUT.seconds} s: run fit on "
                 "every rank, because the step's collectives wait for all ranks"
             ) from None
         return min(int(self._store.get(key)) for key in keys)

@@ -14,7 +14,7 @@ from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
 from ipygpumem.features.fit.model import Probe, Role
 from ipygpumem.features.fit.probes import Capacity, FitError, StepRunner, growing_bytes
-from ipygpumem.features.fit.ranks import RankAgreement
+from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
@@ -35,7 +35,7 @@ _MAX_ERROR = 0.02
 _IRREGULAR = 0.1
 """Relative error of a rejected prediction below which the step is predicted again, with another run."""
 _GROWTH = 2
-"""Factor between the sizes that are run."""
+"""Factor between successive sizes to run."""
 _SAFETY = 1.6
 """Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
 _CHECKS = (2, 2, 4, 4)
@@ -53,13 +53,13 @@ class Search:
         capacity: Memory that PyTorch can use on the device; None if it is unknown.
         probes: The runs.
         scaled: The prediction; None if there is none.
-        ranks: The other ranks of a distributed program.
+        ranks: The communicator with the other ranks of a distributed program.
         notes: Sentences for the user about the runs.
         files: The files that the step writes.
     """
 
     def __init__(
-        self, code: StepCode, runner: StepRunner, ranks: RankAgreement, on: int | str | None, most: float
+        self, code: StepCode, runner: StepRunner, ranks: RankCommunicator, on: int | str | None, most: float
     ) -> None:
         self.code = code
         self.on = on
@@ -197,14 +197,14 @@ class Search:
         return self._runner.capacity(self.index).limit
 
     def _others(self, first: Size, second: Size) -> Sequence[Size]:
-        """Return the sizes after the first one that determine the prediction."""
+        """Return the sizes, other than the first, that determine the prediction."""
         if len(first) == 1:
             return [second]
         lengths = (first[1], second[1], self.code.axes[1].at_least(_GROWTH * second[1]))  # may be a quadratic function
         return [(batch, length) for length in lengths for batch in (first[0], second[0])][1:]
 
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
-        """Return the next size to run: a multiple of the largest one or, if that may use too much memory, the next one.
+        """Return a multiple of the largest size so far or, if the multiple may be too large, the next larger size.
 
         ``added`` is a function that returns how many bytes a run at a size allocates.
 
@@ -224,7 +224,7 @@ class Search:
         raise self._too_large(f"a run at the size {size_name(size)}", needed)
 
     def _bound(self, size: Size) -> int:
-        """Return how many bytes a run allocates at most if no allocation grows faster than the square of the size."""
+        """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""
         at, step = self._steps[-1]
         growth = (math.prod(self._others(at, size)[-1]) / math.prod(at)) ** 2
         used = self.probes[-1].allocated - self._before[self.index].allocated
@@ -234,7 +234,7 @@ class Search:
         return int(safety * (scaled.predict(size).allocated - self._before[self.index].allocated))
 
     def _verification_size(self, scaled: ScaledRecording) -> Size:
-        """Return the largest size at which a run stays within its limit of memory, or ``(0,)`` if there is none."""
+        """Return the largest size at which a run stays within the memory limit, or ``(0,)`` if there is none."""
         before, axes = self._before[self.index], self.code.axes
         free = min(before.free, (self.capacity or 0) - before.allocated)
         limit = int((1 - _MAX_ERROR) * self._most * free)

@@ -34,7 +34,7 @@ class StepObjects:
 
     Attributes:
         tensors: Tensors, including parameters, buffers and the state of optimizers.
-        containers: Names and instances of the built-in mutable containers and of their subclasses.
+        containers: Instances of the built-in mutable containers and of their subclasses, with their names.
         instances: Objects with attributes, including user-defined classes.
         namespaces: Global variables of user-defined functions.
         arrays: NumPy arrays.

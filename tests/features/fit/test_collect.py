@@ -367,7 +367,7 @@ class Store:
     ("answers", "refusal", "runs"),
     [
         (None, "", 5),
-        (-1, "rank 1 of 2 did not run fit within 60 s: call it in every rank", 0),
+        (-1, "rank 1 of 2 did not run fit within 60 s: run fit on every rank", 0),
         (2, "another rank cannot predict the step: see the result of that rank", 0),
         (3, "another rank cannot predict the step: see the result of that rank", 1),
     ],
