@@ -136,8 +136,9 @@ class StepRunner:
         info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
         if recorder.snapshot is None or info.error:
             raise FitError(f"recording allocations at the size {size_name(size)} failed: {info.error}")
+        limit = recorder.history.options.max_entries
         if info.dropped:
-            raise FitError(f"the step causes over {recorder.history.options.max_entries:,} allocator events: use a shorter step")
+            raise FitError(f"the step causes more than {limit:,} allocator events: use a shorter step")
         return Snapshot.load(recorder.snapshot)
 
     def close(self) -> None:
