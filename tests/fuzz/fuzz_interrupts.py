@@ -15,6 +15,8 @@ import json
 import os
 import queue
 import random
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -78,12 +80,10 @@ CLOSED = [True, 1, 1, False, 1]  # the cell that calls is_open() is measured its
 SENDER = """
 import os, signal, sys, time
 for line in sys.stdin.buffer:
-    number, delay = line.split()
-    end = time.perf_counter() + float(delay)
+    end = time.perf_counter() + float(line)
     while time.perf_counter() < end:
         pass
     os.kill(os.getppid(), signal.SIGINT)
-    os.write(1, number + b"\\n")
 """
 
 
@@ -115,10 +115,12 @@ class Terminal:
     def __init__(self, shell, *, load=LOAD):
         self.shell = shell
         self.run(SETUP + load)
-        self.sent = 0
-        self.sender = subprocess.Popen(
-            [sys.executable, "-ISc", SENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
+        self.sender = subprocess.Popen([sys.executable, "-ISc", SENDER], stdin=subprocess.PIPE, bufsize=0)
+        # Python writes a byte for each signal that it has received, which can be later than the call of kill() returns
+        self.received, wakeup = os.pipe()
+        os.set_blocking(self.received, False)
+        os.set_blocking(wakeup, False)
+        self.previous = signal.set_wakeup_fd(wakeup)
 
     def run(self, code):
         self.output = io.StringIO()
@@ -126,15 +128,15 @@ class Terminal:
             return self.shell.run_cell(code, store_history=True)
 
     def interrupt(self, code, delay):
-        self.sent += 1
         self.shell.user_ns["arrived"].clear()
-        result, ended, sent = None, False, b""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.received, 99)
+        result, ended = None, False
         try:
-            self.sender.stdin.write(b"%d %.6f\n" % (self.sent, delay))
+            self.sender.stdin.write(b"%.6f\n" % delay)
             result = self.run(code)
             ended = True
-            while b"%d\n" % self.sent not in sent:
-                sent += os.read(self.sender.stdout.fileno(), 99)
+            select.select([self.received], [], [])
             time.sleep(0.001)
         except KeyboardInterrupt:
             return "after the cell" if ended else "raised by run_cell"
@@ -151,6 +153,8 @@ class Terminal:
     def close(self):
         with self.sender:
             self.sender.kill()
+        os.close(signal.set_wakeup_fd(self.previous))
+        os.close(self.received)
 
 
 SEND_IN_KERNEL = f"""
@@ -161,7 +165,7 @@ delay = None
 def send():
     global delay
     if delay is not None:
-        sender.stdin.write(b"0 %.6f\\n" % delay)
+        sender.stdin.write(b"%.6f\\n" % delay)
         delay = None
 get_ipython().events.register("pre_execute", send)
 """
