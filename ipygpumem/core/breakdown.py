@@ -29,7 +29,7 @@ class Baseline(PlainData):
 
     Attributes:
         reading: Counters of all devices and of the host.
-        device: Name of the device on which CUDA was initialized; None if it was not.
+        device: Name of the device on which CUDA was initialized; None if CUDA was not initialized.
         label: Product name of this device.
         context: Size of the CUDA context in bytes; None if the context already existed.
         kernels: Memory outside PyTorch used by the first kernels and their libraries, in bytes; None if unknown.

@@ -60,7 +60,7 @@ class DeviceReport(PlainData):
 
     @property
     def held(self) -> int | None:
-        """Change in allocated memory, that is, memory of tensors that the measured code still holds at the end."""
+        """Allocated memory at the end minus the allocated memory at the start."""
         return difference(self.before.allocated, self.after.allocated)
 
     @property
@@ -105,7 +105,7 @@ class DeviceReport(PlainData):
 
     @property
     def accounted(self) -> int | None:
-        """Lower bound on peak memory outside PyTorch from NVML's accounting mode; None if it recorded no new peak.
+        """Lower bound on peak memory outside PyTorch from NVML's accounting mode; None if there was no new peak.
 
         If the recorded peak of this process rises during a measurement, the new peak was reached during the
         measurement, and PyTorch's share of the new peak was at most PyTorch's peak reserved memory.

@@ -49,7 +49,7 @@ class HostReport(PlainData):
 
     @property
     def exact(self) -> bool:
-        """Whether `peak` is exact: the recorded peak rose, or it was at most the resident memory at the start."""
+        """Whether `peak` is exact: the recorded peak rose, or was not higher than the resident memory at the start."""
         if self.profiled or self.before.peak is None or self.after.peak is None or self.before.rss is None:
             return False
         return self.after.peak > self.before.peak or self.before.peak <= self.before.rss

@@ -230,10 +230,10 @@ _FILTER_NOTIFICATIONS = {name: value for name, value in vars(warnings).items() i
 
 @contextlib.contextmanager
 def shown_warnings_kept() -> Iterator[None]:
-    """Let Python remember which warnings it has shown, even if the filters of warnings change temporarily.
+    """Keep Python's record of the warnings that were shown, even if the warning filters change in the ``with`` block.
 
-    Python forgets this with each such change, for example when matplotlib draws. Warnings of the user's code that are
-    shown once would then appear again.
+    Python clears this record whenever the filters change, for example when matplotlib draws. Warnings that the user's
+    code shows only once would then appear again.
     """
     for name in _FILTER_NOTIFICATIONS:
         setattr(warnings, name, lambda: None)

@@ -89,7 +89,7 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 
 def redact_code(line: str, magics: str = "") -> str:
-    """Replace literals in a line of code with ``***`` if they may be secret or the line contains a name of a secret.
+    """Replace literals in a line of code with ``***`` if they may be secret or the line contains the name of a secret.
 
     Shell commands, magics and cells in other languages are redacted like command lines. ``magics`` are the lines with
     the cell magics before the line.
@@ -104,7 +104,7 @@ def redact_code(line: str, magics: str = "") -> str:
 
 
 def _start_of_command(line: str) -> int:
-    """Return the index of the shell command or magic in a line of code, or the length of a line that contains none."""
+    """Return the index of the shell command or magic in a line of code, or the length of the line if there is none."""
     start = 0
     while magic := _CODE_MAGIC.match(line, start) or not _COMMAND.match(line, start):
         before = (_BEFORE_COMMAND if magic is True else _BEFORE_COMMAND_IN_MAGIC).match(line, start)
@@ -187,7 +187,7 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
 
 
 def _redact_option(word: str) -> tuple[str, str]:
-    """Return a tuple ``(text, name)``: the redacted option and, if the next word may be its value, its name."""
+    """Return ``(text, name)``: the redacted option, and the option's name if the next word may be its value."""
     match = _OPTION.fullmatch(word[:_MAX_WORD_LENGTH])
     if match is None or _is_random(match[1]):
         return ("--", "") if word == "--" else (_REDACTED, "")
@@ -254,7 +254,7 @@ def _redact_directories(path: str) -> str:
 
 
 def _may_contain_secret(text: str) -> bool:
-    """Return whether a literal or comment contains random text, a URL password, ``-p x`` or a name of a secret."""
+    """Return whether a literal or comment contains random text, a URL password, ``-p x`` or the name of a secret."""
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True

@@ -233,7 +233,7 @@ def build_report(
 
 
 def _before_context(end: DeviceReading) -> DeviceReading:
-    """Return a reading from before the CUDA context existed: 0 for counters of this process, None for the device."""
+    """Return a reading for the time before the CUDA context existed, in which the counters of this process are 0."""
     own: tuple[str, ...] = ("allocated", "reserved", "active", "requested", "inactive_split")
     own += ("retries", "ooms", "rejections", "process")
     zeros: dict[str, Any] = {name: 0 for name in own if getattr(end, name) is not None}

@@ -56,9 +56,9 @@ def highest_outside(
 ) -> tuple[int, float] | None:
     """Return the highest lower bound on the growth of memory outside PyTorch, and the time of its sample.
 
-    ``reserved`` takes two times and returns an upper bound on PyTorch's reserved memory between them, or None if no
-    bound is known. The result is None if no lower bound exceeds the growth between the two readings, or if the readings
-    cannot be compared.
+    ``reserved`` is a function of two times, which returns an upper bound on PyTorch's reserved memory between them, or
+    None if no bound is known. The result is None if no lower bound exceeds the growth between the two readings, or if
+    the readings cannot be compared.
     """
     start, end = before.device_outside, after.device_outside
     if start is None or end is None or before.source != after.source:

@@ -21,7 +21,7 @@ class EventRangeQueries(SnapshotData):
     """The tables of a snapshot with queries about a range of events."""
 
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
-        """Return the allocations after event ``first`` that are alive after event ``last`` (by default the last)."""
+        """Return the allocations after event ``first`` alive after event ``last``; by default, after the last event."""
         timeline, last = self._window(first, last, device)
         return LiveSet(self, timeline, last, event_statistics.leaks(timeline, first, last))
 
@@ -58,7 +58,7 @@ class EventRangeQueries(SnapshotData):
         """Return the memory growth in each repetition of an annotated region.
 
         Raises:
-            OptionError: The device has no region of this name.
+            OptionError: The device has no region with this name.
         """
         return event_statistics.growth(self, self.timeline(device), name)
 

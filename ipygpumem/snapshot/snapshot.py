@@ -139,7 +139,7 @@ class Snapshot(EventRangeQueries):
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Measure the free memory in segments after an event (by default the last). Check whether ``need`` bytes fit.
+        """Measure the free memory in segments after an event, by default the last. Check whether ``need`` bytes fit.
 
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.

@@ -82,7 +82,7 @@ def join_names(names: Sequence[str]) -> str:
 def document(bundle: str, content: str, data: Sequence[PageData], theme: str) -> str:
     """Return an HTML page with a JavaScript bundle and its data.
 
-    If JavaScript is disabled, a message says that the page needs it to show ``content``. The theme is ``"auto"``
+    If JavaScript is disabled, a message states that JavaScript is required to show ``content``. The theme is ``"auto"``
     (the system's theme), ``"light"`` or ``"dark"``. Other values raise `OptionError`.
     """
     if theme not in {"auto", "light", "dark"}:

@@ -36,7 +36,7 @@ def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[di
 def slice_of(name: str, data: bytes, start: Any) -> Answer:
     """Return a message with the total size of the data and up to `MAX_BYTES` of it, starting at ``start``."""
     if not isinstance(start, int) or not 0 <= start <= len(data):
-        raise OptionError(f"{name!r} has no byte {start!r}: the size is {len(data)} bytes")
+        raise OptionError(f"{start!r} is not a position in {name!r}: the size is {len(data)} bytes")
     return {"size": len(data)}, [memoryview(data)[start : start + MAX_BYTES]]
 
 

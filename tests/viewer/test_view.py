@@ -269,10 +269,10 @@ INVALID_REQUESTS = [
     ({"id": 1, "get": "2"}, "unknown request: '2'"),
     ({"id": 1, "get": ["0"]}, r"unknown request: ['0']"),
     ({"id": 1, "get": "../../etc/passwd"}, "unknown request: '../../etc/passwd'"),
-    ({"id": 1, "get": "0", "from": -1}, "'0' has no byte -1: the size is "),
-    ({"id": 1, "get": "0", "from": 1 << 60}, "'0' has no byte 1152921504606846976: the size is "),
-    ({"id": 1, "get": "0", "from": "x"}, "'0' has no byte 'x': the size is "),
-    ({"id": 1, "get": "0", "from": None}, "'0' has no byte None: the size is "),
+    ({"id": 1, "get": "0", "from": -1}, "-1 is not a position in '0': the size is "),
+    ({"id": 1, "get": "0", "from": 1 << 60}, "1152921504606846976 is not a position in '0': the size is "),
+    ({"id": 1, "get": "0", "from": "x"}, "'x' is not a position in '0': the size is "),
+    ({"id": 1, "get": "0", "from": None}, "None is not a position in '0': the size is "),
 ]
 
 

@@ -90,7 +90,7 @@ def test_devices_that_cannot_be_replayed(tmp_path):
     del recording["device_traces"][0]
     with pytest.raises(ReplayError, match="snapshot: device 0 cannot be replayed: "):
         Snapshot.load(recording).to_html(tmp_path / "y.html", settings="expandable_segments:True")
-    with pytest.raises(ReplayError, match="snapshot: it contains no events"):
+    with pytest.raises(ReplayError, match="snapshot: the recording contains no events"):
         Snapshot.load({"segments": []}).to_html(tmp_path / "y.html", settings="expandable_segments:True")
     other = files.raw("gpt_cpp")
     other["allocator_settings"]["backend"] = "cudaMallocAsync"  # omitted together with paths
@@ -101,7 +101,7 @@ def test_devices_that_cannot_be_replayed(tmp_path):
 
 def test_unusual_files_are_not_replayed(tmp_path, monkeypatch):
     monkeypatch.setattr(encoded_replay, "_MAX_SECONDS", 0.0)
-    with pytest.raises(ReplayError, match="it would take longer than a minute"):
+    with pytest.raises(ReplayError, match="the replay would take longer than a minute"):
         Snapshot.load(files.path("gpt_cpp")).to_html(tmp_path / "x.html", settings="expandable_segments:True")
 
 

@@ -56,7 +56,7 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
         name = "garbage_collection_threshold" if parsed.collection_threshold else "per_process_memory_fraction"
         raise OptionError(f"{name} has an effect only with a limit, which ipygpumem whatif --capacity SIZE sets")
     encoded: dict[int, EncodedReplay] = {}
-    problem = "it contains no events"
+    problem = "the recording contains no events"
     for timeline in snapshot.timelines:
         if not len(timeline.trace):
             continue
@@ -66,7 +66,7 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
             if expected_seconds(timeline) <= _MAX_SECONDS:
                 encoded[device] = _encode(replay(snapshot, device, settings), settings)
                 continue
-            problem += "it would take longer than a minute"
+            problem += "the replay would take longer than a minute"
         except OptionError:
             raise
         except ReplayError as error:

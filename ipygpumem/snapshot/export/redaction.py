@@ -65,7 +65,7 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
 
 
 def shareable_copies(snapshots: Sequence[Snapshot], *, source: bool = True, paths: bool = True) -> list[Snapshot]:
-    """Return copies of snapshots to display side by side, as of `align_start_times` and `shareable`."""
+    """Apply `align_start_times` and `shareable` to snapshots that are displayed side by side."""
     copies = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
     if not paths and len(copies) > 1:
         for number, snapshot in enumerate(copies, 1):

@@ -1,4 +1,4 @@
-"""Texts attached to allocations after the allocation (``torch.cuda.memory._annotate_tensor`` of PyTorch 2.14)."""
+"""Strings that ``torch.cuda.memory._annotate_tensor`` (PyTorch 2.14 or later) attached to allocations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_TEXTS, _MAX_LENGTH = 5, 200  # of a label that consists of several texts
 
 
 def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
-    """Return the annotate events of each annotated allocation, by its row in ``timeline.allocations``."""
+    """Return a dict from rows in ``timeline.allocations`` to the ``annotate`` events of these allocations."""
     trace, allocations = timeline.trace, timeline.allocations
     events = trace.events(Action.ANNOTATE)
     if not len(events) or not len(allocations):
@@ -40,7 +40,7 @@ def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
 def allocation_metadata(timeline: Timeline, rows: Ints, texts: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
     """Return the labels of allocations, as indices in a list of labels; -1 for an allocation without user metadata.
 
-    A label consists of the user metadata at the allocation and of the texts that were attached later.
+    A label consists of the user metadata in the event of the allocation and the strings that were attached later.
     """
     metadata = timeline.trace.metadata
     numbers = np.append(metadata, -1)[timeline.allocations.start[rows]].astype(np.int64)

@@ -65,9 +65,9 @@ def paired(
     time: NDArray[np.int64],
     starts: NDArray[np.bool_],
 ) -> AnnotationTable:
-    """Pair START and END entries in any order, and return the regions between them. ``starts`` is true for START.
+    """Pair START and END entries in any order, and return the regions between them. ``starts`` is True for START.
 
-    An entry can be as small as twelve bytes of a file. Therefore, the open regions are kept in arrays, not in objects.
+    An entry can take up only twelve bytes of a file. Therefore, open regions are kept in arrays, not in objects.
     """
     order = np.argsort(time, kind="stable")
     name, device, time, starts = name[order], device[order], time[order], starts[order]

@@ -46,7 +46,7 @@ class Cell:
 
 
 def block_key(device: int, address: int) -> bytes:
-    """Return a dict key for a block. A file can contain many integers with the same hash, but that of bytes varies."""
+    """Return a dict key for a block. Unlike those of integers, hashes of bytes cannot be chosen by the file."""
     return struct.pack("<qq", device, address)
 
 
@@ -132,7 +132,7 @@ class CellLookup:
         return self.runs_of(file) if (active < 0).any() else self._joined_labels(distinct(active).tolist())
 
     def labels(self, times: NDArray[np.int64], stacks: NDArray[np.int32]) -> list[str]:
-        """Return the cell label of each event, given the timestamps and stack indices of the events (-1 if unknown)."""
+        """Return the cell label of each event from its timestamp and the index of its stack. Unknown values are -1."""
         labels = np.full(len(times), OUTSIDE, object)
         order = np.argsort(stacks, kind="stable")
         edges = np.flatnonzero(np.diff(stacks[order])) + 1

@@ -131,8 +131,8 @@ class RecordingGaps:
             events were dropped from the ring buffer. A file does not distinguish the two cases.
         before_recording_bytes: Requested bytes of these allocations.
         frees_without_allocation: Frees of addresses that were not allocated at that time, except for the first free at
-            an address. They are ignored.
-        missing_frees: Allocations at an address that was still in use. They end the previous allocation there.
+            an address. These frees are ignored.
+        missing_frees: Allocations at an address that was still in use. Each ends the previous allocation there.
         ended_by_request: Whether allocations end with the free request because completed frees were not recorded.
         only_in_segments: Blocks in use at the end that are free according to the events. They were allocated
             between copying the events and copying the segments.
@@ -179,7 +179,7 @@ class Allocations:
         return len(self.address)
 
     def live(self, event: int) -> Ints:
-        """Return the rows of the allocations that are alive right after an event, or before all events if it is -1."""
+        """Return the rows of the allocations that are alive right after an event, or before the first event for -1."""
         return np.flatnonzero((self.start <= event) & (self.end > event))
 
     def name(self, row: int) -> str:

@@ -122,7 +122,7 @@ def _recorded_free_blocks(snapshot: SnapshotData, state: AllocatorState) -> tupl
 
 
 def _derived_free_blocks(state: AllocatorState, *, replayed: bool) -> tuple[Ints, Ints]:
-    """Return the size and the segment row of each gap between blocks, whose sizes are replayed or estimated."""
+    """Return the size and the segment row of each gap between blocks. Block sizes are replayed or estimated."""
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
@@ -159,7 +159,7 @@ class OomAnalysis(PlainData):
 
 
 def explain_oom(snapshot: SnapshotData, state: AllocatorState, *, replayed: bool = False) -> OomAnalysis:
-    """Explain why an allocation failed, given the state after its out-of-memory event, as in `fragmentation`."""
+    """Explain why an allocation failed. ``state`` is the state right after the out-of-memory event."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
     requested = int(trace.size[event])

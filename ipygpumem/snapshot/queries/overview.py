@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TOP = 3
 _MAX_DEVICES = 4
 _MAX_SECONDS = 3.0
-"""Expected duration in seconds from which no replay is made."""
+"""Expected duration of a replay in seconds above which the replay is omitted."""
 _RELEVANT = 0.05
 """Share of the reserved memory above which free memory is reported."""
 _SINGULAR = {"s": "", "is": "is", "was": "was", "has": "has"}
@@ -87,7 +87,7 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
 
 
 def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
-    """Return a line about reserved memory that was never in use, if it is large and a replay determines it."""
+    """Return a line about the reserved memory that was never in use; empty if this memory is small or unknown."""
     reserved = timeline.reserved_peak or 0
     if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved or expected_seconds(timeline) > _MAX_SECONDS:
         return []

@@ -31,7 +31,7 @@ _PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
 class OversizedInteger(str):
-    """String that replaces an integer that is too large. It can be printed, but `text` rejects it."""
+    """String that replaces an integer that is too large. It can be printed, but the function `text` rejects it."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ def type_name(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value can be written to JSON. Python converts only integers of up to 4,300 digits to text."""
+    """Return whether a value is None, a bool, a float, a string, or an integer of at most 128 bits."""
     return type(value) in _PLAIN_TYPES and not (type(value) is int and value.bit_length() > _MAX_BITS)
 
 
@@ -84,7 +84,7 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
 
 
 def items(value: Any, where: str) -> Sequence[Any]:
-    """Check that ``value`` is a list, but not a long list of a few items, which a small pickle can contain."""
+    """Return ``value`` if it is a list. Raise `SnapshotLimitError` if a long list repeats a few items."""
     check_repetition(array("Q", map(id, sequence(value, where))), where)
     return value  # type: ignore[no-any-return]
 
@@ -103,18 +103,18 @@ def check_repetition(ids: array[int], where: str) -> None:
 
 
 class TextBudget:
-    """Limit for the total length of repeated texts. A file can repeat a long text in two bytes."""
+    """Limit for the total length of repeated strings. Two bytes of a file are enough to repeat a long string."""
 
     def __init__(self) -> None:
         self._left = _MAX_REPEATED_TEXT
         self._known: set[str] = set()
 
     def count(self, text: str, where: str, *, created: bool = False) -> str:
-        """Add the length of a text that is repeated or created. Raise `SnapshotLimitError` if the total is too long."""
+        """Add the length of a repeated or ``created`` string. Raise `SnapshotLimitError` if the total is too long."""
         if created or text in self._known:
             self._left -= len(text) - _SHORT_TEXT
             if self._left < 0:
-                raise SnapshotLimitError(f"{where}: long names or texts are repeated too often")
+                raise SnapshotLimitError(f"{where}: long strings are repeated too often")
         self._known.add(text)
         return text
 
@@ -122,7 +122,7 @@ class TextBudget:
 def column(
     values: list[Any], where: Callable[[int], str], low: int = -_INT64, high: int = _INT64 - 1
 ) -> NDArray[np.int64]:
-    """Return a column of integers, which must be within bounds. ``where`` returns the name of the value at an index."""
+    """Return a column of integers within bounds. ``where`` is a function from indices to names of values."""
     try:
         if set(map(type, values)) <= {int}:
             numbers = np.array(array("q", values), np.int64)

@@ -91,7 +91,7 @@ class FieldReader:
         self._retain(valid & (width > 0))
 
     def _long_numbers(self, position: Ints, words: Words) -> tuple[Ints, Ints]:
-        """Return a tuple of LONG1 values and the sizes of their operands in bytes, 0 if a value exceeds 64 bits."""
+        """Return the values of LONG1 opcodes and the sizes of their operands in bytes, 0 if larger than 64 bits."""
         size = ((words >> _BYTE) & _LOW_BYTE).view(np.int64)
         fits = (size > 0) & (size <= _WORD)
         spare = np.where(fits, 64 - 8 * size, 0)
@@ -166,7 +166,7 @@ class FieldReader:
         return words, code[:1] if (code == code[:1]).all() else code, valid
 
     def _find_end(self, position: Ints, code: NDArray[np.uint8]) -> tuple[Ints, Flags]:
-        """Return ``(end, memoized)`` of values other than memo references; ``end`` is ``position`` if invalid."""
+        """Return ``(end, memoized)`` of values that are not memo references. Invalid values end at ``position``."""
         octets, last = self._octets, self._end
         length = _FIXED_LENGTH[code] + _IS_COUNTED[code] * octets[position + 1]
         end = np.minimum(position + length, last)

@@ -56,7 +56,7 @@ class ReadLimits:
 
     @staticmethod
     def objects(length: int) -> int:
-        """Return the maximum number of lists, tuples, strings, numbers and dicts, which count 1.5 times, in a file."""
+        """Return the maximum number of objects in a file of this length. Each dict counts as 1.5 objects."""
         return _EXTRA_OBJECTS + length // _BYTES_PER_OBJECT
 
 

@@ -163,7 +163,7 @@ class StackBuilder:
         return number
 
     def table(self) -> StackTable:
-        """Return the tree of all stacks. No stacks can be added afterwards, because their ids are no longer known."""
+        """Return the tree of all stacks. No stacks can be added afterwards."""
         for objects in (self._frame_of, self._stack_of, self._stack_of_list, self._objects):
             objects.clear()
         frames = tuple(Frame(*key) for key in self._frames)

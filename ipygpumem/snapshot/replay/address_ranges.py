@@ -23,7 +23,7 @@ def union(addresses: Ints, sizes: Ints) -> Ints:
 
 
 def overlap(ranges: Ints, segments: Any) -> int:
-    """Return how many bytes of the segments are inside the ranges. Both are ordered by address."""
+    """Return how many bytes of the segments are inside the ranges. Segments and ranges are ordered by address."""
     if not len(ranges):
         return 0
     length = np.append(0, np.cumsum(ranges[:, 1] - ranges[:, 0]))

@@ -24,7 +24,7 @@ class SuggestedChange(PlainData):
 
     Attributes:
         label: The line, as in `Group`.
-        first: Whether the blocks are allocated before all others. Otherwise, they are freed before the request.
+        first: Whether the blocks are allocated before all others. Otherwise, they are freed before the failed request.
         bytes: Total requested size of the blocks.
         count: Number of blocks.
     """
@@ -45,7 +45,7 @@ class SuggestedChange(PlainData):
 def changes(
     recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]
 ) -> tuple[SuggestedChange, ...]:
-    """Return the smallest change of each kind with which the request that ran out of memory succeeds.
+    """Return the smallest earlier allocation and the smallest earlier free with which a failed request succeeds.
 
     Args:
         recording: A recording that is reproduced by its replay.
@@ -74,7 +74,7 @@ def _serves(recording: Recording, event: int, operations: list[int]) -> bool:
 
 
 def _allocated_first(recording: Recording, rows: Sequence[int]) -> list[int]:
-    """Return the requests with the allocations of some blocks at the start."""
+    """Return the requests, with the allocations of some blocks moved to the start."""
     moved = set(rows)
     earlier = sorted(row for row in rows if recording.allocations.start[row] >= 0)
     return earlier + [operation for operation in recording.operations if operation not in moved]

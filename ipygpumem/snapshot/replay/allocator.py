@@ -19,7 +19,7 @@ _UNLIMITED = 1 << 62
 
 
 class ReplayedOutOfMemoryError(Exception):
-    """The allocator cannot serve a request within its limit."""
+    """Raised if the simulated allocator cannot serve a request within its limit."""
 
 
 class Allocator(ExpandableSegments):
@@ -29,8 +29,8 @@ class Allocator(ExpandableSegments):
         settings: Settings of the allocator.
         pools: All pools. Requests refer to them by index.
         limit: Limit of reserved memory in bytes; None without a limit.
-        by_fraction: Whether the limit was set by ``set_per_process_memory_fraction``. Otherwise it is the memory of the
-            device.
+        by_fraction: Whether the limit was set by ``set_per_process_memory_fraction``. Otherwise, the limit is the
+            memory of the device.
         total: Total memory of the device in bytes, which determines the address range of expandable segments.
         choose_address: Function that returns the address of a new segment with the given size in bytes.
 
@@ -113,7 +113,7 @@ class Allocator(ExpandableSegments):
                 self._unmap(number, key, request)
 
     def release(self, addresses: list[int], request: int) -> None:
-        """Free those of the segments with the given addresses that are not in use."""
+        """Free the segments at the given addresses, except those that contain blocks in use."""
         wanted = set(addresses)
         for number, free in enumerate(self._free):
             for key in list(free):
@@ -224,7 +224,7 @@ class Allocator(ExpandableSegments):
         return released >= needed
 
     def _collect(self, request: int) -> None:
-        """Free the oldest unused segments of the default large pool until the threshold is met."""
+        """Free the oldest unused segments of the default large pool until reserved memory is below the threshold."""
         target = self.reserved - int(self.settings.collection_threshold * self.limit)
         blocks: list[tuple[int, int, int]] = []
         for number, pool in enumerate(self.pools):

@@ -19,7 +19,7 @@ class ExpandableSegments(FreeBlocks):
         pools: All pools.
         limit: Limit of reserved memory in bytes.
         by_fraction: Whether the limit was set by ``set_per_process_memory_fraction``, which is checked before memory is
-            mapped. Otherwise, it is the memory of the device.
+            mapped. Otherwise, the limit is the memory of the device.
         total: Total memory of the device in bytes, which determines the size of the address ranges.
         choose_address: Function that returns the address of a new segment with the given size in bytes.
         collects: Whether garbage collection is active.
@@ -83,12 +83,12 @@ class ExpandableSegments(FreeBlocks):
         return place >= 0 and address < self.ranges[self._range_starts[place]][0]
 
     def _room(self, key: int) -> int:
-        """Return the size of a free block together with the unmapped memory behind it."""
+        """Return the size of a free block together with the unmapped memory after it."""
         size = key >> ADDRESS_BITS
         return size + self._unmapped_sizes.get((key & ADDRESS_MASK) + size, 0)
 
     def _expand(self, pool: int, rounded: int, request: int) -> int | None:
-        """Map enough memory of an expandable segment; return the start of the free block, or None at the limit."""
+        """Map memory of an expandable segment for a request; return its start address, or None above the limit."""
         block = self._expandable_block(pool, rounded)
         start = block if block in self._sizes else self._map(pool, block, rounded, request)
         while start is not None and self._sizes[start] < rounded:
@@ -119,7 +119,7 @@ class ExpandableSegments(FreeBlocks):
         return start
 
     def _truncate_range(self, address: int) -> None:
-        """Shorten the range that contains an address so that it ends there. Its length may have been a guess."""
+        """Shorten the address range that contains ``address`` so that the range ends at ``address``."""
         if self._in_range(address):
             start = self._range_starts[bisect_right(self._range_starts, address) - 1]
             end, pool = self.ranges[start]
@@ -138,7 +138,7 @@ class ExpandableSegments(FreeBlocks):
         return SMALL_SEGMENT if self.pools[pool].small else self.settings.large_segment
 
     def _map(self, pool: int, address: int, wanted: int, request: int) -> int | None:
-        """Map memory for at least the wanted size; return the start of the free block, or None at the limit."""
+        """Map unmapped memory at an address; return the start of the free block, or None above the limit."""
         unmapped = self._unmapped_sizes[address]
         unit = self._unit(pool)
         size = min(-(-min(wanted, unmapped) // unit) * unit, unmapped)

@@ -1,4 +1,4 @@
-"""A recording as a sequence of requests to the allocator, and the segments and blocks before the first of them."""
+"""A recording as a sequence of requests to the allocator, and the segments and blocks before the first request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ADDRESS_LIMIT = 1 << 48
 
 
 class ReplayError(SnapshotError):
-    """A recording cannot be replayed."""
+    """Raised if a recording cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,17 +56,17 @@ class Recording:
 
     Attributes:
         allocations: Allocations of the device.
-        operations: Requests in their order. A row of ``allocations`` stands for its allocation, the bitwise complement
-            of a row for its free. Numbers from ``len(allocations)`` on refer to ``special``.
+        operations: Requests in order. The index of a row in ``allocations`` represents its allocation, the bitwise
+            complement of the index its free, and ``len(allocations) + i`` the item ``special[i]``.
         events: Event of each operation.
-        special: For each of these numbers, a `ReleasedSegments` or the event of an out-of-memory error.
+        special: `ReleasedSegments` objects and events of out-of-memory errors, ordered by event.
         settings: Settings with which the recording was made.
-        pool_of: Index of the pool of large requests of each allocation. The index of the small pool follows it.
+        pool_of: For each allocation, the index of the pool for large requests. The next pool is for small requests.
         pools: All pools. Pools of large and small requests alternate.
         initial: Segments and blocks before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
         limit: Lower and upper bound of the limit of reserved memory, equal if the file contains the limit; the
-            upper bound is None if it is unknown and no request failed.
+            upper bound is None if the limit is unknown and no request failed.
         problem: Reason why the recording cannot be replayed; empty if it can be.
     """
 
@@ -87,7 +87,7 @@ class Recording:
             self.problem = "the file does not contain the segments of all blocks"
             return
         if not self._has_possible_addresses():
-            self.problem = "it contains addresses or sizes that no process can have"
+            self.problem = "the recording contains addresses or sizes that no process can have"
             return
         self.pools, self.pool_of = self._assign_pools()
         self.operations, self.events = self._list_operations()
@@ -110,7 +110,7 @@ class Recording:
         return next((text for exists, text in problems if exists), "")
 
     def _has_possible_addresses(self) -> bool:
-        """Return whether all memory is below the simulated addresses. `FreeBlocks` depends on it."""
+        """Return whether all recorded addresses are lower than the simulated addresses, which `FreeBlocks` requires."""
         trace, events, segments = self.trace, self.trace.events(*_SEGMENT_EVENTS), self.initial.segments
         columns = (
             (self.allocations.address, self.allocations.size),

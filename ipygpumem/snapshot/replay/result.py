@@ -122,9 +122,9 @@ class Replay:
     def smallest_capacity(self) -> int:
         """Smallest limit of reserved memory that serves all requests, to within 2 MiB.
 
-        From 100,000 events on, this is an upper bound, which a replay has confirmed.
+        For a recording with 100,000 events or more, the value is an upper bound that a replay has confirmed.
 
-        It can be less than the peak of reserved memory, because PyTorch frees cached segments before a request fails.
+        The limit can be below the peak of reserved memory, as PyTorch frees cached segments before a request fails.
         """
         lowest = self.allocated_peak
         # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary

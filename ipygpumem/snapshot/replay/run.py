@@ -194,7 +194,7 @@ def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) 
             return address
         following += -size if descending else size
         if not ADDRESS_LIMIT <= following <= _HIGHEST:
-            raise recording.error("its requests exceed the address space of a process")
+            raise recording.error("the requests exceed the address space of a process")
         return following if descending else following - size
 
     return choose

@@ -55,7 +55,7 @@ class BlocksToFree(PlainData):
     Attributes:
         bytes: Total size of the blocks in bytes.
         rows: Rows of the blocks in the allocations of the timeline.
-        segments: Number of segments that contain them.
+        segments: Number of segments that contain the blocks.
         contiguous: Whether the request would fit into the memory of the blocks and the free memory between them.
             Otherwise, their segments would be empty, so that PyTorch could free them and allocate a new segment.
     """
@@ -78,8 +78,8 @@ class SegmentBlockers(PlainData):
         other_size: Free memory in partly used segments of the pool for requests of other sizes.
         partly_used: Free memory in partly used segments of the pool that serves the request.
         segments: Number of these segments.
-        largest: Size of the largest free block in them.
-        lines: Lines of code whose blocks are in them, ordered by ``only`` and then by ``free``.
+        largest: Size of the largest free block in these segments.
+        lines: Lines of code whose blocks are in these segments, ordered by ``only`` and then by ``free``.
         smallest: Smallest set of blocks to free; None if the request fits or no such set was found.
         changes: Changes to the program with which the request would have succeeded.
     """

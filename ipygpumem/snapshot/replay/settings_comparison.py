@@ -43,7 +43,7 @@ class Alternative:
         replay: Replay without a limit.
         peaks: ``reserved_range`` of the replay. For a long recording, only the peak of this replay if these settings
             save less than 5%.
-        fits: Whether all requests are served within the limit of `SettingsComparison`; None if there is no limit.
+        fits: Whether all requests are served within `SettingsComparison.limit`; None if there is no limit.
     """
 
     settings: str
@@ -73,7 +73,7 @@ class SettingsComparison:
         alternatives: The other settings, from best to worst.
         without_effect: Settings with which every request is served as with the recorded settings.
         limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or the limit of
-            the recording. If this is unknown and a request failed, the highest reserved memory; None without a limit.
+            the recording. If both are unknown and a request failed, the highest reserved memory; None without a limit.
         blockers: The blocks in use that kept the last request that failed from being served; None if no request failed
             or if the replay does not reproduce the recording.
     """

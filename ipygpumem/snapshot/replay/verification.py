@@ -43,9 +43,9 @@ class Verification:
 
 
 def verify(recording: Recording) -> Verification:
-    """Replay a recording under its own settings, and compare all addresses, segments and reserved memory with it."""
+    """Replay a recording with its own settings, and compare the addresses, segments and reserved memory of both."""
     result = run(recording, recording.settings, recorded=True)
-    differences: list[tuple[int, str]] = [(event, "the request would have been served") for event in result.served]
+    differences: list[tuple[int, str]] = [(event, "the failed request would succeed") for event in result.served]
     allocations, trace = recording.allocations, recording.trace
     addresses = np.asarray(result.addresses, np.int64)
     wrong = np.flatnonzero(addresses != allocations.address)
@@ -57,7 +57,7 @@ def verify(recording: Recording) -> Verification:
     recorded, simulated = _ordered(recording.segment_events), _ordered(result.allocator.events)
     for (action, address, nbytes, event), other in zip(recorded, simulated, strict=False):
         if (action, address, nbytes) != other[:3]:
-            differences.append((event, f"a segment of {size(nbytes)} differs"))
+            differences.append((event, f"a segment of {size(nbytes)} is allocated or freed differently"))
             break
     else:
         if len(recorded) != len(simulated):
@@ -79,7 +79,7 @@ def verify(recording: Recording) -> Verification:
 
 
 def _ordered(events: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Return events with the segments that were freed together ordered by address."""
+    """Return segment events. Segments that were freed together are ordered by address."""
     groups = groupby(events, lambda event: event[0] in _RELEASES)
     return [event for released, group in groups for event in (sorted(group) if released else group)]
 
@@ -100,7 +100,7 @@ def expected_seconds(timeline: Timeline) -> float:
 
 
 def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
-    """Return a tuple of a state and whether it contains the sizes of all blocks, which a replay may determine."""
+    """Return ``(state, known)``: the state with block sizes from a replay, and whether these sizes are known."""
     if expected_seconds(snapshot.timeline(state.device)) > _MAX_SECONDS:
         return state, False
     try:

@@ -15,16 +15,16 @@ _MAX_DIFFERENCES = 2000
 
 
 def match(keys: tuple[Ints, Ints], sizes: tuple[Ints, Ints], factors: Sequence[float]) -> Ints:
-    """Return the index in the second sequence for each allocation of the first one; -1 if there is no counterpart.
+    """For each allocation of the first run, return the index of its counterpart in the second run, or -1.
 
-    If the sequences differ, allocations with the same key are matched in their order. Since many have the same key,
+    If the keys of the runs differ, allocations with the same key are matched in order. Since many have the same key,
     such as all allocations of a backward pass, those whose size grows by an expected factor are matched first, and then
-    those whose size grows at most as the square.
+    those whose size grows at most as the square of the size of the step.
 
     Args:
-        keys: Keys of both sequences.
-        sizes: Requested sizes of both sequences in bytes.
-        factors: Growth of the size of the step on each axis from the first to the second sequence.
+        keys: Keys of the allocations of both runs, such as numbers of call stacks.
+        sizes: Requested sizes of the allocations of both runs in bytes.
+        factors: Factors by which the size of the step grows on each axis from the first run to the second run.
     """
     if np.array_equal(*keys):
         return np.arange(len(keys[0]))
@@ -72,7 +72,7 @@ def _common(first: range, second: range, same: Callable[[int, int], bool]) -> li
 
 
 def _after_edit(history: list[list[int]], diagonal: int, edits: int) -> tuple[int, int]:
-    """Return the furthest position on a diagonal after the last edit, and the diagonal before it."""
+    """Return the furthest position on a diagonal after the last edit, and the diagonal before this edit."""
     if not edits:
         return 0, 0
     before, place = history[edits - 1], (diagonal + edits) // 2
@@ -82,7 +82,7 @@ def _after_edit(history: list[list[int]], diagonal: int, edits: int) -> tuple[in
 
 
 def _path(history: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
-    """Return the pairs on the path to the end, which are its diagonal steps."""
+    """Return the index pairs of the subsequence, which are the diagonal steps of the path to ``(x, y)``."""
     pairs = []
     for edits in range(len(history), -1, -1):
         diagonal = x - y

@@ -31,7 +31,7 @@ class Peak(NamedTuple):
     Attributes:
         factor: The multiple.
         live: Indices of the allocations that exist at the peak.
-        bytes: Their total size.
+        bytes: Total size of these allocations.
         sizes: Predicted sizes of all allocations.
     """
 
@@ -96,7 +96,7 @@ def compare_runs(first: Run, second: Run) -> Deviation:
 
 
 def _counterparts(first: Run, second: Run) -> Ints:
-    """Return the index in the second run of the counterpart of each allocation of the first one, or -1."""
+    """For each allocation of the first run, return the index of its counterpart in the second run, or -1."""
     numbers: dict[tuple[Frame, ...], int] = {}
     keys = first[1].keys(numbers), second[1].keys(numbers)
     factors = [after / before for before, after in zip(first[0], second[0], strict=True)]

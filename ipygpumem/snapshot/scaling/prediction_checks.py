@@ -59,7 +59,7 @@ def _largest_error(matched: MatchedRecordings, model: SizeModel) -> float:
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
-    """Return whether other sizes check the quadratic polynomials, which must not grow faster than squares.
+    """Return whether a further size checks each quadratic polynomial, and none grows faster than a square.
 
     A quadratic polynomial always fits three sizes exactly, and often four irregular sizes that are close together.
     """
@@ -119,7 +119,7 @@ def _error(worst: Deviation) -> str:
         sizes = f", and the sizes of its allocations differ by {worst.difference:.1%}, mainly at {line}"
     return (
         f"The peak at size {_name(worst.size)} is {size_text(worst.recorded)}, but the prediction is "
-        f"{size_text(worst.predicted)}{sizes}: record larger sizes or, if the size is a length, four sizes."
+        f"{size_text(worst.predicted)}{sizes}: record larger sizes or, if the size is a length, record four sizes."
     )
 
 

@@ -11,7 +11,7 @@ FITS, FITS_AFTER_RELEASE, DOES_NOT_FIT = "fits", "after release", "does not fit"
 
 
 class PredictionFailedError(SnapshotError):
-    """The memory of a step cannot be predicted from its recordings. The message contains the reason."""
+    """Raised if the memory of a step cannot be predicted from its recordings. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class UnmatchedAllocations(PlainData):
 
     Attributes:
         size: Size of the step at which they were recorded.
-        share: Largest share of the peak that they have at this or a larger size.
+        share: Largest share of the peak that these allocations have at this or a larger size.
     """
 
     line: str
@@ -104,7 +104,7 @@ class Prediction(PlainData):
             not fit"``, and then ``allocated`` and ``reserved`` are the peaks without a limit.
         retries: Number of requests that are served only after cached segments are freed.
         missing: Bytes by which the failing request exceeds the limit; 0 if the step fits.
-        left: Change of the requested bytes from the start to the end of the step.
+        left: Change in the requested bytes from the start to the end of the step.
         phase: Phase of the step at the peak of the requested bytes, as in `PredictionPiece`.
         line: Line at the peak, as in `PredictionPiece`.
     """

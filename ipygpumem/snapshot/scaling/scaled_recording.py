@@ -106,7 +106,7 @@ class ScaledStep:
         after_release: bool = False,
         settings: str | None = None,
     ) -> int | None:
-        """Return the largest size at which the step fits; None if it does not fit at the smallest one.
+        """Return the largest size at which the step fits; None if the step does not fit at the size ``first``.
 
         Args:
             capacity: Limit of reserved memory, in bytes or as text.
@@ -174,7 +174,7 @@ class ScaledStep:
         return tuple(sorted(merged.values(), key=lambda group: -group.bytes))
 
     def _sizes_levels_and_peak_event(self, size: int | Sequence[int]) -> tuple[Ints, Ints, int]:
-        """Return the sizes of allocations, the requested bytes before and after each event, and the peak's event."""
+        """Return the sizes of allocations, the requested bytes before and after each event, and the peak event."""
         sizes = self.model.sizes(self._check(size))
         levels = self.step_requests.base + self.step_requests.levels(sizes)
         return sizes, levels, int(np.argmax(levels)) - 1
@@ -211,12 +211,12 @@ class ScaledRecording(ScaledStep):
         """Predict a step from recordings of the step at small sizes.
 
         Args:
-            recordings: Sizes and recordings. Two sizes are needed for each axis, three for a quadratic one; for two
-                axes, all their combinations. The other recordings check the prediction; two recordings of the same size
+            recordings: Sizes and recordings. Two sizes are needed for each axis, three for a quadratic one, and all
+                combinations of these sizes. The other recordings check the prediction; two recordings of the same size
                 show whether the step repeats its allocations.
             axis: How the sizes of allocations grow: ``"linear"``; ``"quadratic"``, as for the length of a sequence; or
-                ``"automatic"`` for quadratic only if four sizes were recorded that are not on a line. A sequence
-                contains one of these for each axis.
+                ``"automatic"`` for quadratic if four sizes were recorded and linear does not fit. For several axes,
+                a sequence of these strings is also accepted.
             state: The state from which the step will start; by default the state after the last of ``recordings``.
 
         Raises:
@@ -240,7 +240,7 @@ class ScaledRecording(ScaledStep):
         return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
     def at(self, axis: int, size: int) -> ScaledStep:
-        """Return the step with a fixed size on one of several axes. Its sizes are those on the other axes."""
+        """Return the step with a fixed size on one axis. The methods of the result take the sizes on the other axes."""
         axes = len(self.model.nodes)
         if axes == 1 or not 0 <= axis < axes:
             raise OptionError(f"axis {axis!r} cannot be fixed: the recordings have {axes} axes, numbered from 0")

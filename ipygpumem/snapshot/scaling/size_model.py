@@ -91,5 +91,5 @@ def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple
         needed = " and ".join(f"{degree + 1} different sizes" for degree in degrees)
         both = " in all combinations" if len(degrees) > 1 else ""
         names = ", ".join(str(size if len(size) > 1 else size[0]) for size in sorted(recorded))
-        raise OptionError(f"{needed} are required{both} to predict others, but the recorded sizes are {names}")
+        raise OptionError(f"{needed} are required{both} to predict other sizes, but the recorded sizes are {names}")
     return max(complete, key=quality)

@@ -72,9 +72,9 @@ class StepRecording:
         return self._live_at_own_peak
 
     def keys(self, numbers: dict[tuple[Frame, ...], int]) -> Ints:
-        """Return a number for the call stack of each of ``rows``.
+        """Return a number for the call stack of each allocation in ``rows``.
 
-        ``numbers`` contains the numbers of all call stacks so far, and is extended.
+        ``numbers`` is a dict from call stacks to their numbers, to which new call stacks are added.
         """
         stacks = self.timeline.allocations.stack[self.rows]
         unique, inverse = np.unique(stacks, return_inverse=True)
@@ -82,12 +82,12 @@ class StepRecording:
         return np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)[inverse]
 
     def lines(self, indices: Ints) -> list[str]:
-        """Return the label of the line of code of some of ``rows``, given by their indices."""
+        """For each of the given indices in ``rows``, return the label of the line of code of the allocation."""
         labels, label = label_rows(self.snapshot, self.timeline, self.rows[indices], "line")
         return [labels[number] for number in label.tolist()]
 
     def line_before(self, index: int) -> str:
-        """Return the label of the line of user code that made the last of the allocations up to an index."""
+        """Return the label of the last line of user code that allocated memory, up to an index in ``rows``."""
         stacks = self.timeline.allocations.stack[self.rows[: index + 1]]
         user_frames = np.append(self.snapshot.stacks.user_frame, -1)[stacks]
         with_line = np.flatnonzero(user_frames >= 0)
@@ -95,7 +95,7 @@ class StepRecording:
 
     @cached_property
     def phases(self) -> list[str]:
-        """Phase of the step for each of ``rows``."""
+        """Phase of the step in which each allocation in ``rows`` was made."""
         stacks = self.timeline.allocations.stack[self.rows]
         phases = {stack: _phase(self.snapshot.stacks.stack(stack)) for stack in np.unique(stacks).tolist()}
         return [phases[stack] for stack in stacks.tolist()]

@@ -1,4 +1,4 @@
-"""The requests of a recorded step with other sizes, as a recording that can be replayed."""
+"""The requests of a recorded step, with other sizes of its allocations, as a recording that can be replayed."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class StepRequests:
         return operations, events
 
     def _older_allocations(self) -> dict[int, int]:
-        """Return the blocks of the state that are the same as allocations older than the recorded step, by row.
+        """Return a dict from the rows of allocations older than the recorded step to the same blocks of the state.
 
         An allocation that the step frees, such as a gradient or an output of the previous step, may have another
         address or size in the state. It corresponds to a block of the same size or, in the same snapshot, of the same
@@ -202,7 +202,8 @@ class StepRequests:
         private = np.flatnonzero([pool.private for pool in own])
         if len(private):
             line, total = step.lines(private[:1])[0], size_text(int(step.sizes[private].sum()))
-            raise PredictionFailedError(f"{line} allocates {total} in private pools, such as that of a CUDA graph")
+            problem = f"{line} allocates {total} in private pools (CUDA graphs)"
+            raise PredictionFailedError(f"{problem}, which predictions do not support")
         keys = [(_DEFAULT_POOL, pool.stream) for pool in own]
         for number, stream in state.state.segments[["pool", "stream"]].tolist():
             is_private = number >= 0 and state.snapshot.pools[number] != (0, 0)
@@ -219,7 +220,7 @@ class StepRequests:
 
 
 def _pair(rows: Iterable[int], keys: list[Any], candidates: Iterable[int], candidate_keys: list[Any]) -> dict[int, int]:
-    """Return a dict from rows to candidates with the same key. Each candidate is used once, the first one first."""
+    """Return a dict from rows to candidates with the same key. Each candidate is used once, in order."""
     by_key: dict[Any, list[int]] = {}
     for candidate in candidates:
         by_key.setdefault(candidate_keys[candidate], []).append(candidate)

@@ -193,7 +193,7 @@ def test_impossible_addresses():
     state = {"segments": [{"address": address, "total_size": 1, "blocks": blocks}], "device_traces": [[event]]}
     snapshot = Snapshot.load(state)
     for replay in (snapshot.replay, partial(compare_settings, snapshot), partial(encode_replays, snapshot, "")):
-        with pytest.raises(ReplayError, match="it contains addresses or sizes that no process can have"):
+        with pytest.raises(ReplayError, match="the recording contains addresses or sizes that no process can have"):
             replay()
     assert snapshot.fragmentation(need="1MiB")
 
@@ -214,7 +214,7 @@ def test_failed_request_of_more_memory_than_any_machine_has(settings):
     compared = compare_settings(Snapshot.load(recording), settings=[settings])
     assert compared.alternatives[0].replay.smallest_capacity > 1 << 50
     event["size"] = 1 << 52
-    with pytest.raises(ReplayError, match="its requests exceed the address space of a process"):
+    with pytest.raises(ReplayError, match="the requests exceed the address space of a process"):
         compare_settings(Snapshot.load(recording), settings=[settings])
 
 

@@ -133,7 +133,7 @@ def test_quadratic_axis():
         assert piece.bytes is None
     assert ScaledRecording.from_recordings(steps[:4]).model.nodes == ((16, 48, 120),)
     wrong = ScaledRecording.from_recordings(steps[:3])
-    assert "record larger sizes or, if the size is a length, four sizes" in wrong.reasons[0]
+    assert "record larger sizes or, if the size is a length, record four sizes" in wrong.reasons[0]
     deviation = wrong.deviation(512, steps[4][1])
     assert deviation.allocations[0].line == "user/train.py:5 forward"
     assert (deviation.allocations[0].recorded, deviation.peak_error < 0) == (512 * 512 * 4, True)
@@ -294,13 +294,13 @@ def test_step_that_ran_out_of_memory_is_refused():
 @pytest.mark.parametrize(
     ("sizes", "axis", "message"),
     [
-        ([2], "linear", "2 different sizes are required to predict others, but the recorded sizes are 2"),
+        ([2], "linear", "2 different sizes are required to predict other sizes, but the recorded sizes are 2"),
         ([2, 3], "quadratic", "3 different sizes are required"),
         ([2, 3], "cubic", "'cubic' does not describe the axes"),
         (
             [(2, 16), (3, 32)],
             "linear",
-            r"in all combinations to predict others, but the recorded sizes are \(2, 16\), \(3, 32\)",
+            r"in all combinations to predict other sizes, but the recorded sizes are \(2, 16\), \(3, 32\)",
         ),
         ([2, (3, 32)], "linear", "with the same number of axes"),
         ([2, 0], "linear", "the size of a step must consist of positive integers, not 0"),
