@@ -84,10 +84,10 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
 def check_ranges(report: Any) -> None:
     """Raise `ReportError` if a timestamp is out of range, or a duration or execution count is negative."""
     if not 0 <= report.time < _LATEST_TIME:
-        raise ReportError("time is out of range: it must be in seconds since the Unix epoch")
+        raise ReportError(f"time is {report.time}, but must be in seconds since the Unix epoch")
     for name in ("seconds", "cell"):
-        if (getattr(report, name) or 0) < 0:
-            raise ReportError(f"{name} must not be negative")
+        if (value := getattr(report, name) or 0) < 0:
+            raise ReportError(f"{name} is {value}, but must not be negative")
 
 
 class DataReader:

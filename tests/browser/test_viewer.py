@@ -391,7 +391,7 @@ def test_ruler_and_box_by_keyboard(viewing, snapshots):
     keyboard.press("Home")
     view.call("device()")
     keyboard.press("m")
-    view.page.locator(".off[aria-live]", has_text="Ruler starts here").wait_for(state="attached")
+    view.page.locator(".off[aria-live]", has_text="The ruler starts at the cursor").wait_for(state="attached")
     keyboard.press("End")
     view.page.locator(".off[aria-live]", has_text=" · ").wait_for(state="attached")
     assert int(totals.bytes[1]) - int(totals.bytes[-1]) == 20 * 1024

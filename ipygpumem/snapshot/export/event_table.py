@@ -73,7 +73,7 @@ def _all_columns(snapshot: SnapshotData, device: int | None, clean: Callable[[st
 def event_rows(
     snapshot: SnapshotData, device: int | None = None, clean: Callable[[str], str] = str
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield each event of a device or of all devices as a tuple of plain values in the order of `COLUMNS`."""
+    """Yield each event of a device or of all devices as a tuple of Python objects in the order of `COLUMNS`."""
     for columns in _tables(snapshot, device, clean):
         for start in range(0, len(columns["event"]), _CHUNK):
             yield from zip(*(columns[name][start : start + _CHUNK].tolist() for name in COLUMNS), strict=True)

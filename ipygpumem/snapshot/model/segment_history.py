@@ -64,7 +64,7 @@ class AllocatorState:
         return int(self.blocks["requested"].sum())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as plain values, with one dict per segment and block."""
+        """Return the state as JSON-serializable data, with one dict per segment and block."""
         tables = {"segments": self.segments, "blocks": self.blocks}
         rows = {
             name: [dict(zip(table.dtype.names or (), row, strict=True)) for row in table.tolist()]

@@ -57,7 +57,7 @@ class Curve:
         return int(self.bytes[max(int(np.searchsorted(self.time_us, time_us, side="right")) - 1, 0)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the curve as plain values."""
+        """Return the curve as JSON-serializable data."""
         columns = {name: getattr(self, name).tolist() for name in ("event", "time_us", "bytes")}
         return {"device": self.device, "what": self.what, **columns}
 

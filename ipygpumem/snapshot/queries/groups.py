@@ -26,7 +26,7 @@ _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NO_USER_FRAME, _EMPTY, _OLD, _NO_STACK = -1, -2, -3, -4
 _WITHOUT_FRAME = {
     _NO_USER_FRAME: "(no frame of your own code)",
-    _EMPTY: "(no Python frames on that thread, as in a backward pass)",
+    _EMPTY: "(no Python frames on the thread, as in a backward pass)",
     _OLD: "(older than the recording, without a stack)",
     _NO_STACK: "(no stack recorded)",
 }
@@ -55,7 +55,7 @@ class Group:
     frames: tuple[Frame, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, with ``frames`` as strings."""
+        """Return JSON-serializable data, with ``frames`` as strings."""
         names = ("label", "file", "line", "name", "source", "bytes", "count")
         frames = {"frames": [str(frame) for frame in self.frames]} if self.frames else {}
         return {name: getattr(self, name) for name in names} | frames

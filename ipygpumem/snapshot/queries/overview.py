@@ -28,7 +28,7 @@ _PLURAL = {"s": "s", "is": "are", "was": "were", "has": "have"}
 
 
 def overview(snapshot: Snapshot, device: int) -> dict[str, Any]:
-    """Return the main metrics of a device as plain values. Unknown values are None."""
+    """Return the main metrics of a device as JSON-serializable data. Unknown values are None."""
     timeline = snapshot.timeline(device)
     gaps = timeline.gaps
     return {

@@ -104,7 +104,7 @@ def host_segments(value: Any) -> list[dict[str, Any]]:
 
 
 def read_settings(value: Any, budget: TextBudget) -> dict[str, Any]:
-    """Return the allocator settings that are plain values."""
+    """Return the allocator settings whose values are strings, numbers, bools or None."""
     settings = {} if value is None else mapping(value, "allocator_settings")
     plain = {key: setting for key, setting in settings.items() if is_plain(setting)}
     return plain | {

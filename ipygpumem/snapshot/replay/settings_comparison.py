@@ -52,7 +52,7 @@ class Alternative:
     fits: bool | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values without curves as plain data. Sizes are in bytes."""
+        """Return the values without curves as JSON-serializable data. Sizes are in bytes."""
         return {
             "settings": self.settings,
             "fits": self.fits,
@@ -105,7 +105,7 @@ class SettingsComparison:
         return 0 if self.limit is None else max(smallest - self.limit, 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values as plain data. Sizes are in bytes."""
+        """Return all values as JSON-serializable data. Sizes are in bytes."""
         recommended = self.recommended
         return {
             "device": self.device,

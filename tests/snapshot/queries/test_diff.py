@@ -26,7 +26,7 @@ def test_diff_of_one_file(two_runs):
     assert (difference.before, difference.after) == (6 * MIB + 1000, 5 * MIB + 1100)
     assert [(change.label, change.bytes, change.count) for change in difference.changes] == [
         ("user/model.py:3 forward", -MIB, 0),
-        ("(no Python frames on that thread, as in a backward pass)", 100, 1),
+        ("(no Python frames on the thread, as in a backward pass)", 100, 1),
     ]
 
 

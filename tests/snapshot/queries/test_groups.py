@@ -70,7 +70,7 @@ def test_groups_by_context_and_metadata(two_runs):
 def test_labels_of_blocks_without_a_stack(two_runs):
     totals = group_totals(two_runs.live(len(two_runs.timeline().trace) - 1).by("line"))
     assert totals["(older than the recording, without a stack)"] == (2 * MIB, 1)
-    assert totals["(no Python frames on that thread, as in a backward pass)"] == (100, 1)
+    assert totals["(no Python frames on the thread, as in a backward pass)"] == (100, 1)
     stacks = two_runs.live(len(two_runs.timeline().trace) - 1).by("stack")
     assert group_totals(stacks)["(older than the recording, without a stack)"] == (2 * MIB, 1)
     assert [frame.name for frame in stacks[0].frames] == ["linear", "forward", "<module>"]

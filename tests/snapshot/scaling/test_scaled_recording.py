@@ -90,7 +90,7 @@ def test_pieces_and_breakdown():
     assert (large.phase, large.line) == ("backward", "user/train.py:12 forward")
     groups = {group.label: group.bytes // MIB for group in scaled.breakdown(20)}
     lines = {f"user/train.py:{10 + layer} forward": 20 for layer in range(3)}
-    backward = "(no Python frames on that thread, as in a backward pass)"
+    backward = "(no Python frames on the thread, as in a backward pass)"
     assert groups == {"user/train.py:1 forward": 100, **lines, backward: 15}
     assert [group.label for group in scaled.breakdown(20, "stream")] == ["default stream"]
 

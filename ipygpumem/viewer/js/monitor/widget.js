@@ -21,7 +21,7 @@ function render({ model, el }) {
     history.add(content.now);
     panel.update();
   };
-  const onClose = () => panel.close("closed. Run %gpumem monitor to open it again");
+  const onClose = () => panel.close("the monitor was closed: run %gpumem monitor to open it again");
   const heartbeat = () => model.send({ here: view });
   const leave = () => model.send({ bye: view });
   /** @type {[string, (...values: any[]) => void][]} */

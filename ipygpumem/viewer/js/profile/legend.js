@@ -26,7 +26,7 @@ export function updateLegend(element, state, theme) {
       h("span", {}, CATEGORIES[category]),
       h("span", { class: "soft" }, fine(device.levels[category][device.overallPeak.row])),
     );
-    button.title = `Show or hide (${position + 1}). Shift and click: show only this`;
+    button.title = `Show or hide this category (${position + 1}). Shift and click: show only this category`;
     return button;
   });
   const lines = COUNTERS.filter((name) => device.counters[name]).map((name) => {

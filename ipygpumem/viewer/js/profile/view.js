@@ -25,7 +25,7 @@ const KEYS = [
   ["wheel, + −", "zoom"],
   ["drag, Shift ← →, Page Up, Page Down", "pan"],
   ["click", "set the cursor, or remove it"],
-  ["← →", "previous, next change of what is shown"],
+  ["← →", "previous, next change in the shown categories"],
   ["Home, End", "start, end"],
   ["P", "go to the peak"],
   ["0 or F, double click", "show everything"],

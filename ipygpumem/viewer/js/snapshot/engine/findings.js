@@ -120,7 +120,7 @@ function leaks(snapshot, device) {
       finding({
         kind: "leak",
         title: "Possible leak",
-        text: `${plural(line.count, "allocation")} (${fine(line.bytes)}) throughout the recording, never freed: ${line.label()}`,
+        text: `${plural(line.count, "allocation")} (${fine(line.bytes)}) were made throughout the recording and never freed: ${line.label()}`,
         event: events - 1,
         mark: { key: "line", code: line.code },
       }),
@@ -185,6 +185,6 @@ function retries(device) {
   }
   if (!events.length) return [];
   const times = events.length === 1 ? "Once" : `Up to ${count(events.length)} times`;
-  const text = `${times}, cached segments had to be released before a new one could be allocated (or the program called empty_cache).`;
+  const text = `${times}, cached segments had to be released before a new segment could be allocated (or the program called empty_cache).`;
   return [finding({ kind: "retry", title: "Segments released and allocated again", text, event: events[0] })];
 }

@@ -29,7 +29,7 @@ const NO_STACK = -4;
 /** @type {Record<number, string>} */
 const UNNAMED = {
   [LIBRARY]: "(no frame of your own code)",
-  [NO_PYTHON]: "(no Python frames on that thread, as in a backward pass)",
+  [NO_PYTHON]: "(no Python frames on the thread, as in a backward pass)",
   [OLDER]: "(older than the recording, without a stack)",
   [NO_STACK]: "(no stack recorded)",
 };

@@ -46,7 +46,7 @@ export class RulerActions {
     const { x, y } = await this.cursorPoint(timeline.source);
     timeline.ruler = { x0: x, y0: y, x1: x, y1: y, keyed: true };
     timeline.schedule.request();
-    this.context.announce("Ruler starts here");
+    this.context.announce("The ruler starts at the cursor");
   }
 
   /** @param {Timeline} timeline */

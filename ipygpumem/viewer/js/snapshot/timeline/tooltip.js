@@ -21,7 +21,7 @@ export function tooltipLines(timeline, target, { facts, thin }) {
   } else if (thin) {
     lines.push(
       h("b", {}, `${plural(thin.count, "allocation")}, ${fine(thin.bytes)}`),
-      soft("each of them less than one pixel high: zoom in to see them"),
+      soft("each less than one pixel high: zoom in to see them"),
     );
   } else if (target.strip) {
     lines.push(

@@ -28,6 +28,6 @@ export const KEYS = [
 
 export const HELP = [
   "Each pixel column shows the highest memory usage in its range of events, so that no peak is lost.",
-  "Allocations less than one pixel high are merged and drawn in the paler tone of the class with most of their bytes. Those that were allocated and freed within one column are counted in the strip “brief”. Zoom in to see each of them.",
+  "Allocations less than one pixel high are merged and drawn in the paler tone of the class with most of their bytes. Those that were allocated and freed within one column are counted in the strip “brief”. Zoom in to see each allocation.",
   "Allocated bytes are requested bytes. Reserved bytes are those of all segments.",
 ];

@@ -79,7 +79,7 @@ export class LegendView {
         class: "chip",
         data: { key: number },
         aria: { pressed: !now.hidden.includes(number) },
-        title: [label, ...sums, "Click to hide it, double click to show only this."].join("\n"),
+        title: [label, ...sums, "Click to hide this class, double click to show only this class."].join("\n"),
         on: {
           click: () => this.toggle(number),
           dblclick: () => this.showOnly(number, legends[0].classes.length),
