@@ -144,7 +144,7 @@ READING = ("devices", "cuda:0", "before")
         (["seconds"], 10**400, "seconds is not a finite number"),
         (["seconds"], -0.5, "seconds is -0.5, but must not be negative"),
         (["cell"], -1, "cell is -1, but must not be negative"),
-        (["time"], -5, "time is -5, but must be in seconds since the Unix epoch"),
+        (["time"], -5, "time is -5.0, but must be in seconds since the Unix epoch"),
         (["notes"], "note", "notes is a string, not a list"),
         (["notes", 1], 7, "notes[1] is an integer, not a string"),
         (["modules", 0, "rounding"], [1, 2, 3], "modules[0].rounding must have 2 items, not 3"),

@@ -30,7 +30,7 @@ export class CategoryTable {
     const categories = [...ORDER].reverse().map((category) => {
       const here = device.levels[category][row];
       const highest = device.highest[category];
-      const link = () => linkButton(time(highest.row), () => goTo(highest.row), { title: "Move the cursor to the maximum" });
+      const link = () => linkButton(time(highest.row), () => goTo(highest.row), { title: "Go to the maximum" });
       return h(
         "tr",
         { class: highest.bytes ? (device.shown[category] ? null : "hidden") : "none" },
