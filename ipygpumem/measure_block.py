@@ -18,7 +18,7 @@ from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import HistoryCollector
-from ipygpumem.features.holders.reference_graph import name_providers
+from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source_code import (
     SourceCode,
@@ -215,7 +215,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
 
     def _label(self) -> str:
         with contextlib.suppress(Exception):  # keep the report if its label fails
-            return name_providers().label(*self._position).removesuffix(" <module>")
+            return naming_functions().label(*self._position).removesuffix(" <module>")
         return ""
 
 

@@ -210,9 +210,9 @@ class CellHooks:
 
     @staticmethod
     def _call(function: Callable[[Any], None], arguments: list[Any]) -> None:
-        """Remove the argument from a list and call a function with it. Defer interrupts as `DeferredInterrupts` does.
+        """Remove the argument from a list and pass it to a function. Defer interrupts as `DeferredInterrupts` does.
 
-        The methods of that class would add overhead to each cell.
+        The methods of `DeferredInterrupts` are not called because this would add overhead to each cell.
         """
         handler = _signal.getsignal(SIGINT)
         if not callable(handler) or threading.current_thread() is not threading.main_thread():

@@ -119,7 +119,7 @@ class CellMeasurements:
             self._begin_live(cell)
 
     def show_traceback(self, show: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Show a traceback with IPython's method ``show``. The profile and the time of the cell do not include this."""
+        """Show a traceback with IPython's method ``show``. The cell's profile and its time do not include this call."""
         cells = self.running.stacks[threading.get_ident()]
         for collector in (collector for cell in cells if cell.plan is not None for collector in cell.plan.collectors):
             if isinstance(collector, ProfileCollector):

@@ -91,7 +91,7 @@ class DisplayMixin:
         self.publish(bundle, {"image/png": {"width": image.width, "height": image.height}})
 
     def show_snapshots(self, files: Sequence[str], settings: str | None = None) -> None:
-        """Display one snapshot file, or several side by side, if required also with other allocator settings."""
+        """Display snapshot files side by side, optionally also with other allocator settings."""
         from ipygpumem.snapshot import Snapshot
         from ipygpumem.viewer import View
         from ipygpumem.viewer.display_target import shell_target

@@ -13,7 +13,7 @@ from traitlets import TraitError
 from ipygpumem.core.introspection import frame_label
 from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
-from ipygpumem.features.holders.reference_graph import name_providers, notebook_roots, python_roots
+from ipygpumem.features.holders.reference_graph import naming_functions, notebook_roots, python_roots
 from ipygpumem.features.outside.collect import OutsideSetting
 from ipygpumem.features.ranks.engines.enable import active, disable
 from ipygpumem.features.report.short_report import ShortReport
@@ -59,7 +59,7 @@ class _Extension:
         undo(replace_method(shell, "showtraceback", functools.partial(cells.show_traceback, shell.showtraceback)))
         magics.observe(self._changed, names=_OBSERVED)
         undo(magics.unobserve, self._changed, names=_OBSERVED)
-        names = name_providers()
+        names = naming_functions()
         names.roots, names.label = functools.partial(notebook_roots, shell), magics.cells.numbers.label
         if magics.log is not None:
             session_reports().log = magics.log
@@ -137,7 +137,7 @@ class _Extension:
 
     def _end_session(self) -> None:
         """Reset the state that all shells of the process share."""
-        session, names = current(), name_providers()
+        session, names = current(), naming_functions()
         if self.magics.log is not None:
             session_reports().log = None
         session.monitor.selected = None

@@ -99,7 +99,7 @@ class ActiveRecording:
     def set_context(self, context: str | None = None) -> None:
         """Change PyTorch's option ``context`` for the recording that this package started.
 
-        Without an argument, the value with which the recording was started is restored. If it was started with None,
+        Without an argument, the value with which the recording was started is restored. If that value is None,
         nothing is changed.
         """
         with self._lock:
@@ -130,7 +130,8 @@ class ActiveRecording:
     def set_cell(self, number: int | None) -> None:
         """Set this thread's user metadata to ``In[n]`` if this package is recording and the program has set none.
 
-        PyTorch 2.10 and later versions store it with each event. The program cannot see it.
+        PyTorch 2.10 and later versions store the metadata with each event. If the program reads its own metadata, it
+        does not receive this value.
         """
         torch_c: Any = sys.modules["torch"]._C if self._history is not None else None
         if number is None or not hasattr(torch_c, _GET_METADATA):
@@ -141,7 +142,7 @@ class ActiveRecording:
             self._functions.wrap(_GET_METADATA, self._program_metadata)
 
     def end_cell(self) -> None:
-        """Clear the user metadata set by `set_cell`, unless the program has set its own since."""
+        """Clear the user metadata set by `set_cell`, unless the program has set other metadata since then."""
         text = self._metadata.pop(threading.get_ident(), None)
         if text is not None:
             if self._functions.original(_GET_METADATA)() == text:
@@ -211,7 +212,7 @@ class AllocationHistory:
         self._allocations = self._count_allocations()
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume recording the stacks of frees, if this is necessary because of the bug."""
+        """Stop or resume recording the stacks of frees if `pauses` is True. Otherwise, do nothing."""
         if self.pauses:
             self._active.set_context("alloc" if paused else "all")
 
@@ -231,7 +232,7 @@ class AllocationHistory:
         return snapshot
 
     def dropped(self, snapshot: Mapping[str, Any]) -> list[int | None]:
-        """Return, for each device, the number of allocations whose events the ring buffer dropped (None if unknown)."""
+        """Return, for each device, the number of allocations whose events were dropped, or None if unknown."""
         counts = self._count_allocations()
         unknown = bool(self.lost or self.options.extra.get("skip_actions"))
         result: list[int | None] = []

@@ -87,7 +87,7 @@ class PeakTracker:
         return counters
 
     def remove(self) -> None:
-        """Remove the wrappers as soon as no scope is open and PyTorch's peaks have reached all saved peaks."""
+        """Remove the wrappers once no scope is open and PyTorch's peaks have reached all saved peaks."""
         with self._lock:
             self._removing = True
             self._remove_if_unused()

@@ -99,7 +99,7 @@ class Recorder:
             numbers: Execution counts of notebook cells by file name.
             cell: The current cell if it is not yet in ``cells``.
             after: The current reading; if it is None, the devices are read.
-            variables: Names of variables that hold blocks, as in ``variables`` of the file.
+            variables: Names of variables that hold blocks, in the format of ``variables`` in snapshot/FORMAT.md.
         """
         try:
             snapshot, dropped = self._snapshot(sources, numbers, cell, after or self._runtime.monitor.read())

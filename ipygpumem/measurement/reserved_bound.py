@@ -41,7 +41,7 @@ class CounterReading:
 
     @property
     def origin(self) -> int:
-        """Reserved memory in bytes when ``allocated`` and ``freed`` were 0. It changes when the program resets them."""
+        """Reserved memory in bytes when ``allocated`` and ``freed`` were 0. Different after a reset of these counters."""
         return self.reserved - self.allocated + self.freed
 
 
@@ -111,13 +111,13 @@ class ReservedCurve:
 def reserved_bound(
     peak: int | None, readings: Sequence[CounterReading] = (), usage: ReservedCurve | None = None, epoch: float = 0.0
 ) -> Callable[[float, float], int | None]:
-    """Return a function that takes two times and returns an upper bound on reserved memory; None if it knows none.
+    """Return a function that returns an upper bound on reserved memory between two times, or None if none is known.
 
     Args:
         peak: Peak reserved memory of the measurement in bytes; None if unknown.
         readings: Readings of PyTorch's counters.
         usage: Reserved memory over time according to a recording; None if there is none.
-        epoch: Start of the measurement in seconds since the Unix epoch. The two times are relative to it.
+        epoch: Start of the measurement in seconds since the Unix epoch. The two times are relative to this start.
     """
     readings = sorted(readings, key=lambda reading: reading.begin)
     times = [reading.begin for reading in readings]

@@ -31,7 +31,7 @@ def remove_allocation_stacks(events: Iterable[dict[str, Any]]) -> None:
 
 
 def remove_stacks_between(events: Sequence[dict[str, Any]], spans: Iterable[tuple[int, int]]) -> None:
-    """Remove the stacks of events that free memory between two numbers of previous allocations and free requests."""
+    """Remove the stacks of events that free memory, in spans whose limits count allocations and free requests."""
     counted = [index for index, event in enumerate(events) if event["action"] in {"alloc", "free_requested"}]
     counted.append(len(events))
     for begin, end in spans:

@@ -105,7 +105,7 @@ def segments() -> list[dict[str, Any]]:
 
 
 def memory_limit(index: int) -> int | None:
-    """Return the limit that ``set_per_process_memory_fraction`` set in bytes; None without one or before torch 2.10."""
+    """Return the limit in bytes from ``set_per_process_memory_fraction``, or None if unset or before torch 2.10."""
     cuda = sys.modules["torch"].cuda
     fraction = attempt(lambda: cuda.memory.get_per_process_memory_fraction(index))
     total = attempt(lambda: cuda.get_device_properties(index).total_memory)
@@ -185,7 +185,7 @@ class AllocatedBlocks:
         self._segment_ranges = sorted(segment_ranges)
 
     def block(self, device: str, address: int) -> AllocatedBlock | None:
-        """Return the allocated block that contains an address, or None."""
+        """Return the allocated block that contains an address, or None if there is none."""
         if block := self.by_position.get((device, address)):
             return block
         i = bisect.bisect_right(self.positions, (device, address)) - 1
@@ -197,7 +197,7 @@ class AllocatedBlocks:
     ) -> float:
         """Return the share of the memory on some devices that is not in the blocks of the given storages.
 
-        Private pools and blocks of the excluded size, such as cuBLAS workspaces, are treated as in the storages.
+        Private pools and blocks of the excluded size, such as cuBLAS workspaces, count as blocks of the storages.
         """
         inside_ids = {id(self.block(storage.device, storage.address)) for storage in storages}
         wanted = [block for block in self.blocks if is_wanted(block.device)]

@@ -45,7 +45,7 @@ class RelaxedCaptureMode:
 
 @contextlib.contextmanager
 def raw_allocation(nbytes: int) -> Iterator[bool]:
-    """Allocate memory with cudaMalloc on the current device until exit. Yield whether the allocation succeeded."""
+    """Allocate memory with cudaMalloc on the current device for a ``with`` block. Yield whether this succeeded."""
     runtime, pointer = _runtime(), ctypes.c_void_p()
     allocated = False
     if runtime is not None:

@@ -30,7 +30,7 @@ def _total() -> int:
 def process_start(pid: int) -> str:
     """Return the start time of a process as an opaque string, which is empty if the time is unknown.
 
-    On Linux it is measured in clock ticks since boot, because psutil's value changes when the system clock is set.
+    On Linux, the time is in clock ticks since boot, because psutil's value changes when the system clock is set.
     """
     with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
@@ -40,7 +40,7 @@ def process_start(pid: int) -> str:
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
-    """Return the usage of host memory and, if ``available`` is true (50 us slower), the available host memory."""
+    """Return the usage of host memory. If ``available`` is true, add the available memory, which takes 50 us longer."""
     rss, peak = _linux_memory() or _portable_memory()
     unused = None
     if available:

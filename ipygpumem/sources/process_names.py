@@ -106,7 +106,7 @@ def _look_up(pid: int, trusted: bool) -> OtherProcess:
 
 
 def _uses_driver(pid: int) -> bool:
-    """Return whether a process has opened the NVIDIA driver. If so, the PID in NVML's list refers to it."""
+    """Return whether a process has opened the NVIDIA driver. If so, the PID in NVML's list refers to this process."""
     try:
         links = (str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)

@@ -205,7 +205,7 @@ class WrappedFunctions:
 
 
 def remove_own_frames(error: BaseException) -> None:
-    """Remove the frames of wrappers from a traceback, which is then the same as without them since Python 3.11."""
+    """Remove the frames of wrappers from a traceback. In Python 3.11 and later, no trace of the wrappers remains."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         frames = error.__traceback__ = frames.tb_next

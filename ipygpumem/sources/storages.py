@@ -29,7 +29,7 @@ def is_saved_tensor(value: Any) -> bool:
 
 
 class StorageLocation(NamedTuple):
-    """Device, data pointer and size in bytes of a storage, and the address of its StorageImpl (0 if unknown)."""
+    """Device, data pointer and size in bytes of a storage, and its StorageImpl's address, which is 0 if unknown."""
 
     device: str
     address: int
@@ -68,7 +68,7 @@ class StorageInspector:
         self._dispatching_types: dict[int, bool] = {}
 
     def role(self, kind: type) -> Role | None:
-        """Return ``"tensor"``, ``"storage"``, ``"module"``, ``"optimizer"``, or None for other classes."""
+        """Return the role of a class: ``"tensor"``, ``"storage"``, ``"module"`` or ``"optimizer"``; otherwise None."""
         bases = mro(kind)
         return next((role for root, role in self._roots if any(base is root for base in bases)), None)
 
@@ -147,7 +147,7 @@ class StorageInspector:
         return result
 
     def describe(self, tensor: Any) -> tuple[str, int | None]:
-        """Return a description such as ``float32 [4096, 4096]``, and the size in bytes (None if unknown)."""
+        """Return a description such as ``float32 [4096, 4096]``, and the size in bytes, which is None if unknown."""
         dtype = self._dtype(tensor)
         try:
             is_dispatching = self._dispatching_types.get(id(type(tensor)))
@@ -165,7 +165,7 @@ class StorageInspector:
         return str(dtype).removeprefix("torch."), None  # a sparse tensor also stores indices
 
     def related(self, tensor: Any) -> tuple[Any, Any, Any]:
-        """Return a tensor's gradient, the base tensor of a view, and the autograd node that computed it, or None each.
+        """Return a tensor's gradient, base tensor (for a view) and autograd node (if computed), each None if missing.
 
         The gradient of a non-leaf tensor is not read, because this would emit a warning.
         """

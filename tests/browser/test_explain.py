@@ -10,7 +10,7 @@ from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.units import MIB
-from ipygpumem.features.explain.cache import CachedMemory
+from ipygpumem.features.explain.cached_memory import CachedMemory
 from ipygpumem.features.explain.steps import device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
 

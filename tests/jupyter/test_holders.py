@@ -34,7 +34,7 @@ def test_holders_add_up(gpu_notebook):
     gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
     gpu_notebook.run(FAIL)
     assert gpu_notebook.run("%gpumem who").text == (
-        "cuda:0: who holds the memory\n"
+        "cuda:0: memory holders\n"
         "                                         bytes  tensors\n"
         "  a                                   40.0 MiB        1  ███         uint8 [41943040] · also b[0]\n"
         "  last exception: fail() x            30.0 MiB        1  ██          uint8 [31457280]\n"
@@ -253,7 +253,7 @@ def test_free_collects_unreachable_cycles(gpu_notebook):
 def test_tensors_in_host_memory_are_listed_without_gpu(cpu_notebook):
     cpu_notebook.run("import torch\nx = torch.ones(3 << 20)")
     text = cpu_notebook.run("%gpumem who x").texts[0]
-    assert text.startswith("cpu: who holds the memory")
+    assert text.startswith("cpu: memory holders")
     assert re.search(r"\n  x +12\.0 MiB", text)
     assert "this process (RSS)" in cpu_notebook.run("%gpumem free").texts[0]
 
@@ -268,11 +268,11 @@ def test_stored_result_keeps_no_tensor_alive(gpu_notebook):
 
 
 def test_unload_restores_roots(gpu_notebook):
-    from ipygpumem.features.holders.reference_graph import name_providers, python_roots
+    from ipygpumem.features.holders.reference_graph import naming_functions, python_roots
 
-    assert name_providers().roots is not python_roots
+    assert naming_functions().roots is not python_roots
     gpu_notebook.run("%unload_ext ipygpumem")
-    assert name_providers().roots is python_roots
+    assert naming_functions().roots is python_roots
 
 
 @pytest.mark.ipython

@@ -35,7 +35,7 @@ def test_panel(oom_notebook, fake_gpu):
     assert "other processes                50.0 GiB" in head
     assert f"pid {UNUSED_PID}                  50.0 GiB" in head
     assert head.endswith("called by In [2]:3 step()")
-    assert holders.startswith("cuda:0: who holds the memory now\n")
+    assert holders.startswith("cuda:0: memory holders now\n")
     names = [line.split("  ")[1] for line in holders.splitlines()[2:4]]
     assert names == ["big", "last exception: step() x"]
     assert holders.splitlines()[-3:] == [
@@ -73,7 +73,7 @@ def test_error_caught_by_user_code(oom_notebook):
     assert (result.success, result.stdout) == (True, "caught\n")
     (panel,) = panels(result)
     assert "80.0 GiB requested (caught by the code)" in panel
-    assert "who holds the memory at the time of the failure" in panel
+    assert "memory holders at the time of the failure" in panel
     assert "thread MainThread: step() x" in panel, (
         "holders at the time of the failure, although the frame no longer exists"
     )

@@ -1,4 +1,4 @@
-"""Collect the data for waterfalls of the current memory usage."""
+"""Collect the data for waterfall charts of the current memory usage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE
-from ipygpumem.features.explain.cache import CachedMemory, cached_memory
+from ipygpumem.features.explain.cached_memory import CachedMemory, cached_memory
 from ipygpumem.features.explain.model import DeviceExplanation, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
@@ -110,7 +110,7 @@ def _without_cuda(runtime: Runtime) -> Explanation:
 
 
 def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
-    """Return the start time of CUPTI's recording (None if inactive), the live bytes of each owner, and a note."""
+    """Return the start time of CUPTI's recording, or None if it is not active; the live bytes by owner; and a note."""
     try:
         records = cupti_recorder().live_by_owner()
     except CuptiError as error:

@@ -1,4 +1,4 @@
-"""Data classes for waterfalls, whose steps lead from the value in nvidia-smi to ``torch.cuda.memory_allocated()``.
+"""Data classes for waterfall charts from the memory in nvidia-smi down to ``torch.cuda.memory_allocated()``.
 
 Between two totals, the parts add up exactly to the difference. Memory that is counted twice is a negative part.
 """
@@ -34,7 +34,7 @@ _HOST_NAMES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ExplanationStep:
-    """A total or a part in a waterfall.
+    """A total or a part in a waterfall chart.
 
     Attributes:
         amount: Size in bytes; None if unknown.
@@ -79,7 +79,7 @@ class DeviceExplanation(PlainData):
 
     @property
     def summary(self) -> str:
-        """Summary of the waterfall in one or two sentences."""
+        """Summary of the waterfall chart in one or two sentences."""
         end = self.steps[-1]
         start = next((step for step in self.steps if step.label == NVIDIA_SMI), self.steps[0])
         for step in (start, end):
@@ -104,7 +104,7 @@ class DeviceExplanation(PlainData):
 
 
 def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> DeviceExplanation:
-    """Return the waterfall of host memory. ``tensors`` is the total size of CPU tensors in bytes."""
+    """Return the waterfall chart of host memory. ``tensors`` is the total size of CPU tensors in bytes."""
     steps = []
     resident = make_accuracy("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:

@@ -10,7 +10,7 @@ from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import many, size
-from ipygpumem.features.explain.cache import CachedMemory
+from ipygpumem.features.explain.cached_memory import CachedMemory
 from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RELEASABLE, DeviceExplanation, ExplanationStep
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS
 
@@ -31,7 +31,7 @@ _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
-    """Memory outside PyTorch of one library or memory pool, in bytes. ``managed`` is True for CUDA managed memory."""
+    """Memory of one library or memory pool outside PyTorch, in bytes. ``managed`` is True for CUDA managed memory."""
 
     name: str
     amount: int
@@ -57,7 +57,7 @@ def device_waterfall(
     cache_problem: str = "",
     notes: Iterable[str] = (),
 ) -> DeviceExplanation:
-    """Return the waterfall of a device.
+    """Return the waterfall chart of a device.
 
     The baseline is ignored if it is for another device. ``kernels`` is False if CUPTI's records in ``named`` include
     the memory of the first kernels, which was measured at the baseline. ``recorded`` is True if CUPTI records
@@ -171,7 +171,7 @@ def _outside_steps(
         return [*steps, ExplanationStep("this or other processes", "outside", remainder, accuracy, todo)]
     if remainder < 0:
         accuracy = make_accuracy(
-            "unknown", "some memory is counted in more than one row or was freed during the reading"
+            "unknown", "some memory is counted in more than one row or was freed while values were read"
         )
         return [*steps, ExplanationStep("counted twice", "outside", remainder, accuracy)]
     names = ["kernel code, local memory, CUDA graphs"]

@@ -1,4 +1,4 @@
-"""Text and HTML representations of waterfalls, in which each bar starts where the previous bar ends.
+"""Text and HTML representations of waterfall charts, in which each bar starts where the previous bar ends.
 
 In HTML, the bars are colored elements because GitHub and, in untrusted notebooks, Jupyter remove SVG images.
 """
@@ -133,7 +133,7 @@ title="{{ row.step.label }} {{ row.text }}"></span></td>\
 
 
 def html_waterfalls(waterfalls: Iterable[DeviceExplanation], note: str = "") -> str:
-    """Format waterfalls as HTML tables, in which tooltips show the reason for each step's accuracy."""
+    """Format waterfall charts as HTML tables, in which tooltips show the reason for each step's accuracy."""
     values = [
         (waterfall, list(_rows(waterfall)), [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes])
         for waterfall in waterfalls

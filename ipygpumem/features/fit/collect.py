@@ -17,7 +17,7 @@ from ipygpumem.features.fit.search import MAX_SHARE, Search
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
 from ipygpumem.features.fit.update import Updates
-from ipygpumem.features.holders.reference_graph import name_providers
+from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
@@ -98,7 +98,7 @@ def _saved_state(runner: StepRunner, code: StepCode) -> SavedState:
 
 def _execution_counts(files: Iterable[str]) -> dict[str, int]:
     """Return the execution count of each notebook cell by file name, read from the label of a line of the cell."""
-    label = name_providers().label
+    label = naming_functions().label
     matches = {file: re.match(r"In \[(\d+)\]", label(file, 1, "<module>")) for file in files}
     return {file: int(match[1]) for file, match in matches.items() if match is not None}
 

@@ -28,7 +28,7 @@ _SHARED_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
 def forget_outputs(shell: Any) -> list[str]:
-    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, variables such as ``_3``), and return a description."""
+    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, variables such as ``_3``). Return what was deleted."""
     history = _history(shell)
     count = len(history)
     for number in list(history):
@@ -126,7 +126,7 @@ def _last_exceptions(shell: Any) -> list[Any]:
 
 
 def forget_exception(shell: Any) -> list[str]:
-    """Delete all references to the last exception, and return a description of it if there was one."""
+    """Delete all references to the last exception. Return a description of the exception if there was one."""
     exceptions = _last_exceptions(shell)
     names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})
     has_exception = bool(exceptions)

@@ -71,7 +71,7 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
 
 
 def _add_fault(faults: list[str], message: str) -> None:
-    """Append a message; limit their number, because a small file can contain millions of invalid reports."""
+    """Append a message unless there are too many, because a small file can contain millions of invalid reports."""
     if len(faults) < _MAX_FAULTS:
         faults.append(message)
     elif len(faults) == _MAX_FAULTS:

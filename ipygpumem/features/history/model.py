@@ -106,7 +106,7 @@ _READER = DataReader({"Trust": Trust})
 
 
 def report_rows(report: Report) -> list[ReportRow]:
-    """Return a row for each device that this process uses, or a row for the host if it uses no device."""
+    """Return a row for each device that this process uses, or a row for the host if no device is used."""
     used = [device for device in report.devices.values() if device.before.context or device.after.context]
     common = {name: getattr(report, name) for name in _REPORT_FIELDS}
     host = report.host
@@ -144,7 +144,7 @@ def _device_row(device: DeviceReport, common: dict[str, Any]) -> ReportRow:
 
 
 def output_metadata(report: Report) -> dict[str, Any]:
-    """Return the metadata of a report's notebook output. Devices with small changes are omitted if it is too large."""
+    """Return the metadata of a report's notebook output. Devices with small changes are omitted to limit the size."""
     rows = sorted(report_rows(report), key=_largest_change, reverse=True)
     devices = {row.device: _known_values(row) for row in rows}
     data: dict[str, Any] = {

@@ -52,7 +52,7 @@ def descending(value: float | None) -> float:
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Filter rows by device name if any names are given; raise `OptionError` if one of these has no rows."""
+    """Filter rows by device name if any names are given; raise `OptionError` if a name has no rows."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing = [name for name in names if name not in available]
     if missing and available:

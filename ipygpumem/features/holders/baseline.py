@@ -16,9 +16,9 @@ class HolderBaselines:
     """The baselines of one IPython shell.
 
     Attributes:
-        cell: Baseline before the current cell; None unless the cell uses it. It contains only the allocator's blocks,
-            which can be read in milliseconds. Tensors that reuse memory freed by the same cell are therefore not
-            recognized as new.
+        cell: Baseline before the current cell; None if not required. The baseline contains only the allocator's
+            blocks, which can be read in milliseconds. Therefore, tensors that reuse memory freed by the same cell are
+            not recognized as new.
         reported: Baseline created by the last ``%gpumem who``; None before the first ``%gpumem who``.
     """
 

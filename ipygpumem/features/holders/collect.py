@@ -27,7 +27,7 @@ from ipygpumem.features.holders.model import (
     allocation_lines,
     holder,
 )
-from ipygpumem.features.holders.reference_graph import Root, module_roots, name_providers
+from ipygpumem.features.holders.reference_graph import Root, module_roots, naming_functions
 from ipygpumem.features.holders.search import SearchResult, search_holders
 from ipygpumem.measurement.runtime import Runtime, current
 from ipygpumem.sources import allocator, pytorch
@@ -111,7 +111,7 @@ def find_holders(
         return name in chosen if chosen is not None else name.startswith("cuda") or (host and name == _HOST)
 
     if roots is None:
-        roots = name_providers().roots()
+        roots = naming_functions().roots()
     counts = allocator.allocation_counts() if started else None
     before = allocated_blocks() if started else None
     unnamed_share = None  # the total memory is unknown in host memory, and if the allocator does not list its blocks
@@ -124,7 +124,7 @@ def find_holders(
     after = before
     if started and (counts is None or counts != allocator.allocation_counts()):
         after = allocated_blocks()
-    assignment = _BlockAssignment(search, before, after, since, label or name_providers().label)
+    assignment = _BlockAssignment(search, before, after, since, label or naming_functions().label)
     devices = assignment.devices(torch if started else None, is_wanted)
     totals = tuple(assignment.total(name, runtime.baseline) for name in devices)  # may add notes
     results = assignment.holders(), totals, tuple(assignment.notes)

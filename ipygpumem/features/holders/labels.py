@@ -287,5 +287,5 @@ def type_label(obj: Any) -> str:
 
 
 def label_rank(obj: Any) -> int:
-    """Return the rank of an object without referrers. Names start at frames if possible, at containers if necessary."""
+    """Return a sort key for the objects at which names may start: frames first, containers last."""
     return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1

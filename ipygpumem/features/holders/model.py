@@ -111,7 +111,7 @@ class Remainder:
     Attributes:
         label: Description of the memory.
         amount: Size in bytes.
-        lines: Up to three lines of code that allocated most of it, with sizes in bytes, if PyTorch recorded its stacks.
+        lines: Up to three lines of code that allocated most of the memory, with sizes in bytes, if they were recorded.
     """
 
     label: str

@@ -56,8 +56,8 @@ class Root(NamedTuple):
     distant: bool = False
 
 
-class NameProviders:
-    """Functions that provide the roots and the labels of stack frames. A notebook replaces both functions.
+class NamingFunctions:
+    """Functions for naming objects, which provide roots and labels of stack frames. A notebook replaces both functions.
 
     Attributes:
         roots: Function that returns the roots.
@@ -69,9 +69,9 @@ class NameProviders:
         self.label: Callable[[str, int, str], str] = frame_label
 
 
-def name_providers() -> NameProviders:
-    """Return the name providers of this process."""
-    return current().state(NameProviders)
+def naming_functions() -> NamingFunctions:
+    """Return the naming functions of this process."""
+    return current().state(NamingFunctions)
 
 
 def python_roots() -> list[Root]:
@@ -209,7 +209,7 @@ class ReferrerGraph:
         return bool(variables)
 
     def alive_ids(self, ids: Collection[int], own_references: Mapping[int, int]) -> set[int]:
-        """Return those of the ids whose objects are not part of unreachable cycles.
+        """Return the ids of the given objects that are not part of unreachable cycles.
 
         This is the algorithm of the garbage collector. An object is kept alive from outside if its reference count
         exceeds the number of references from the objects with these ids and from the search. The search refers to each

@@ -150,7 +150,7 @@ class _HolderSearch:
     def check(
         self, result: SearchResult, unnamed_share: Callable[[Collection[StorageLocation]], float]
     ) -> tuple[SearchResult, bool]:
-        """Return the result and whether it is final, because all other objects hold less than 1% of the memory."""
+        """Return the result, and whether it is final: no other objects hold 1% of the memory or more."""
         share = unnamed_share([storage.location for storage in result.storages])
         if share <= _MAX_UNSEARCHED_SHARE or has_frozen_objects():
             return result, share <= _MAX_UNSEARCHED_SHARE
@@ -186,7 +186,7 @@ class _HolderSearch:
         return names
 
     def _add_hidden_referrers(self, names: ObjectNames) -> bool:
-        """Add referrers of classes that lead to unnamed objects, such as instances. Return whether any were added."""
+        """Add instances and other referrers of classes that no root reaches. Return whether any were added."""
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(location.size for target in targets for location in target.locations)

@@ -17,7 +17,7 @@ def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list
     """Create a table for each device: the ``limit`` largest holders, each with its ``parts`` largest tensors."""
     tables = [_table(holders, total, limit, parts) for total in holders.totals]
     if not tables:
-        tables = [Table("who holds the memory", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]
+        tables = [Table("memory holders", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]
     notes = (f"note: {note}" for note in holders.notes)
     return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, *notes))]
 
@@ -33,7 +33,7 @@ def _table(holders: Holders, total: DeviceTotal, limit: int, parts: int) -> Tabl
         title = f"{total.device}: new since {holders.since}"
         rows += [_sum_row("new", _bytes(listed), listed, 0)] if listed else []
     else:
-        title = f"{total.device}: who holds the memory"
+        title = f"{total.device}: memory holders"
         not_listed = total.held - _bytes(listed)
         if not_listed:
             rows.append(TableRow("other holders", (_size(not_listed), ""), 1))

@@ -146,7 +146,7 @@ class TrackedObjects:
         self._pending += [obj for obj in objects if id(obj) not in removed_ids] if removed_ids else objects
 
     def _inspect(self, objects: list[Any]) -> list[int]:
-        """Return the ids of the objects' types, and store which of these must be treated specially."""
+        """Return the ids of the objects' types, and store which of the types are arrays, modules or PyTorch classes."""
         type_ids = list(map(id, map(type, objects)))
         new_ids = set(type_ids).difference(self._types)
         examples = dict(zip(type_ids, objects, strict=True)) if new_ids else {}
@@ -199,7 +199,7 @@ class TrackedObjects:
         self._add(kept if self._finds_tracked else list(containers.values()))
 
     def _untracked_containers(self, objects: list[Any]) -> dict[int, Any]:
-        """Return the containers among untracked objects that may lead to tensors, by id."""
+        """Return, by id, the containers among untracked objects that may lead to tensors."""
         type_ids = self._inspect(objects)
         containers = itertools.compress(objects, map(self._container_type_ids.__contains__, type_ids))
         return {key: obj for key, obj in {id(obj): obj for obj in containers}.items() if _may_refer(obj)}
@@ -232,7 +232,7 @@ def has_frozen_objects() -> bool:
 def _is_asyncio(obj: Any) -> bool:
     """Return whether an object is the module ``_asyncio``, whose referents must not be read.
 
-    Up to Python 3.12.5 and 3.13.0rc1, they include freed iterators (CPython #122695). If a list of the referents is
+    Up to Python 3.12.5 and 3.13.0rc1, the referents include freed iterators (CPython #122695). If a list of them is
     deleted, the iterators are freed twice, and the next traversal of the module does not terminate.
     """
     name = vars(obj).get("__name__") if type(obj) is types.ModuleType else None

@@ -75,7 +75,7 @@ class Limits:
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
-        """Return a tuple with a note that limits on GPU memory were not checked; an empty tuple if none is set."""
+        """Return a tuple with a note that limits on GPU memory were not checked; empty if there are no such limits."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
         limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
         note = f"limits on GPU memory ({limits}) were not checked because no GPU was measured: {reason}"

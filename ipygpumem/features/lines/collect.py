@@ -2,8 +2,8 @@
 
 An allocation or a free is attributed to every line of its Python stack, so the values of a line include those of
 the functions that it calls. PyTorch's backward threads have no Python stack, so their events are attributed to the line
-that waited for the backward pass. Events in compiled code are attributed to the line of the last of the operations for
-which the memory was allocated.
+that waited for the backward pass. Events in compiled code are attributed to the line of the last operation
+for which the memory was allocated.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _OTHER_CODE = _KIND_CODES["outside the model"]
 class AttributedAllocations:
     """The allocations of one device with their memory kinds and modules.
 
-    A compiled graph with memory whose module is unknown is listed like a submodule of the module that called it.
+    If the modules that use the memory of a compiled graph are unknown, the graph is listed like a submodule.
 
     Attributes:
         modules: The modules and graphs, each before its submodules.
@@ -38,7 +38,7 @@ class AttributedAllocations:
         recomputed: Number of calls to each of ``modules`` during backward passes.
         kind: Index into `MEMORY_KINDS` for each allocation.
         module: Index into ``modules`` for each allocation; -1 for allocations that belong to no module.
-        resolved: Indices of the modules that called graphs with memory whose module is known.
+        resolved: Indices of the modules that called compiled graphs whose memory was attributed to modules.
     """
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, places: EventLookup, tracker: ModuleTracker) -> None:
@@ -120,7 +120,7 @@ class AttributedAllocations:
                         kind[events[stacks == stack]] = _OTHER_CODE
 
     def _owner(self, call: ModuleCallEvent, graph: CompiledGraph, stack: int) -> int:
-        """Return the index of the module or graph that allocates memory with a stack; -1 outside the model."""
+        """Return the index of the module or graph that allocated memory at a stack, or -1 if it is not in the model."""
         owners = {self._module_of(node, call) for node in self._code.operations(graph, stack)}
         caller = call.module if call.module >= 0 else reduce(self._common_parent, [index for _, index in call.prefixes])
         if not owners or None in owners:
@@ -218,7 +218,7 @@ class AttributedAllocations:
         return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
-        """Return the event and the size in bytes of the selected allocations' peak; (-1, 0) if none is selected."""
+        """Return the event and the bytes of the peak of the selected allocations, or (-1, 0) if none are selected."""
         if not rows.any():
             return -1, 0
         allocations = self._timeline.allocations

@@ -108,7 +108,7 @@ class GlobalHooks:
 
 
 def cause_recompilation() -> bool:
-    """Return whether global hooks cause recompilation because PyTorch has no check that can hide them."""
+    """Return whether global hooks cause recompilation because PyTorch has no function that checks for such hooks."""
     return not hasattr(sys.modules[_MODULE], _CHECK)
 
 
@@ -150,10 +150,10 @@ def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[
 
 
 class OptimizerStepObservers(CallObservers):
-    """Observers of steps of optimizers.
+    """Observers of optimizer steps, which are notified when the profiler range of a step begins and ends.
 
-    torch.compile checks PyTorch's own hooks for steps, and would recompile compiled optimizers. Each step runs inside a
-    range of the profiler, which torch.compile ignores.
+    PyTorch's hooks for optimizer steps are not used, because torch.compile checks for them and would recompile
+    compiled optimizers. It ignores profiler ranges.
     """
 
     def __init__(self) -> None:

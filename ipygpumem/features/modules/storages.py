@@ -131,7 +131,7 @@ class ModelStorages:
                 yield module, index
 
     def set_compiled(self, index: int) -> None:
-        """Mark a module that is called through ``torch.compile(module)``, and its submodules."""
+        """Mark a module that is called through ``torch.compile(module)`` and its submodules as compiled."""
         path = self.modules[index].path
         for number, module in enumerate(self.modules[index:], index):
             if number == index or not path or module.path.startswith(path + "."):

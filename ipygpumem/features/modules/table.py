@@ -13,7 +13,7 @@ from ipygpumem.features.modules.model import ModuleRow, ModuleTree
 
 _MAX_ROWS = 60
 _NOTE = (
-    "columns 'parameters' to 'activations': usage of one kind of memory when the whole model's usage of it peaks; "
+    "columns 'parameters' to 'activations': memory of one kind when the whole model's memory of this kind peaks; "
     "'temporary': peak of the memory that the module's forward passes allocated and freed; 'at the peak': usage at the "
     "device's peak"
 )

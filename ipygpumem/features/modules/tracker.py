@@ -251,7 +251,7 @@ class ModuleTracker:
 
 
 def _tracing() -> bool:
-    """Return whether torch.compile is running, which traces backward passes."""
+    """Return whether torch.compile is running. Backward passes that it traces are not phases of a step."""
     guards: Any = sys.modules.get("torch._guards")
     return guards is not None and guards.TracingContext.try_get() is not None
 

@@ -9,7 +9,7 @@ from ipygpumem.core.introspection import attempt, is_library_file
 from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.holders.reference_graph import name_providers
+from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.features.oom.expandable_segments import with_expandable_segments
 from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport, advice
 from ipygpumem.measurement.runtime import current
@@ -49,8 +49,8 @@ def _line(failure: FailedAllocation) -> str:
     frame = next((frame for frame in failure.frames if not is_library_file(frame[0])), None)
     if frame is None:
         return ""
-    label = name_providers().label(*frame)
-    callers = (name_providers().label(*frame) for frame in failure.frames)
+    label = naming_functions().label(*frame)
+    callers = (naming_functions().label(*frame) for frame in failure.frames)
     cell = next((caller for caller in callers if caller.startswith("In [")), label)
     source = linecache.getline(frame[0], frame[1]).strip()
     return f"{label}{f': {source}' if source else ''}{'' if cell == label else f', called by {cell}'}"

@@ -17,7 +17,7 @@ _TIME_LIMIT = 0.5
 
 
 def with_expandable_segments(path: Path, failure: FailedAllocation) -> str:
-    """Return a sentence about a failed allocation with expandable segments; empty if this is unknown or takes too long.
+    """Return whether expandable segments would have been enough for an allocation, as a sentence; empty if unknown.
 
     ``path`` is the snapshot that was saved when the allocation failed.
     """

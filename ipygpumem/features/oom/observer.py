@@ -50,8 +50,8 @@ class FailedAllocationObserver:
     def listen(self, save: Callable[[Holders | None], str] | None = None) -> bool:
         """Start recording failures. Return False if CUDA is not initialized or PyTorch does not report failures.
 
-        ``save`` is called at the first failure in a cell with the holders of the memory, or None if these are unknown:
-        it saves the allocation history and returns a message.
+        ``save`` is called at the first failure in a cell. The function saves the allocation history and returns a
+        message. Its argument contains the holders of the memory, or is None if the holders are unknown.
         """
         self._save, self._pid = save, os.getpid()
         self._is_listening = pytorch.listen_for_ooms(self._failed)

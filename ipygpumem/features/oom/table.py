@@ -53,7 +53,7 @@ def _device_table(panel: OutOfMemoryReport, baseline: Baseline | None) -> Table:
     rows.append(TableRow("free", (size(failure.free),), 0, note=_limit(failure)))
     caught = " (caught by the code)" if panel.caught else ""
     title = f"{failure.device} is out of memory: {size(failure.requested)} requested{caught}"
-    return Table(title, ("at the failure",), tuple(rows), tuple(_request(panel)))
+    return Table(title, ("at failure",), tuple(rows), tuple(_request(panel)))
 
 
 def _free_blocks(failure: FailedAllocation) -> str:

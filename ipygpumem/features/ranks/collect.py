@@ -56,7 +56,7 @@ class Ranks(TableRepr):
         return compare_ranks(self.members)
 
     def beside(self, limit: int) -> tuple[str, ...]:
-        """Return at most ``limit`` snapshot paths, first of a typical process and of the one that deviates most.
+        """Return at most ``limit`` snapshot paths, starting with a typical process and the one that deviates most.
 
         Return no paths if one of these two has no snapshot.
         """
