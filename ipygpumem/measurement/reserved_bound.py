@@ -41,7 +41,7 @@ class CounterReading:
 
     @property
     def origin(self) -> int:
-        """Reserved memory in bytes when ``allocated`` and ``freed`` were 0. Different after a reset of these counters."""
+        """Reserved memory in bytes when ``allocated`` and ``freed`` were 0. Changes when these counters are reset."""
         return self.reserved - self.allocated + self.freed
 
 
