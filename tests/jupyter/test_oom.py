@@ -32,8 +32,8 @@ def test_panel(oom_notebook, fake_gpu):
     (panel,) = result.texts
     head, holders = panel.split("\n\n")
     assert head.startswith("cuda:0 is out of memory: 40.0 GiB requested\n")
-    assert "other processes                50.0 GiB" in head
-    assert f"pid {UNUSED_PID}                  50.0 GiB" in head
+    assert "other processes            50.0 GiB" in head
+    assert f"pid {UNUSED_PID}              50.0 GiB" in head
     assert head.endswith("called by In [2]:3 step()")
     assert holders.startswith("cuda:0: memory holders now\n")
     names = [line.split("  ")[1] for line in holders.splitlines()[2:4]]
