@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from ipygpumem.core.text import printable
 
@@ -19,12 +20,11 @@ _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_NAME = re.compile(
     r"\b(o?auth|authentication|authorization|bearer|cookies?|creds?|dsn|headers?|hmac|jwt"
     r"|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|passcode|pat|pin(?! memory)"
-    r"|private|psk|salt|sas|sessionid|signature|(web)?hook)\b"
+    r"|private|psk|salt|sas|session ?id|signature|(web)?hook)\b"
     r"|(aes|api|access|account|app|auth|aws|client|consumer|\bdb|deploy|encryption|gcp|gpg|hf|host|license|master|openai"
-    r"|pass|priv|private|\broot|rsa|secret|service|shared|\bsign|signing|ssh|ssl|storage|subscription|tls|wandb) ?key"
-    r"|(access|recovery|unlock) ?code|token ?value|connection ?string|(?<!by)(?<!com)pass\b|passw"
-    r"|phrase\b|secret|credential|otp\b|pwd?\b"
-    r"|(access|api|auth|bot|hf|refresh|session) tokens\b"
+    r"|pass|priv|private|\broot|rsa|secret|service|shared|\bsign|signing|ssh|ssl|storage|subscription|tls|unseal|wandb)"
+    r" ?key|(access|recovery|unlock) ?code|\bkeyfile|token ?value|\bconn(ection)? ?str(ing)?\b|(?<!by)(?<!com)pass\b"
+    r"|passw|phrase\b|secret|credential|otp\b|pwd?\b|(access|api|auth|bot|hf|refresh|session) tokens\b"
     r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )(?<!\btik)token\b"
     r"(?! (classification|count|embedding|ids|length|type))"
 )
@@ -36,7 +36,11 @@ _NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _PORT = re.compile(r"\d{0,5}(\.\d{0,5})?")
 _CONSTANT = re.compile(rf"{_NUMBER.pattern}|[Tt]rue|[Ff]alse|[Nn]one|null")
 _PLAIN = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~%*\[\]-]*")
-_PROGRAM = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~@-]*(:|::[\w.]+)?")
+_ALLOCATOR_SETTINGS = re.compile(
+    r"(PYTORCH_(CUDA_|HIP_)?ALLOC_CONF=)?((backend|expandable|garbage|graph|large|max|per|pinned|release|roundup|throw)"
+    r"[a-z0-9_]{,50}:(True|False|native|cudaMallocAsync|[\d.]{1,12}|\[[\d:>,]{1,300}\])(,|$))+"
+)
+_PROGRAM = re.compile(rf"([A-Za-z]:[/\\])?[\w./\\+~@-]*(:|::[\w.]+)?|{_ALLOCATOR_SETTINGS.pattern}")
 _ABSOLUTE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]")
 _SUFFIX = re.compile(r"\.[a-z]\w{0,7}$")
 _HOST = re.compile(r"(cuda|gpu|localhost|\*|\d{1,3}(\.\d{1,3}){3})?:\d{1,5}")
@@ -80,12 +84,8 @@ _LITERAL = re.compile(
 
 def redact_command(arguments: Sequence[str]) -> str:
     """Return a command as a single line, with source code replaced by ``...`` and possible secrets by ``***``."""
-    text = ""
-    for word in _redact_words(_words(arguments)):
-        text = f"{text} {word}" if text else word
-        if len(text) > _MAX_LENGTH:
-            return printable(f"{text[: _MAX_LENGTH - 1]}…")
-    return printable(text)
+    text = " ".join(islice(_redact_words(_words(arguments)), _MAX_LENGTH))
+    return printable(text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…")
 
 
 def redact_code(line: str, magics: str = "") -> str:
@@ -117,6 +117,7 @@ def _start_of_command(line: str) -> int:
 def _redact_literals(code: str, line: str) -> str:
     is_secret = _mentions_secret(line)
     is_key = is_secret and not _mentions_secret(_BARE_KEY.sub("", line))
+    is_secret = is_secret or re.search(r"""["']-[pPw]["']\s*,""", line) is not None  # as in ["mysql", "-p", "x"]
 
     def redact(match: re.Match[str]) -> str:
         quote = match[1] or ("# " if match[0].startswith("#") else "")
@@ -144,10 +145,8 @@ def _words(arguments: Sequence[str]) -> Iterator[str]:
 
 def _script(words: Iterator[str]) -> str:
     for word in words:
-        if word == "-m":
-            return f" -m {_redact(next(words, ''))}"
-        if word == "-c":
-            return " -c"
+        if word in {"-c", "-m"}:
+            return " -c" if word == "-c" else f" -m {_redact(next(words, ''))}"
         if word in {"-X", "-W"}:
             next(words, "")
         elif not re.fullmatch(r"-[bBdEiIOPqRsSuvx]+|-[WX].+", word):
@@ -177,7 +176,7 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
         is_option = word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
         is_flag = name.startswith(("--no-", "--use-"))
         if is_option and not _is_secret_name(program) and (is_flag or not _names_secret(name)):
-            text, name = _redact_option(word)
+            text, name = _redact_option(re.sub("^-w.+", f"-w{_REDACTED}", word) if "ldap" in program else word)
             is_secret = is_login or text.endswith(_REDACTED) or _names_secret(name)
         else:
             text, name = _REDACTED if is_secret else _redact(word, name), ""
@@ -218,16 +217,17 @@ def _redact(text: str, name: str = "") -> str:
 def _redact_value(text: str, name: str) -> str:
     if url := _URL.fullmatch(text):
         return _redact_url(*url.groups(""))
+    if _HOST.fullmatch(text) or _ALLOCATOR_SETTINGS.fullmatch(text):
+        return text
     if "," in text:
         return text if all(_redact(part, name) == part for part in text.split(",")) else _REDACTED
     if "=" in text:
         return _redact_assignment(text, is_option=bool(name))
-    if _HOST.fullmatch(text) or (_ADDRESS.search(_split_name(name)) and _NAMED_HOST.fullmatch(text)):
-        return text
+    is_host = _ADDRESS.search(_split_name(name)) and _NAMED_HOST.fullmatch(text)
     is_plain = _PLAIN.fullmatch(text) and not (_is_secret_name(text) and re.search(r"\d", text))
     if is_plain and _ABSOLUTE.match(text):
         return _redact_directories(text)
-    return text if is_plain and not _is_random(text) else _REDACTED
+    return text if is_host or (is_plain and not _is_random(text)) else _REDACTED
 
 
 def _redact_assignment(text: str, *, is_option: bool) -> str:
@@ -293,8 +293,8 @@ def _is_random(text: str, min_length: int = 16) -> bool:
         changes = len(_CHANGE.findall(part))
         has_digits = re.search(r"\d", part) is not None
         is_unpronounceable = changes * 5 >= len(part) or _CONSONANTS.search(part)
-        if len(part) >= min_length and (has_digits or is_unpronounceable):
-            return True
-        if len(part) >= _MIN_PART and (changes >= _FREQUENT * len(part) or (has_digits and 4 * changes >= min_length)):
+        is_frequent = changes >= _FREQUENT * len(part) or (has_digits and 4 * changes >= min_length)
+        is_long = len(part) >= min_length and (has_digits or is_unpronounceable)
+        if is_long or (len(part) >= _MIN_PART and is_frequent):
             return True
     return False

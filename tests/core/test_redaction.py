@@ -10,6 +10,16 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 PY = ["python", "t.py"]
 SECRETS = r"""
 --awskey swordfish
+--session_id swordfish
+--sessionid=swordfish
+--session-id swordfish
+--connstr swordfish
+--conn-str=swordfish
+connection_string=swordfish
+--keyfile swordfish
+--unsealkey swordfish
+unseal_key=swordfish
+PYTORCH_ALLOC_CONF=expandable_segments:swordfish
 --connection_string=swordfish
 --tokens swordfish
 -U bob%swordfish
@@ -201,6 +211,14 @@ passwordswordfish1
 """Arguments that contain the secret ``swordfish``, or parts of it."""
 SECRETS_IN_CODE = r"""
 consumerkey = 'swordfish'
+session_id = "swordfish"
+connstr = 'swordfish'
+connection_string = 'swordfish'
+keyfile = 'swordfish'
+unsealkey = 'swordfish'
+!ldapsearch -x -wswordfish
+!ldapsearch -w swordfish -b dc=x
+run(["cqlsh", "-p", "swordfish"])
 f(subscriptionkey='swordfish')
 signkey='swordfish'
 dbkey='swordfish'
@@ -300,6 +318,9 @@ python pretrain_gpt.py --global-batch-size 512 --hf_config_path configs/hf_llama
 torchrun --nnodes=2 --node-rank 0 --rdzv-backend=c10d --rdzv-endpoint=node0:29500 train.py --epochs 3
 trtllm-serve --model meta-llama/Llama-3-8B
 python t.py --learning_rate=0.001 --run-name=exp_12
+env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python t.py
+PYTORCH_ALLOC_CONF=max_split_size_mb:128,garbage_collection_threshold:0.8 python t.py -work 3
+env PYTORCH_HIP_ALLOC_CONF backend:native,roundup_power2_divisions:[256:1,512:2,>:4]
 python -m torch.distributed.run --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 4
 accelerate launch --config_file accelerate.yaml --num_processes 4 run_clm.py --model_name_or_path gpt2-medium
 deepspeed --num_gpus=8 train.py --deepspeed ds_config_zero3.json

@@ -34,8 +34,8 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
         snapshot: The snapshot. It is not modified.
         source: Whether to include the source code of the recorded cells.
         paths: Whether to include the name of the snapshot file, the directories of source files, the name of the
-            machine, and allocator settings that are text. Names of functions, source files, installed packages,
-            devices and actions, annotations, compile contexts and user metadata remain.
+            machine, the version of PyTorch, and allocator settings that are text. Names of functions, source files,
+            installed packages, devices and actions, annotations, compile contexts and user metadata remain.
     """
     if source and paths:
         return snapshot
@@ -50,7 +50,7 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
         cells = tuple(replace(cell, filename=names[cell.filename]) for cell in snapshot.own.cells)
         numbers = {names[file]: number for file, number in snapshot.own.numbers.items()}
         curves = {name: curve for name, curve in snapshot.own.curves.items() if _CURVE.fullmatch(name)}
-        result.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, curves=curves)
+        result.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, torch=None, curves=curves)
         result.cells = CellLookup(cells, result.stacks, numbers)
         result.name = "snapshot"
         result.settings = {

@@ -24,6 +24,8 @@ _SEGMENT_QUANTUM = 2 * MIB
 _LARGE_SEGMENT = 20 * MIB
 _INTERVALS = 16
 """Number of entries of ``roundup_power2_divisions``: one per power of two, from 1 MiB to 32 GiB and more."""
+_MAX_LENGTH = 1000
+_MAX_NUMBER = 1 << 40  # larger numbers of MiB or of divisions exceed 64 bits, and have the same effect as this number
 _WITHOUT_EFFECT = (
     "graph_capture_record_stream_reuse",
     "pinned_max_register_threads",
@@ -68,6 +70,8 @@ class AllocatorSettings:
         Raises:
             OptionError: The text contains an unknown setting or a value that PyTorch does not accept.
         """
+        if len(text) > _MAX_LENGTH:
+            raise OptionError(f"allocator settings: {len(text):,} characters exceed the limit of {_MAX_LENGTH:,}")
         settings, position = cls(), 0
         while position < len(text):
             match = _SETTING.match(text, position)
@@ -202,9 +206,12 @@ class AllocatorSettings:
 
 def _number(name: str, text: str, kind: type[Any]) -> Any:
     try:
-        return kind(text)
+        number = kind(text)
     except ValueError:
         raise OptionError(f"{name}:{text} is invalid: expected a number") from None
+    if number >= _MAX_NUMBER:
+        raise OptionError(f"{name}:{text} is too large: expected less than 2**40")
+    return number
 
 
 def _divisions(text: str) -> tuple[int, ...]:

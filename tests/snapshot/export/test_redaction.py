@@ -163,6 +163,7 @@ def test_page_contains_only_documented_texts(tmp_path):
     page = snapshot.to_html(tmp_path / "page.html", source=False, paths=False).read_text()
     (data,) = re.findall(r'class="ipygpumem-data" data-name="snapshot">([^<]*)<', page)
     header, _ = decode(base64.b64decode(data))
+    assert not re.search("torch|host|version", "".join(re.findall(r"canary_\w+", snapshot.view(paths=False).text)))
     names = ("file", "function", "package")
     kinds = ("event", "segment", "block", "host")
     assert set(re.findall(r"canary_\w+", page + json.dumps(header))) == {

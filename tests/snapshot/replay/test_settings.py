@@ -82,6 +82,10 @@ def test_text_can_be_parsed_again(text):
         ("backend:cudaMallocAsync", "cannot be replayed"),
         ("expandable_segments", "expected name:value"),
         ("roundup_power2_divisions:[256]", "expected SIZE:DIVISIONS"),
+        (f"roundup_power2_divisions:{1 << 64}", "too large"),
+        (f"roundup_power2_divisions:[{1 << 64}:2]", "too large"),
+        (f"large_segment_size_mb:{10**400},max_split_size_mb:20", "too large"),
+        ("max_split_size_mb:" + "9" * 5000, "5,018 characters exceed the limit of 1,000"),
     ],
 )
 def test_invalid_settings(text, message):
@@ -106,6 +110,8 @@ def test_recorded_settings():
         True, 64 * MIB, (4,) * 16, 0.6, large_segment=32 * MIB
     )
     assert AllocatorSettings.recorded({"max_split_size": -1, "PYTORCH_CUDA_ALLOC_CONF": "new:1"}) == AllocatorSettings()
+    too_large = {"PYTORCH_ALLOC_CONF": f"large_segment_size_mb:{10**400},max_split_size_mb:20"}
+    assert AllocatorSettings.recorded(too_large) == AllocatorSettings()
 
 
 def test_settings_without_effect_are_removed():

@@ -4,9 +4,13 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { deflateSync } from "node:zlib";
 import { decode } from "../../../ipygpumem/viewer/js/data/decode.js";
+import { oneLine } from "../../../ipygpumem/viewer/js/data/units.js";
 import { classify } from "../../../ipygpumem/viewer/js/snapshot/engine/classes.js";
+import { expand } from "../../../ipygpumem/viewer/js/snapshot/engine/expand.js";
 import { icicle } from "../../../ipygpumem/viewer/js/snapshot/engine/icicle.js";
 import { overviewOf } from "../../../ipygpumem/viewer/js/snapshot/engine/overview.js";
+import { SegmentHistory } from "../../../ipygpumem/viewer/js/snapshot/model/segment-history.js";
+import { SegmentLookup } from "../../../ipygpumem/viewer/js/snapshot/model/segment-lookup.js";
 import { createSnapshot } from "./snapshots.mjs";
 
 /** Count the calls of a method. */
@@ -119,4 +123,59 @@ test("the runs of a cell are labeled once", () => {
   const calls = counted(snapshot.cells, "joinLabels");
   for (let i = 0; i < 5; i++) assert.equal(snapshot.shortFile("c.py"), "In[0] … In[8]");
   assert.equal(calls.length, 1);
+});
+
+/** Columns of final segments at ascending addresses. */
+function finalSegments(count, expandable) {
+  const constants = { device: 0, size: 512, stream: 0, pool: 0, small: 0, expandable, stack: -1 };
+  const columns = Object.entries(constants).map(([name, value]) => [`segments/${name}`, Array(count).fill(value)]);
+  return Object.fromEntries([...columns, ["segments/address", Array.from({ length: count }, (_, i) => 4096 * i)]]);
+}
+
+test("there may be more final segments than a function can have arguments", () => {
+  const snapshot = createSnapshot([{ action: 0, size: 1, time: 1 }], [], { columns: finalSegments(140_000, 0) });
+  assert.equal(new SegmentHistory(snapshot, snapshot.devices[0]).fixed.length, 140_000);
+});
+
+test("the final range of a mapped range is found without a linear search", () => {
+  const events = Array.from({ length: 100 }, (_, i) => ({ action: 5, size: 512, address: 1e9 + 4096 * i, time: i }));
+  const columns = finalSegments(100, 1);
+  columns["segments/pool"] = columns["segments/pool"].map((_, i) => i);
+  const snapshot = createSnapshot(events, [], { columns });
+  const history = new SegmentHistory(snapshot, snapshot.devices[0]);
+  const reads = new Set();
+  history.ranges = new Proxy(history.ranges, { get: (target, name) => reads.add(name) && target[name] });
+  const { pool } = history.range(0, 99 * 4096 + 100, 100);
+  assert.equal(pool, 99);
+  assert.equal(history.range(0, 99 * 4096 + 512, 100).pool, -1);
+  assert.equal(history.range(0, -1, 100).pool, -1);
+  assert.ok(reads.size < 20);
+});
+
+test("the search for the segment of an address considers a limited number of lower addresses", () => {
+  const segment = (address, size, end) => ({ address, size, start: 0, end });
+  const large = segment(0, 1 << 30, 1);
+  const small = Array.from({ length: 3000 }, (_, i) => segment(4096 * (i + 1), 256, 9));
+  const lookup = new SegmentLookup([large, ...small]);
+  const reads = [];
+  lookup.bases = new Proxy(lookup.bases, { get: (target, name) => reads.push(name) && target[name] });
+  assert.equal(lookup.at(3000 * 4096 + 300, 5), undefined);
+  assert.ok(reads.length < 2200);
+  assert.equal(lookup.at(1999 * 4096 - 1, 0), large);
+  assert.equal(lookup.at(3000 * 4096 + 300, 0), undefined); // as in Python
+});
+
+test("long texts are truncated", () => {
+  const long = "n".repeat(1e6);
+  const none = { name: [0], filename: [0] };
+  const header = { strings: [long], texts: [long], numbers: { [long]: 7 }, sources: { [long]: long } };
+  const expanded = expand({ ...header, frames: [[0, 1, 0]], annotations: none, cells: none });
+  const short = `${"n".repeat(1999)}…`;
+  assert.deepEqual(expanded.frames, [[short, 1, short]]);
+  assert.deepEqual(expanded.texts, [short]);
+  assert.deepEqual(expanded.numbers, { [short]: 7 });
+  assert.deepEqual([expanded.annotations[0].name, expanded.cells[0].filename], [short, short]);
+  assert.equal(createSnapshot([], [], { header: expanded }).sourceLine(short, 1), short);
+  assert.equal(oneLine(long), short);
+  assert.equal(oneLine(long.slice(0, 2000)), long.slice(0, 2000));
 });

@@ -5,6 +5,7 @@ export const MIB = KIB * 1024;
 export const GIB = MIB * 1024;
 
 const THIN_SPACE = "\u2009";
+const MAX_LENGTH = 2000; // characters of a text: browsers take seconds to lay out several megabytes
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 128, 256, 512, 1024];
 /** @type {[number, string][]} */
 const UNITS = [
@@ -78,10 +79,15 @@ export function hex(value) {
   return `0x${value.toString(16)}`;
 }
 
-/** Text in one line, without control characters and changes of direction. @param {string} text */
+/** The beginning of a text that is too long to be displayed. @param {string} text */
+export function shorten(text) {
+  return text.length > MAX_LENGTH ? `${text.slice(0, MAX_LENGTH - 1)}…` : text;
+}
+
+/** Text in one line of limited length, without control characters and changes of direction. @param {string} text */
 export function oneLine(text) {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these have to be replaced
-  return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]+/g, " ");
+  return shorten(text).replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]+/g, " ");
 }
 
 /** The step between ticks of a byte axis: a round number of B, KiB, MiB or GiB. @param {number} low @param {number} high @param {number} count of ticks, approximately */

@@ -1,6 +1,6 @@
 /** The allocator's segments and blocks at any event, as `ipygpumem.snapshot` computes them. */
 
-import { getOrCreate } from "../../data/collections.js";
+import { countWhile, getOrCreate } from "../../data/collections.js";
 import { ACTION, BEFORE } from "./trace.js";
 import { fine, plural, size } from "../../data/units.js";
 
@@ -108,7 +108,7 @@ export class SegmentHistory {
       // The file contains more fields for segments that exist at the end than for the event
       if (final) Object.assign(this.fixed[this.fixed.length - 1], { pool: final.pool, small: final.small });
     }
-    this.fixed.push(...last.values());
+    for (const segment of last.values()) this.fixed.push(segment); // they may be more than a call can have arguments
     this.mappings = trace.events(ACTION.MAP, ACTION.UNMAP);
   }
 
@@ -142,7 +142,8 @@ export class SegmentHistory {
   /** @param {number} stream @param {number} address @param {number} size @returns {Segment} */
   range(stream, address, size) {
     // The final range at this address has the same stack and pool
-    const final = this.ranges.find((range) => range.address <= address && address < range.address + range.size);
+    const before = this.ranges[countWhile(this.ranges.length, (i) => this.ranges[i].address <= address) - 1];
+    const final = before && address < before.address + before.size ? before : undefined;
     return {
       address,
       size,

@@ -2,6 +2,8 @@
 
 import { countWhile, getOrCreate } from "../../data/collections.js";
 
+const MAX_LOWER_BASES = 2000; // as in `ipygpumem.snapshot.model.segment_history`
+
 /** @template {{address: number, size: number, start: number, end: number}} T */
 export class SegmentLookup {
   /** @param {T[]} segments each from the event that allocated it to the one that freed it */
@@ -22,7 +24,9 @@ export class SegmentLookup {
   /** @param {number} address @param {number} event @returns {T|undefined} */
   at(address, event) {
     const { bases, ends } = this;
-    for (let i = countWhile(bases.length, (n) => bases[n].address <= address) - 1; i >= 0 && ends[i] > address; i--) {
+    const nearest = countWhile(bases.length, (n) => bases[n].address <= address) - 1;
+    const last = Math.max(nearest - MAX_LOWER_BASES + 1, 0);
+    for (let i = nearest; i >= last && ends[i] > address; i--) {
       const { address: base, periods } = bases[i];
       const segment = periods[countWhile(periods.length, (n) => periods[n].start <= event) - 1];
       if (segment && event < segment.end && address < base + segment.size) return segment;

@@ -1,6 +1,7 @@
 /** A decoded snapshot: its devices and the tables that they share. */
 
 import { countWhile, getOrCreate } from "../../data/collections.js";
+import { shorten } from "../../data/units.js";
 import { Annotations } from "./annotations.js";
 import { Cells } from "./cells.js";
 import { Device } from "./device.js";
@@ -72,7 +73,7 @@ export class Snapshot {
 
   /** The text of a line, if the snapshot contains the source of its file. @param {string} file @param {number} line */
   sourceLine(file, line) {
-    return this.sourceLines(file)[line - 1]?.trim() || undefined;
+    return shorten(this.sourceLines(file)[line - 1]?.trim() ?? "") || undefined;
   }
 
   /** @param {number} pool number of the pool; -1: unknown */

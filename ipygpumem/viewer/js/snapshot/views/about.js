@@ -3,6 +3,8 @@
 import { count, duration, oneLine, size } from "../../data/units.js";
 import { h } from "../../ui/dom.js";
 
+const MAX_SETTINGS = 200;
+
 export class AboutView {
   /** @param {import("../context.js").Context} context */
   constructor(context) {
@@ -29,10 +31,14 @@ export class AboutView {
       this.context.facts(source);
     const start = () => new Date(origin / 1000).toISOString().replace("T", " ").slice(0, 19);
     const bytes = (/** @type {number} */ value) => `${size(value)} (${count(value)} bytes)`;
-    const settings = Object.entries(file.settings).map(([key, value]) => [
-      oneLine(key),
-      oneLine(typeof value === "string" ? value || "(empty)" : JSON.stringify(value)),
-    ]);
+    const all = Object.entries(file.settings);
+    const settings = all
+      .slice(0, MAX_SETTINGS)
+      .map(([key, value]) => [
+        oneLine(key),
+        oneLine(typeof value === "string" ? value || "(empty)" : JSON.stringify(value)),
+      ]);
+    if (all.length > settings.length) settings.push(["settings", `and ${count(all.length - settings.length)} more`]);
     return [
       ["device", name ? `${index}, ${name}` : String(index)],
       ["events", count(events)],
