@@ -35,7 +35,7 @@ class CompiledCode:
         """Index of the innermost generated frame of each stack; -1 if there is none."""
 
     def operations(self, graph: CompiledGraph, stack: int) -> list[GraphNode]:
-        """Return the operations of a graph for which a stack allocated memory, or an empty list if they are unknown."""
+        """Return the operations of a graph whose memory was allocated at a stack, or an empty list if unknown."""
         frame = int(self.frame_of_stack[stack])
         return [] if frame < 0 else _operations(graph, self._stacks.frames[frame])
 
@@ -47,7 +47,7 @@ def _operations(graph: CompiledGraph, frame: Frame) -> list[GraphNode]:
 
 @cache
 def _source_nodes(frame: Frame) -> tuple[str, ...]:
-    """Return the names in Inductor's comment above the kernel call for which a line allocates memory."""
+    """Return the operation names in Inductor's comment above the kernel that uses the memory allocated by a line."""
     lines = linecache.getlines(frame.file)
     if not 0 < frame.line <= len(lines):
         return ()

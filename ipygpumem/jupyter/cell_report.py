@@ -85,7 +85,7 @@ class ReportPresenter:
         self.send: Callable[[Report], None] | None = None
 
     def default_plan(self) -> Plan:
-        """Return the plan for cells without options. It is cached to reduce the overhead of each cell."""
+        """Return the plan for cells without options. The plan is cached to reduce the overhead of each cell."""
         magics = self._magics
         outside = magics.outside == "library"  # the plan then has state for each cell, so it cannot be cached
         key = (magics.limit, outside, magics.record.recorder is not None)

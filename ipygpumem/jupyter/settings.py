@@ -18,7 +18,7 @@ from ipygpumem.measurement.runtime import current
 
 
 class _ConvertingTrait(TraitType[Any, Any]):
-    """Trait that validates and converts its values with a function. If None is allowed, it is not converted."""
+    """Trait that validates and converts its values with a function. None, if allowed, is not converted."""
 
     def __init__(self, convert: Callable[[Any], Any], info: str, default: Any = None, **options: Any) -> None:
         options.setdefault("allow_none", True)

@@ -52,7 +52,7 @@ class MeasuredBackwardPasses:
     """
 
     def __init__(self, pause: Callable[[bool], None] | None = None) -> None:
-        """``pause`` is called with True before a pass and with False after it, but only once for overlapping passes."""
+        """``pause`` is called with True before a pass and with False after it. Overlapping passes count as one pass."""
         self.passes: list[BackwardPass] = []
         self.running = 0
         self._pause = pause

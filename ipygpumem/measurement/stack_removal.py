@@ -19,7 +19,7 @@ def remove_stacks(events: Iterable[dict[str, Any]]) -> None:
 
 
 def remove_allocation_stacks(events: Iterable[dict[str, Any]]) -> None:
-    """Remove the stack of each event that frees memory if its list of frames is that of the allocation's event."""
+    """Remove the stack of each event that frees memory if the event of the allocation has the same list of frames."""
     stacks: dict[tuple[bool, int], Any] = {}
     for event in events:
         if "addr" in event and "frames" in event:
@@ -31,7 +31,7 @@ def remove_allocation_stacks(events: Iterable[dict[str, Any]]) -> None:
 
 
 def remove_stacks_between(events: Sequence[dict[str, Any]], spans: Iterable[tuple[int, int]]) -> None:
-    """Remove the stacks of events that free memory, in spans whose limits count allocations and free requests."""
+    """Remove the stacks of events that free memory in spans, given as counts of allocations and free requests."""
     counted = [index for index, event in enumerate(events) if event["action"] in {"alloc", "free_requested"}]
     counted.append(len(events))
     for begin, end in spans:

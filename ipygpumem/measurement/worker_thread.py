@@ -17,8 +17,8 @@ _JOIN_TIMEOUT = 2.0
 class WorkerThread:
     """Thread that calls ``work`` periodically.
 
-    The first call to `start` creates the thread. It ends on `close`, or `IDLE_SECONDS` after `pause`, and a later
-    `start` creates a new one. An exception in ``work`` pauses the thread. Methods have no effect in a forked process.
+    The first call to `start` creates the thread. The thread ends on `close`, or `IDLE_SECONDS` after `pause`, and a
+    later `start` creates a new one. An exception in ``work`` pauses the thread. Methods have no effect in a forked process.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:

@@ -246,7 +246,7 @@ def allocated_blocks() -> AllocatedBlocks | None:
 
 
 def stack_of_block(block: AllocatedBlock) -> Stack:
-    """Return the stack that allocated a block, innermost frame first; an empty tuple if it was not recorded."""
+    """Return the stack at which a block was allocated, innermost frame first; an empty tuple if it was not recorded."""
     if block.frames or not hasattr(torch_c := sys.modules["torch"]._C, "_cuda_allocationTraceback"):
         return block.frames
     with inductor_unloaded():

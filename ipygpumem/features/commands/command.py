@@ -37,7 +37,7 @@ class Option:
         accepts_many: Whether the option can be repeated or the argument accepts several values.
         is_path: Whether the value is a path. If so, tab completion lists files and directories.
         type: Function that converts the value from text and raises `OptionError` if the text is invalid. For an option
-            that can be repeated, it returns a list, and the value of the option is the concatenation of these lists.
+            that can be repeated, the function returns a list, and the lists are concatenated.
         value_count: Number of values after the flag.
         only_interface: The only interface (``magic`` or ``shell``) that supports the option; None if both do.
         usage: Text for a positional argument in the usage line; if it is empty, the ``metavar`` is shown.

@@ -37,8 +37,8 @@ def fit(
     """Predict the memory usage of a step at sizes at which it has not run, and the largest size that fits.
 
     The step runs five or six times, at small sizes. Afterwards, the state that the step can reach is restored: tensors,
-    gradients, the optimizer's state, objects and random numbers. Optimizers of PyTorch are not run; the memory of their
-    update is computed.
+    gradients, the optimizer's state, objects and random numbers. PyTorch's optimizers are not run; the memory of their
+    updates is computed.
 
     Args:
         step: Function that runs one step of training or inference at the size that it is called with.

@@ -69,7 +69,7 @@ class Fit(PlainData, TableRepr):
         axes: Variables whose values determine the size.
         device: Name of the device, such as ``"cuda:0"``.
         label: Product name of the device, followed by the memory of another GPU if the prediction is for that GPU.
-        capacity: Memory that PyTorch can use on the device, including what it has reserved.
+        capacity: Memory that PyTorch can use on the device, including the memory that it has reserved.
         margin: Share of the capacity that remains free at the recommended size.
         largest: Largest size that fits without PyTorch having to free its cache; None if none fits or it is unknown.
         recommended: Largest size that leaves the margin free.

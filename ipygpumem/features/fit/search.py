@@ -46,7 +46,7 @@ _OTHER_RANK = "another rank cannot predict the step: see the result of that rank
 
 
 class Search:
-    """The runs of a step and the prediction from them.
+    """Search for the sizes to run, with the runs of a step and the prediction from these runs.
 
     Attributes:
         index: Index of the device.

@@ -120,7 +120,7 @@ class SavedState:
             )
 
     def _saved_contents(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the contents of each storage with a copy. A storage is saved once, whichever tensors share it."""
+        """Yield the contents of each storage with a copy. A storage that several tensors share is saved once."""
         seen = set()
         for _, alias, _, _ in self._aliases:
             key = _key(alias)

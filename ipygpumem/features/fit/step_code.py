@@ -80,7 +80,7 @@ def statement_step(
     variables: dict[str, Any],
     run: Callable[[], Any],
 ) -> StepCode:
-    """Return the `StepCode` of a statement that runs one step. ``variables`` contains the names that it refers to.
+    """Return the `StepCode` of a statement that runs one step, given the variables to which the statement refers.
 
     Raises:
         OptionError: A variable does not occur in the statement.

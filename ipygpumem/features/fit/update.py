@@ -135,7 +135,7 @@ def _without_parameters(optimizer: Any) -> Any:
 def computed_update(torch: Any, optimizer: Any) -> ComputedUpdate:
     """Run the update of an optimizer twice on fake parameters, with the gradients that the parameters have now.
 
-    The first run creates the missing state. If no parameter has a gradient yet, those that require one get one.
+    The first run creates the missing state. If no parameter has a gradient yet, gradients are created where required.
     """
     fake = import_module("torch._subclasses.fake_tensor")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -196,7 +196,7 @@ def _nbytes(tensor: Any) -> int:
 
 
 def _foreach(group: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict with the option ``foreach`` that PyTorch selects for the real parameters."""
+    """Return a dict with the value of the option ``foreach`` that PyTorch selects for the real parameters."""
     if group.get("foreach", True) is not None or group.get("fused"):
         return {}
     select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)

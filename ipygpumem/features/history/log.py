@@ -38,7 +38,7 @@ class ReportLog:
             raise OptionError(f"{path} is not a log: reports can be appended only to a new file or an existing log")
 
     def write(self, report: Report) -> None:
-        """Append a report. If that is not possible, print a warning and append it together with the next report."""
+        """Append a report. If this fails, print a warning and append the report together with the next one."""
         if self._process != os.getpid():  # another thread may have held the lock when this process was forked
             self._process, self._lock = os.getpid(), threading.RLock()
             self._unwritten.clear()

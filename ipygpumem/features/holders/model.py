@@ -111,7 +111,7 @@ class Remainder:
     Attributes:
         label: Description of the memory.
         amount: Size in bytes.
-        lines: Up to three lines of code that allocated most of the memory, with sizes in bytes, if they were recorded.
+        lines: Up to three lines of code that allocated most of the memory, with sizes; empty without recorded stacks.
     """
 
     label: str

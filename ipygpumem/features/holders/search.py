@@ -150,7 +150,7 @@ class _HolderSearch:
     def check(
         self, result: SearchResult, unnamed_share: Callable[[Collection[StorageLocation]], float]
     ) -> tuple[SearchResult, bool]:
-        """Return the result, and whether it is final: no other objects hold 1% of the memory or more."""
+        """Return the result and whether it is final, that is, all other objects hold at most 1% of the memory."""
         share = unnamed_share([storage.location for storage in result.storages])
         if share <= _MAX_UNSEARCHED_SHARE or has_frozen_objects():
             return result, share <= _MAX_UNSEARCHED_SHARE

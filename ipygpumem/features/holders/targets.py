@@ -254,7 +254,7 @@ class _AutogradGraphs:
         return hidden_nodes
 
     def _search_hook(self, hook: Any) -> list[Any]:
-        """Add the saved tensors to which a hook refers, as in checkpointing. Return the nodes that it refers to."""
+        """Add the saved tensors and return the nodes to which a hook refers, as in activation checkpointing."""
         nodes, frontier, seen_ids = [], [hook], {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):
             next_frontier: list[Any] = []

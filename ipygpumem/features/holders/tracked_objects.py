@@ -69,7 +69,7 @@ class TrackedObjects:
     """Objects that may refer to tensors, and the references between them. They stay alive until `release` is called.
 
     If ``stop_ids`` is None, these are all objects in Python's memory. Otherwise, they are the objects that `follow`
-    reaches without objects with these ids. Classes of libraries lead to most objects in memory and are not followed.
+    reaches without passing objects with these ids. Library classes lead to most objects in memory and are not followed.
 
     Attributes:
         objects: The objects whose references were read.

@@ -2,8 +2,8 @@
 
 An allocation or a free is attributed to every line of its Python stack, so the values of a line include those of
 the functions that it calls. PyTorch's backward threads have no Python stack, so their events are attributed to the line
-that waited for the backward pass. Events in compiled code are attributed to the line of the last operation
-for which the memory was allocated.
+that waited for the backward pass. Events in compiled code are attributed to the line of the last operation for which
+the memory was allocated.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class _LineEvents:
                 self._event_set[during[before == number]] = extended
 
     def add_graphs(self, calls: Sequence[GraphCall], places: EventLookup) -> None:
-        """Attribute the events of compiled code to the lines of the user's code that it was compiled from."""
+        """Attribute the events of compiled code to the lines of the user's code from which this code was compiled."""
         code = CompiledCode(self._snapshot)
         stacks = self._timeline.trace.stack[self._events]
         for call in calls:

@@ -120,7 +120,7 @@ class AttributedAllocations:
                         kind[events[stacks == stack]] = _OTHER_CODE
 
     def _owner(self, call: ModuleCallEvent, graph: CompiledGraph, stack: int) -> int:
-        """Return the index of the module or graph that allocated memory at a stack, or -1 if it is not in the model."""
+        """Return the index of the module or graph that owns memory allocated at a stack, or -1 if none owns it."""
         owners = {self._module_of(node, call) for node in self._code.operations(graph, stack)}
         caller = call.module if call.module >= 0 else reduce(self._common_parent, [index for _, index in call.prefixes])
         if not owners or None in owners:
@@ -218,7 +218,7 @@ class AttributedAllocations:
         return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
-        """Return the event and the bytes of the peak of the selected allocations, or (-1, 0) if none are selected."""
+        """Return the event and the size in bytes of the peak of the selected allocations; (-1, 0) if there are none."""
         if not rows.any():
             return -1, 0
         allocations = self._timeline.allocations

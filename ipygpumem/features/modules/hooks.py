@@ -108,7 +108,7 @@ class GlobalHooks:
 
 
 def cause_recompilation() -> bool:
-    """Return whether global hooks cause recompilation because PyTorch has no function that checks for such hooks."""
+    """Return whether global hooks cause recompilation, as in versions of PyTorch without a check for such hooks."""
     return not hasattr(sys.modules[_MODULE], _CHECK)
 
 

@@ -29,9 +29,9 @@ class PhaseTracker:
         self.cost = 0.0
         self.running_phases: tuple[str, ...] = ()
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
-        """Duration in seconds each time that a phase ran, by phase name."""
+        """Duration of each run of a phase in seconds, by phase name."""
         self._memory: defaultdict[tuple[str, int], list[tuple[int, int, int | None]]] = defaultdict(list)
-        """Allocated memory (change, end, exact peak or None) each time that a phase ran, by phase name and device."""
+        """Allocated memory of each run of a phase, as (change, end, exact peak or None), by phase name and device."""
         self._reset_peaks = reset
         self._scope: PeakScope | None = None
         self._started = 0.0

@@ -140,7 +140,7 @@ class ModelStorages:
     def prefixes(self, paths: Sequence[str], inputs: Sequence[Any]) -> tuple[tuple[str, int], ...]:
         """Return the paths in a compiled graph that correspond to modules of the model, with the modules' indices.
 
-        ``paths`` are the modules that use the inputs of the graph, which contain parameters of the model.
+        ``paths`` contains the path of the module that uses each of the graph's ``inputs``, such as parameters.
         """
         result: dict[str, int] = {}
         for path, value in zip(paths, inputs, strict=False):

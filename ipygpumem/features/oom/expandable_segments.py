@@ -17,7 +17,7 @@ _TIME_LIMIT = 0.5
 
 
 def with_expandable_segments(path: Path, failure: FailedAllocation) -> str:
-    """Return whether expandable segments would have been enough for an allocation, as a sentence; empty if unknown.
+    """Return a sentence on whether expandable segments would have been enough; empty if this is unknown.
 
     ``path`` is the snapshot that was saved when the allocation failed.
     """

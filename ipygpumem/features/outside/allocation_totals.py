@@ -83,7 +83,7 @@ class AllocationTotals:
         self.allocations += len(allocations)
 
     def transfer(self, nbytes: int) -> None:
-        """Add an allocation or, if ``nbytes`` is negative, remove it. The peak becomes a lower bound."""
+        """Add an allocation or, if ``nbytes`` is negative, remove one. The peak becomes a lower bound."""
         self.change += nbytes
         self.allocated += nbytes
         self.allocations += 1 if nbytes > 0 else -1

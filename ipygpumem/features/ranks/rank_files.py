@@ -30,8 +30,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 class RankFiles:
     """The files of this process in the directory of a run. The directory is created if it does not exist.
 
-    If ``rank`` is None, it is read from torch.distributed or the environment. If ``record`` is true, a snapshot is
-    written. Raises `OptionError` if the rank is invalid or the directory is not writable.
+    If ``rank`` is None, the rank is read from torch.distributed or the environment. If ``record`` is true, a snapshot
+    is written. Raises `OptionError` if the rank is invalid or the directory is not writable.
     """
 
     def __init__(self, directory: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:

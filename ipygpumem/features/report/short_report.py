@@ -237,7 +237,7 @@ def report_notes(report: Report) -> list[str]:
 
 
 def _context(report: Report, device: DeviceReport) -> list[str]:
-    """Explain how a CUDA context was created on an additional device, since this may have been unintentional."""
+    """Return a sentence on how a CUDA context was created on an additional device, perhaps unintentionally."""
     had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
     if not had_context - {device.name}:
         return []
