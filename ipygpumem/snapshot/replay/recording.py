@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -90,6 +91,9 @@ class Recording:
             self.problem = "the recording contains addresses or sizes that no process can have"
             return
         self.pools, self.pool_of = self._assign_pools()
+        pools = enumerate(self.pools)
+        self._default_pools = sorted((pool.stream, i) for i, pool in pools if not (pool.private or pool.small))
+        self._empties_cache: dict[int, bool] = {}
         self.operations, self.events = self._list_operations()
         self.limit = self._limit()
 
@@ -134,7 +138,7 @@ class Recording:
         pool_id = snapshot.history(self.device).pools(rows)
         pool_id = np.where(started & (trace.pool[start] >= 0), trace.pool[start], pool_id)
         pool_id = self._complete_pools(pool_id)
-        private = [number for number, pool in enumerate(snapshot.pools) if pool != (0, 0)]
+        private = {number for number, pool in enumerate(snapshot.pools) if pool != (0, 0)}
         default = next((number for number, pool in enumerate(snapshot.pools) if pool == (0, 0)), -1)
         pool_id = np.where(pool_id < 0, default, pool_id)
         streams = np.append(stream, initial["stream"])
@@ -200,7 +204,7 @@ class Recording:
     def _private_pools(self, events: Ints) -> frozenset[int]:
         """Return the indices of the private pools to which freed segments belonged."""
         trace = self.trace
-        if not any(pool.private for pool in self.pools):
+        if 2 * len(self._default_pools) == len(self.pools):
             return frozenset()
         pools = set(trace.pool[events].tolist())
         unknown = events[trace.pool[events] < 0]  # before torch 2.12
@@ -217,9 +221,10 @@ class Recording:
 
     def _calls_empty_cache(self, event: int) -> bool:
         stack = int(self.trace.stack[event])
-        return stack >= 0 and any(
-            "empty_cache" in frame.name or "emptyCache" in frame.name for frame in self._snapshot.stacks.stack(stack)
-        )
+        if stack not in self._empties_cache:
+            names = (frame.name for frame in self._snapshot.stacks.stack(stack))
+            self._empties_cache[stack] = any("empty_cache" in name or "emptyCache" in name for name in names)
+        return self._empties_cache[stack]
 
     def _limit(self) -> tuple[int, int | None]:
         reserved = self.timeline.reserved
@@ -241,11 +246,9 @@ class Recording:
 
     def default_pool(self, stream: int, rounded: int) -> int:
         """Return the index of the default pool that serves requests of a size in a stream."""
-        small = rounded <= SMALL
-        for number, pool in enumerate(self.pools):
-            if not pool.private and pool.stream == stream and pool.small == small:
-                return number
-        return int(small)
+        place = bisect_left(self._default_pools, (stream,))  # a dict could have keys with colliding hashes
+        pools = self._default_pools[place : place + 1]
+        return int(rounded <= SMALL) + next((number for handle, number in pools if handle == stream), 0)
 
     def cross_stream_frees(self) -> int:
         """Return the number of blocks whose free was completed only after other streams had used them."""

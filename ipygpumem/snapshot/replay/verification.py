@@ -11,6 +11,7 @@ import numpy as np
 
 from ipygpumem.core.units import size
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_SECONDS = 10.0
 """Expected duration in seconds above which a replay that only makes a result more accurate is omitted."""
+_PRIME = 1_000_003
 _RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *_RELEASES)
 
@@ -88,15 +90,16 @@ def expected_seconds(timeline: Timeline) -> float:
     """Return an upper estimate of the duration of a replay.
 
     A replay takes long if a file has very many blocks or segments, because each allocation or free moves items in a
-    list of free blocks, and freeing segments iterates over all free blocks.
+    list of free blocks, and freeing segments and failed requests iterate over the free blocks of all pools.
     """
-    allocations = timeline.allocations
-    change = np.zeros(len(timeline.trace) + 2, np.int64)
+    allocations, trace = timeline.allocations, timeline.trace
+    pools = 2 * len(distinct(trace.stream * _PRIME + trace.pool))
+    change = np.zeros(len(trace) + 2, np.int64)
     np.add.at(change, allocations.start + 1, 1)
-    np.subtract.at(change, np.minimum(allocations.end, len(timeline.trace)) + 1, 1)
+    np.subtract.at(change, np.minimum(allocations.end, len(trace)) + 1, 1)
     live = int(np.cumsum(change).max())
-    segments = len(timeline.trace.events(*_SEGMENT_EVENTS))
-    return 1e-6 * len(allocations) + 4e-10 * len(allocations) * live + 2e-7 * segments * (segments + live)
+    segments = len(trace.events(*_SEGMENT_EVENTS, Action.OOM))
+    return 1e-6 * len(allocations) + 4e-10 * len(allocations) * live + 2e-7 * segments * (segments + live + pools)
 
 
 def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:

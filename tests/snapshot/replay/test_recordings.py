@@ -11,10 +11,11 @@ from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.stacks import StackTable
 from ipygpumem.snapshot.queries import overview
 from ipygpumem.snapshot.replay import result, verification
 from ipygpumem.snapshot.replay.allocator import Allocator
-from ipygpumem.snapshot.replay.recording import ReplayError
+from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from ipygpumem.snapshot.replay.verification import verified
@@ -183,6 +184,42 @@ def test_files_whose_replay_would_take_very_long(monkeypatch):
     monkeypatch.setattr(verification, "_MAX_SECONDS", 0.01)
     assert "fragmentation: at least" not in snapshot.summary()
     assert snapshot.fragmentation(1000).derived
+
+
+def test_default_pools_of_streams():
+    recording = Recording(files.snapshot("two_streams_expandable"), 0)
+    pools, recording.pools = recording.pools, None  # they are not searched for each request
+    assert len(pools) >= 4
+    for number, pool in enumerate(pools):
+        assert recording.default_pool(pool.stream, MIB + 1 - pool.small) == number
+    assert [recording.default_pool(-5, size) for size in (MIB + 1, MIB)] == [0, 1]
+
+
+def test_many_releases_streams_and_failed_requests(monkeypatch):
+    """The work on a hostile file is proportional to its size: replays are omitted, and a stack is read once."""
+    frames = [{"filename": "a.py", "line": 1, "name": "empty_cache"}]
+    base = {"addr": 1 << 40, "size": 2 * MIB, "stream": 0, "frames": frames}
+    release = [{**base, "action": "segment_free"}, {**base, "action": "segment_alloc"}]
+    events = [{**base, "action": "segment_alloc"}]
+    for stream in range(1000):
+        used = {**base, "size": 512, "stream": stream}
+        events += [{**used, "action": "alloc"}, {**used, "action": "free_completed"}]
+    events += [*release * 20, *[{**base, "action": "oom", "size": MIB}] * 2000]
+    events = [{**event, "time_us": number} for number, event in enumerate(events)]
+    segment = {
+        "device": 0,
+        "address": 1 << 40,
+        "total_size": 2 * MIB,
+        "blocks": [{"size": 2 * MIB, "state": "inactive"}],
+    }
+    snapshot = Snapshot.load({"segments": [segment], "device_traces": [events]})
+    assert verification.expected_seconds(snapshot.timeline(0)) > 1.5
+    walks = []
+    stack = StackTable.stack
+    monkeypatch.setattr(StackTable, "stack", lambda table, number: walks.append(number) or stack(table, number))
+    recording = Recording(snapshot, 0)
+    releases = [item for item in recording.special if not isinstance(item, int)]
+    assert (len(releases), any(item.retry for item in releases), len(walks)) == (20, False, 1)
 
 
 def test_impossible_addresses():
