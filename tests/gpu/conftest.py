@@ -1,9 +1,12 @@
 """Fixtures for tests on a real GPU, for example a new process for code that can run only once per process."""
 
+import fcntl
+import gc
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -69,12 +72,27 @@ def torch():
     return torch
 
 
+@pytest.fixture(scope="module")
+def most_of_the_gpu():
+    """Wait until no other test process uses this fixture: the tests of the module need most of the memory."""
+    import torch
+
+    path = Path(tempfile.gettempdir()) / f"ipygpumem-tests-{os.getuid()}.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        gc.collect()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        if free < 0.8 * total:
+            pytest.fail(f"other processes use the GPU: only {free / total:.0%} of its memory is free")
+        yield
+        torch.cuda.empty_cache()
+
+
 @pytest.fixture(autouse=True)
 def clean(request):
     yield
     if "torch" in request.fixturenames:
-        import gc
-
         import torch
 
         gc.collect()

@@ -13,6 +13,7 @@ import random
 import pytest
 
 MIB, GIB = 1 << 20, 1 << 30
+pytestmark = [pytest.mark.usefixtures("torch", "most_of_the_gpu"), pytest.mark.timeout(900)]
 FACTORS = (32, 16, 8)
 """Multiples of the largest size that was run, the largest first, so that it starts with the cache that fit has left."""
 RESULTS = {}
@@ -181,8 +182,9 @@ WORKLOADS = {
     "GPT, AdamW, batch": (make_gpt, {}, range(1, 4097), 0.01),
     "GPT, SGD, batch, before the first step": (make_gpt, {"optimizer": "SGD", "before": True}, range(1, 4097), 0.01),
     "GPT, float16 autocast, GradScaler, batch": (make_gpt, {"autocast": True}, range(1, 4097), 0.01),
-    "U-Net, AdamW, batch": (make_unet, {}, range(1, 8193), 0.01),
-    "U-Net, AdamW, before the first step": (make_unet, {"before": True}, range(1, 8193), 0.01),
+    # cuDNN uses other algorithms for very small batches
+    "U-Net, AdamW, batch": (make_unet, {}, range(1, 8193), 0.03),
+    "U-Net, AdamW, before the first step": (make_unet, {"before": True}, range(1, 8193), 0.03),
 }
 
 

@@ -1,4 +1,4 @@
-"""Predictions from small steps compared with measurements of larger ones."""
+"""Predictions from small steps, recorded in one snapshot, compared with measurements of larger ones."""
 
 import gc
 
@@ -12,6 +12,7 @@ from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
 
 DEVICE = "cuda"
+pytestmark = [pytest.mark.usefixtures("torch", "most_of_the_gpu"), pytest.mark.timeout(900)]
 
 
 def events():
@@ -60,7 +61,7 @@ def convolutional():
         width = out
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 1000)).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return training(model, optimizer, lambda size: torch.randn(size, 3, 128, 128, device=DEVICE)), (4, 8, 16), 128
+    return training(model, optimizer, lambda size: torch.randn(size, 3, 128, 128, device=DEVICE)), (8, 16, 32, 64), 512
 
 
 def autocast():
@@ -83,6 +84,7 @@ def test_larger_step(workload):
     assert scaled.reasons == ()
     torch.cuda.reset_peak_memory_stats()
     step(target)
+    print("measured", torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
     assert prediction.allocated == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.02)
     assert prediction.reserved == pytest.approx(torch.cuda.max_memory_reserved(), rel=0.03)
 
@@ -92,7 +94,9 @@ def test_largest_size_within_a_limit():
     scaled = ScaledRecording.from_recordings(record(step, sizes))
     limit = torch.cuda.memory_reserved() + 2000 * MIB
     largest = scaled.largest(limit, 0.02)
+    print(scaled.reasons, largest, scaled.predict(largest), limit)
     retries = torch.cuda.memory_stats()["num_alloc_retries"]
+    torch.cuda.reset_peak_memory_stats()
     torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
     try:
         for _ in range(3):

@@ -6,9 +6,11 @@ import pytest
 
 from tests.gpu.replay_accuracy import is_miss, measure
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
-def results():
+def results(most_of_the_gpu):
     return measure(Namespace(names=[], json=None, jobs=14, seconds=180))
 
 

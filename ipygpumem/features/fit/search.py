@@ -36,6 +36,8 @@ _IRREGULAR = 0.1
 """Relative error of a rejected prediction below which the step is predicted again, with another run."""
 _GROWTH = 2
 """Factor between successive sizes to run."""
+_SMALL_GROWTH = (1.5, 1.25, 0)
+"""Smaller factors, if the next size may need too much memory."""
 _SAFETY = 1.6
 """Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
 _CHECKS = (2, 2, 4, 4)
@@ -213,8 +215,8 @@ class Search:
         """
         last = max(size for size, _ in self._steps)
         needed = 0
-        for factor in (growth, _GROWTH, 0):
-            least = tuple(max(factor * value, value + 1) for value in last)
+        for factor in (growth, _GROWTH, *_SMALL_GROWTH):
+            least = tuple(max(round(factor * value), value + 1) for value in last)
             size = tuple(axis.at_least(value) for axis, value in zip(self.code.axes, least, strict=True))
             needed = added(size)
             if size > last and self.ranks.minimum(int(needed <= self._allowance(self.index))):

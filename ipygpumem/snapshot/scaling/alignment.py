@@ -7,24 +7,31 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.timeline import Ints
+
+Mask = NDArray[np.bool_]
 
 _MAX_DIFFERENCES = 2000
 """Largest number of differences between two sequences that are compared; the time grows with its square."""
 
 
-def match(keys: tuple[Ints, Ints], sizes: tuple[Ints, Ints], factors: Sequence[float]) -> Ints:
+def match(
+    keys: tuple[Ints, Ints], sizes: tuple[Ints, Ints], factors: Sequence[float], workspaces: tuple[Mask, Mask]
+) -> Ints:
     """For each allocation of the first run, return the index of its counterpart in the second run, or -1.
 
-    If the keys of the runs differ, allocations with the same key are matched in order. Since many have the same key,
-    such as all allocations of a backward pass, those whose size grows by an expected factor are matched first, and then
-    those whose size grows at most as the square of the size of the step.
+    If the keys of the runs differ, allocations with the same key are matched in order, beginning with those that are
+    not workspaces if these have the same keys. Since many have the same key, such as all allocations of a backward
+    pass, those whose size grows by an expected factor are matched next, and then those whose size grows at most as the
+    square of the size of the step.
 
     Args:
         keys: Keys of the allocations of both runs, such as numbers of call stacks.
         sizes: Requested sizes of the allocations of both runs in bytes.
         factors: Factors by which the size of the step grows on each axis from the first run to the second run.
+        workspaces: Masks of the workspaces of both runs, which may exist at only some sizes.
     """
     if np.array_equal(*keys):
         return np.arange(len(keys[0]))
@@ -41,6 +48,9 @@ def match(keys: tuple[Ints, Ints], sizes: tuple[Ints, Ints], factors: Sequence[f
         return first[i] == second[j] and bool(low * before[i] <= after[j] <= high * before[i])
 
     pairs = [(-1, -1), (len(first), len(second))]
+    kept = [np.flatnonzero(~mask) for mask in workspaces]
+    if np.array_equal(keys[0][kept[0]], keys[1][kept[1]]):
+        pairs[1:1] = zip(kept[0].tolist(), kept[1].tolist(), strict=True)
     for matches in (grows_exactly, grows_plausibly):
         found: list[tuple[int, int]] = []
         for (i, j), (next_i, next_j) in pairwise(pairs):

@@ -11,10 +11,11 @@ import numpy as np
 
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import Ints
-from ipygpumem.snapshot.scaling.alignment import match
+from ipygpumem.snapshot.scaling.alignment import Mask, match
 from ipygpumem.snapshot.scaling.results import AllocationDeviation, Deviation, UnmatchedAllocations
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, choose_nodes
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.workspaces import with_workspaces
 
 Run = tuple[Size, StepRecording]
 """A recording of the step and its size."""
@@ -70,22 +71,31 @@ class MatchedRecordings:
         missing = (values < 0).any(axis=1)
         share = np.asarray([math.prod(size) / math.prod(self.size) for size in grid])
         values[missing] = self.step.sizes[missing, None] * share
-        return SizeModel.fit(nodes, values.reshape(-1, *map(len, nodes)))
+        model = SizeModel.fit(nodes, values.reshape(-1, *map(len, nodes)))
+        rows = np.flatnonzero(self.step.is_workspace)
+        pairs = zip(self.runs, self._counterparts, strict=True)
+        recorded = np.stack([np.append(run.sizes, -1)[indices[rows]] for (_, run), indices in pairs]).astype(np.float64)
+        return with_workspaces(model, rows, [size for size, _ in self.runs], recorded)
 
-    def peaks(self, model: SizeModel) -> list[Peak]:
-        """Return the predicted peaks at the largest size and at multiples of it."""
-        sizes = [(factor, model.sizes(tuple(factor * value for value in self.size))) for factor in _MULTIPLES]
+    def peaks(self, model: SizeModel, factors: Floats | float = 1.0) -> list[Peak]:
+        """Return the predicted peaks, or their bounds with ``factors``, at the largest size and at multiples of it."""
+        sizes = [(factor, model.sizes(tuple(factor * value for value in self.size), factors)) for factor in _MULTIPLES]
         return [Peak(factor, *self.step.peak_with(predicted), predicted) for factor, predicted in sizes]
 
     def deviations(self, model: SizeModel) -> tuple[Deviation, ...]:
         """Return the deviations of the predictions from all runs."""
         peaks, pairs = self.peaks(model), zip(self.runs, self._counterparts, strict=True)
-        return tuple(_compare((self.size, self.step), model.sizes(run[0]), run, rows, peaks) for run, rows in pairs)
+        own = self.size, self.step
+        return tuple(
+            _compare(own, model.sizes(run[0]), run, rows, peaks, irregular=model.irregular) for run, rows in pairs
+        )
 
     def deviation(self, model: SizeModel, run: Run) -> Deviation:
         """Return the deviation of the prediction from another run."""
         own = self.size, self.step
-        return _compare(own, model.sizes(run[0]), run, _counterparts(own, run), self.peaks(model))
+        return _compare(
+            own, model.sizes(run[0]), run, _counterparts(own, run), self.peaks(model), irregular=model.irregular
+        )
 
 
 def compare_runs(first: Run, second: Run) -> Deviation:
@@ -100,13 +110,20 @@ def _counterparts(first: Run, second: Run) -> Ints:
     numbers: dict[tuple[Frame, ...], int] = {}
     keys = first[1].keys(numbers), second[1].keys(numbers)
     factors = [after / before for before, after in zip(first[0], second[0], strict=True)]
-    return match(keys, (first[1].sizes, second[1].sizes), factors)
+    workspaces = first[1].is_workspace, second[1].is_workspace
+    return match(keys, (first[1].sizes, second[1].sizes), factors, workspaces)
 
 
-def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequence[Peak]) -> Deviation:
-    """Compare the first run, with the given sizes of its allocations, with the second run."""
+def _compare(
+    first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequence[Peak], *, irregular: Mask | bool = False
+) -> Deviation:
+    """Compare the first run, with the given sizes of its allocations except irregular workspaces, with the second."""
     step, (size, run) = first[1], second
     missing = indices < 0
+    sizes = np.where(irregular, np.append(run.sizes, 0)[indices], sizes)
+    only_in_second = np.ones(len(run.rows), np.bool_)
+    only_in_second[indices[~missing]] = False
+    own_peak = run.peak_with(np.where(only_in_second & run.is_workspace, 0, run.sizes))[1]
     recorded = np.where(missing, sizes, np.append(run.sizes, 0)[indices])
     error = np.abs(sizes - recorded)
     shares = np.zeros(len(sizes))
@@ -114,12 +131,15 @@ def _compare(first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequenc
         shares[peak.live] = np.maximum(shares[peak.live], peak.sizes[peak.live] / max(step.start + peak.bytes, 1))
     worst = np.lexsort((-error, -error * (shares > 0)))[: min(_MAX_DEVIATIONS, np.count_nonzero(error))]
     columns = (step.lines(worst), sizes[worst].tolist(), recorded[worst].tolist())
-    only_in_second = np.setdiff1d(np.arange(len(run.rows)), indices)
+    shares[step.is_workspace] = 0  # a library may select an algorithm with a workspace at only some sizes
     other_shares = np.isin(np.arange(len(run.rows)), run.live_at_own_peak()) * run.sizes / max(run.peak, 1)
-    unmatched = _by_line(first, np.flatnonzero(missing), shares) + _by_line(second, only_in_second, other_shares)
+    other_shares[run.is_workspace] = 0
+    unmatched = _by_line(first, np.flatnonzero(missing), shares) + _by_line(
+        second, np.flatnonzero(only_in_second), other_shares
+    )
     return Deviation(
         size=size,
-        predicted=run.peak + step.peak_with(sizes)[1] - run.own_peak,
+        predicted=run.peak + step.peak_with(sizes)[1] - own_peak,
         recorded=run.peak,
         difference=max(float(error[peak.live].sum() / max(recorded[peak.live].sum(), 1)) for peak in peaks),
         allocations=tuple(AllocationDeviation(*values) for values in zip(*columns, strict=True)),

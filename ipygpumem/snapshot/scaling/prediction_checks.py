@@ -11,7 +11,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many
 from ipygpumem.core.units import size as size_text
-from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, compare_runs
+from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Peak, compare_runs
 from ipygpumem.snapshot.scaling.results import Deviation
 from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
 
@@ -55,7 +55,15 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
 
 
 def _largest_error(matched: MatchedRecordings, model: SizeModel) -> float:
-    return max(deviation.error for deviation in matched.deviations(model))
+    return max(_uncertainty(matched, model)[0], *(deviation.error for deviation in matched.deviations(model)))
+
+
+def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, Peak, Peak]:
+    """Return the largest relative difference between the bounds of a peak at a larger size, and the bounds."""
+    bounds = zip(matched.peaks(model, model.low)[1:], matched.peaks(model, model.high)[1:], strict=True)
+    start = matched.step.start
+    differences = [((high.bytes - low.bytes) / max(start + high.bytes, 1), low, high) for low, high in bounds]
+    return max(differences, key=lambda item: item[0])
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
@@ -77,7 +85,7 @@ def find_reasons(matched: MatchedRecordings, model: SizeModel, deviations: Seque
     """Return the reasons for not trusting the predictions, as sentences."""
     worst = max(deviations, key=lambda deviation: deviation.error)
     reasons = (_difference_at_same_size(matched), _unmatched(deviations), _error(worst), _shrinking(matched, model))
-    return tuple(filter(None, reasons))
+    return tuple(filter(None, (*reasons, _irregular(matched, model))))
 
 
 def _difference_at_same_size(matched: MatchedRecordings) -> str:
@@ -120,6 +128,19 @@ def _error(worst: Deviation) -> str:
     return (
         f"The peak at size {_name(worst.size)} is {size_text(worst.recorded)}, but the prediction is "
         f"{size_text(worst.predicted)}{sizes}: record larger sizes or, if the size is a length, record four sizes."
+    )
+
+
+def _irregular(matched: MatchedRecordings, model: SizeModel) -> str:
+    difference, low, high = _uncertainty(matched, model)
+    if difference <= _MAX_ERROR:
+        return ""
+    size, start = tuple(high.factor * value for value in matched.size), matched.step.start
+    worst = high.live[np.argmax((high.sizes - low.sizes)[high.live])]
+    return (
+        f"The sizes of workspaces are irregular, mainly in {matched.step.lines(worst[None])[0]}, because a library such"
+        f" as cuDNN selects its algorithms by size: at size {_name(size)}, the peak would be between"
+        f" {size_text(start + low.bytes)} and {size_text(start + high.bytes)}. Record larger sizes."
     )
 
 

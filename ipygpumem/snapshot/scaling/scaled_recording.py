@@ -61,8 +61,13 @@ class ScaledStep:
             settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
         """
         limit = None if capacity is None else parse_size(capacity)
+        return self._predict(size, limit, settings, 1.0)
+
+    def _predict(
+        self, size: int | Sequence[int], limit: int | None, settings: str | None, factors: Floats | float
+    ) -> Prediction:
         chosen = None if settings is None else AllocatorSettings.parse(settings)
-        sizes, levels, event = self._sizes_levels_and_peak_event(size)
+        sizes, levels, event = self._sizes_levels_and_peak_event(size, factors)
         requested = int(levels.max())
         if requested >= _MAX_BYTES:
             raise OptionError(
@@ -108,6 +113,8 @@ class ScaledStep:
     ) -> int | None:
         """Return the largest size at which the step fits; None if the step does not fit at the size ``first``.
 
+        Workspaces of irregular size are assumed to have the upper bound of their size.
+
         Args:
             capacity: Limit of reserved memory, in bytes or as text.
             margin: Share of the capacity that must remain unused.
@@ -120,8 +127,9 @@ class ScaledStep:
         accepted = (FITS, FITS_AFTER_RELEASE) if after_release else (FITS,)
 
         def fits(size: int) -> bool:
-            requested = self._sizes_levels_and_peak_event(size)[1].max()
-            return bool(requested <= limit) and self.predict(size, limit, settings).outcome in accepted
+            factors = self.model.high
+            requested = self._sizes_levels_and_peak_event(size, factors)[1].max()
+            return bool(requested <= limit) and self._predict(size, limit, settings, factors).outcome in accepted
 
         fitting, failing = first - 1, last + 1
         while failing - fitting > 1:
@@ -173,9 +181,11 @@ class ScaledStep:
             merged[group.label] = replace(group, bytes=group.bytes + nbytes, count=group.count + count)
         return tuple(sorted(merged.values(), key=lambda group: -group.bytes))
 
-    def _sizes_levels_and_peak_event(self, size: int | Sequence[int]) -> tuple[Ints, Ints, int]:
+    def _sizes_levels_and_peak_event(
+        self, size: int | Sequence[int], factors: Floats | float = 1.0
+    ) -> tuple[Ints, Ints, int]:
         """Return the sizes of allocations, the requested bytes before and after each event, and the peak event."""
-        sizes = self.model.sizes(self._check(size))
+        sizes = self.model.sizes(self._check(size), factors)
         levels = self.step_requests.base + self.step_requests.levels(sizes)
         return sizes, levels, int(np.argmax(levels)) - 1
 

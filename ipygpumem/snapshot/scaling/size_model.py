@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any
 
@@ -29,10 +29,15 @@ class SizeModel:
     Attributes:
         nodes: For each axis, the sizes that determine the polynomials. Their values at the nodes are exact.
         coefficients: Array of the shape (allocations, *number of nodes per axis).
+        irregular: Mask of the workspaces whose recorded sizes are not on one polynomial.
+        low, high: Factors of the lower and the upper bound of each size, which differ from 1 for some of them.
     """
 
     nodes: tuple[tuple[int, ...], ...]
     coefficients: Floats
+    irregular: NDArray[np.bool_] | bool = False
+    low: Floats | float = 1.0
+    high: Floats | float = 1.0
 
     @classmethod
     def fit(cls, nodes: tuple[tuple[int, ...], ...], values: Floats) -> SizeModel:
@@ -47,9 +52,9 @@ class SizeModel:
             coefficients = np.moveaxis(coefficients, 0, axis)
         return cls(nodes, coefficients)
 
-    def sizes(self, size: Size) -> Ints:
-        """Return the size of each allocation in bytes for a size of the step."""
-        sizes: Floats = np.rint(self.evaluate(self.coefficients, size))
+    def sizes(self, size: Size, factors: Floats | float = 1.0) -> Ints:
+        """Return the size of each allocation in bytes, or its bound with the factors ``low`` or ``high``."""
+        sizes: Floats = np.rint(self.evaluate(self.coefficients, size) * factors)
         return np.clip(sizes, 0, _LARGEST).astype(np.int64)
 
     def evaluate(self, coefficients: NDArray[Any], size: Size) -> Any:
@@ -62,7 +67,7 @@ class SizeModel:
     def at(self, axis: int, size: int) -> SizeModel:
         """Return the model of the remaining axes for a fixed size on one axis."""
         moved = np.moveaxis(self.coefficients, axis + 1, -1) @ _basis(self.nodes[axis], size)
-        return SizeModel(self.nodes[:axis] + self.nodes[axis + 1 :], moved)
+        return replace(self, nodes=self.nodes[:axis] + self.nodes[axis + 1 :], coefficients=moved)
 
 
 def _basis(points: tuple[int, ...], at: int) -> Floats:

@@ -6,6 +6,7 @@ import re
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints
@@ -66,6 +67,14 @@ class StepRecording:
         levels = np.cumsum(change)[:-1]
         event = self.first + int(np.argmax(levels))
         return np.flatnonzero((start <= event) & (end > event)), int(levels.max())
+
+    @cached_property
+    def is_workspace(self) -> NDArray[np.bool_]:
+        """Whether each of ``rows`` was freed before the next allocation, as are workspaces of cuDNN and cuBLAS."""
+        allocations = self.timeline.allocations
+        following = np.append(allocations.start[self.rows[1:]], self.last + 1)
+        result: NDArray[np.bool_] = allocations.end[self.rows] < following[: len(self.rows)]
+        return result
 
     def live_at_own_peak(self) -> Ints:
         """Return the indices in ``rows`` of the allocations that add up to ``own_peak``."""

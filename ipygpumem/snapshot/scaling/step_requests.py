@@ -178,7 +178,7 @@ class StepRequests:
         allocations, blocks, step = self._recording.allocations, self.state.state.blocks, self.step
         rows = np.flatnonzero((allocations.start <= step.first) & (allocations.end > step.first)).tolist()
         freed = set(np.flatnonzero(allocations.end <= step.last).tolist())
-        frames = np.append(step.snapshot.stacks.leaf, -1)[blocks["stack"]] >= 0
+        frames = np.append(self.state.snapshot.stacks.leaf, -1)[blocks["stack"]] >= 0
         frames &= step.snapshot is self.state.snapshot
         places = list(zip(allocations.address.tolist(), allocations.size.tolist(), strict=True))
         pairs = _pair(rows, places, range(len(blocks)), blocks[["address", "requested"]].tolist())
