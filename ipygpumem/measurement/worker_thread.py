@@ -18,7 +18,7 @@ class WorkerThread:
     """Thread that calls ``work`` periodically.
 
     The first call to `start` creates the thread. The thread ends on `close`, or `IDLE_SECONDS` after `pause`, and a
-    later `start` creates a new one. An exception in ``work`` pauses it. In a forked process, methods have no effect.
+    later `start` creates a new one. An exception in ``work`` pauses the thread. Methods do nothing in a forked process.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
