@@ -128,7 +128,7 @@ class RunningCells:
     def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
         """Remove the cell with this result and all cells that are running inside it.
 
-        Return a tuple of the cell (None if no cell matches) and whether the current thread is running no other cell.
+        Return a tuple of the cell, or None if no cell matches, and whether the current thread is running no other cell.
         """
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)

@@ -118,7 +118,7 @@ class SampleWindow:
         self.epoch = time.time()
 
     def add_counters(self, index: int, reading: CounterReading) -> None:
-        """Add a reading of PyTorch's counters. Its times are values of `time.perf_counter`."""
+        """Add a reading of PyTorch's counters. The reading's times are values of `time.perf_counter`."""
         track = self.tracks.get(index)
         if track is not None and len(track.counters) < _MAX_SAMPLES:
             track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))

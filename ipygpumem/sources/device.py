@@ -210,7 +210,7 @@ class Device:
     def with_counters(
         self, values: dict[str, Any], counters: AllocatorStatistics | None, torch_why: str
     ) -> DeviceReading:
-        """Add the allocator's counters (if not None) to a result of `read_driver`, and determine the final mode."""
+        """Add the allocator's counters, unless they are None, to a result of `read_driver`, and determine the mode."""
         mode, why, process, used = self.mode, values["why"] or self.reason, values["process"], values["used"]
         if counters is not None:
             now = counters.now

@@ -165,7 +165,7 @@ class StorageInspector:
         return str(dtype).removeprefix("torch."), None  # a sparse tensor also stores indices
 
     def related(self, tensor: Any) -> tuple[Any, Any, Any]:
-        """Return a tensor's gradient, base tensor (for a view) and autograd node (if computed), each None if missing.
+        """Return the gradient, the base tensor and the autograd node of a tensor. Values that do not exist are None.
 
         The gradient of a non-leaf tensor is not read, because this would emit a warning.
         """

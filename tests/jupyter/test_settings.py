@@ -145,7 +145,7 @@ def test_report(fake_gpu, setting, report, reports):
 
 
 def test_load_mentions_that_reports_are_off(fake_gpu, configured):
-    assert configured(report="off").said.stdout.endswith("; reports are off (turn on: %gpumem on)\n")
+    assert configured(report="off").said.stdout.endswith("; reports are off: use %gpumem on\n")
 
 
 @pytest.mark.parametrize(

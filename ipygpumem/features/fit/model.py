@@ -138,7 +138,7 @@ class Fit(PlainData, TableRepr):
 
     def _require_scaled(self) -> ScaledRecording:
         if self._scaled is None:
-            raise OptionError(f"{self.step} has no prediction: {self.refusal}")
+            raise OptionError(f"the memory usage of {self.step} cannot be predicted: {self.refusal}")
         return self._scaled
 
     __repr__ = TableRepr.__str__

@@ -15,6 +15,7 @@ from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.units import parse_size
+from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.axes import Size, size_name
 from ipygpumem.features.fit.step_code import StepCode, check_result
 from ipygpumem.measurement.allocation_history import recording_problem
@@ -163,10 +164,10 @@ class StepRunner:
     def on_other_gpu(self, index: int, total: int | str) -> int:
         """Return the memory for PyTorch on a GPU with ``total`` bytes, assuming the same memory outside PyTorch."""
         reading = self._runtime.reading().devices[f"cuda:{index}"]
-        outside = reading.outside if reading.process is not None else 0
-        capacity = parse_size(total) - (outside or 0)
+        outside = (reading.outside or 0) if reading.process is not None else 0
+        capacity = parse_size(total) - outside
         if capacity <= 0:
-            raise OptionError(f"{total!r} is less than the memory that this process uses outside PyTorch")
+            raise OptionError(f"{total!r} is less than the {size_text(outside)} that this process uses outside PyTorch")
         return capacity
 
 

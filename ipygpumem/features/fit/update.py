@@ -27,7 +27,7 @@ class ComputedUpdate:
     Attributes:
         state: Device and size in bytes of each tensor of the optimizer's state that does not exist yet.
         events: Allocations and frees of one update, in order, as tuples of the allocation's number, its device, and its
-            size in bytes, or None if it is freed.
+            size in bytes, or None for a free.
     """
 
     state: tuple[tuple[str, int], ...]

@@ -41,7 +41,7 @@ _NOT_FOUND = "not found within the time limit of the search"
 _PRIVATE = "private pools, such as those of CUDA graphs"
 _NEW = "allocated by other threads during the search"
 _WORKSPACE = "cuBLAS workspace from the preload"
-_NOT_SEARCHED = "less than 1%, searched only with --all"
+_NOT_SEARCHED = "less than 1%, not searched: use --all"
 
 
 def holders(

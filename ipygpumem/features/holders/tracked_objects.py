@@ -101,7 +101,7 @@ class TrackedObjects:
         start.clear()  # so that the objects are referred to once
 
     def follow(self, start: list[Any], share: float = 1.0) -> None:
-        """Add these objects and the objects to which they refer, until this share of the time limit has passed."""
+        """Add the given objects and the objects to which they refer, until a share of the time limit has passed."""
         self._add(start)
         while self._pending or self._arrays or self._large:
             if self._limit.reached(share):

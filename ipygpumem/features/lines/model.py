@@ -28,7 +28,7 @@ class LineUsage:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of a listing. ``use`` is its memory usage, or None if it neither allocated nor freed memory."""
+    """A line of a listing. ``use`` is its memory usage, or None if the line neither allocated nor freed memory."""
 
     number: int
     text: str

@@ -65,7 +65,7 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
         notes.append("no module of the model was called; calls to its copies and to compiled functions are not tracked")
     if any(module.compiled for module in tracker.modules) and cause_recompilation():
         notes.append(
-            "this version of PyTorch recompiles compiled modules for each measurement: upgrade it to avoid this"
+            "this version of PyTorch recompiles compiled modules for each measurement: upgrade PyTorch to avoid this"
         )
     return tuple(notes)
 

@@ -85,7 +85,7 @@ def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceRea
 
 
 def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Iterator[DeviceProcesses]:
-    """Yield the processes on the devices of the machine. This is used before CUDA is initialized in this process."""
+    """Yield the processes on the devices of the machine. This function is used before CUDA is initialized."""
     nvml = Nvml()
     handles = nvml.handles()
     for name in names or ():

@@ -185,7 +185,7 @@ def test_largest_size(fake_gpu):
     few = ipygpumem.fit(step, [12, 2, 4, 6, 8])
     assert few.largest == 12
     assert "the largest of these values" in str(few)
-    with pytest.raises(OptionError, match="less than the memory that this process uses outside PyTorch"):
+    with pytest.raises(OptionError, match=r"less than the .* that this process uses outside PyTorch"):
         ipygpumem.fit(step, range(1, 65), on="100 MiB")
 
 
@@ -241,7 +241,7 @@ def test_refusals(allocations, step, reason, runs):
     assert len(result.probes) == runs
     assert result.largest is None
     assert result.to_dict()["refusal"] == result.refusal
-    with pytest.raises(OptionError, match="has no prediction"):
+    with pytest.raises(OptionError, match="cannot be predicted"):
         result.predict(8)
     assert not leak.__defaults__[0]
 

@@ -25,7 +25,7 @@ from ipygpumem.features.holders.reference_graph import Root
 MIB = 1 << 20
 NOT_FOUND = "not found within the time limit of the search"
 NOT_REACHABLE = "not reachable from Python: autograd graphs, C++ objects"
-NOT_SEARCHED = "less than 1%, searched only with --all"
+NOT_SEARCHED = "less than 1%, not searched: use --all"
 
 
 def ones(nbytes):

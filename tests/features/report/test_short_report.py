@@ -154,7 +154,7 @@ def test_baseline_line():
     )
     assert baseline_line(baseline(kernels=66 * MIB, workspace=32 * MIB, note="a note"), reports=False) == (
         "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 772 MiB outside PyTorch (CUDA was already initialized); "
-        "cuBLAS workspace 32 MiB in PyTorch; a note; reports are off (turn on: %gpumem on)"
+        "cuBLAS workspace 32 MiB in PyTorch; a note; reports are off: use %gpumem on"
     )
 
 
