@@ -8,7 +8,7 @@ import operator
 import types
 from typing import Any
 
-from ipygpumem.core.introspection import attempt, instance_dict, mro, slot_values, type_dict
+from ipygpumem.core.introspection import attempt, instance_dict, is_instance, mro, slot_values, type_dict
 
 
 def _base(container: Any) -> type[Any]:
@@ -39,8 +39,19 @@ def restore_items(container: Any, items: list[Any]) -> None:
             base.clear(container)
             base.update(container, items)
     elif not _identical(current, items):
-        base.clear(container)
-        base.extend(container, items)
+        if base is bytearray or base is list:
+            base.__setitem__(container, slice(None), items)  # a bytearray with a memoryview cannot be cleared
+        else:
+            base.clear(container)
+            base.extend(container, items)
+
+
+def restore_array(array: Any, contents: Any) -> None:
+    """Restore the shape and the elements of a writable NumPy array from a copy."""
+    array.flags.writeable = True
+    if array.shape != contents.shape:
+        array.resize(contents.shape, refcheck=False)
+    array[...] = contents
 
 
 def _identical(first: list[Any], second: list[Any]) -> bool:
@@ -49,7 +60,7 @@ def _identical(first: list[Any], second: list[Any]) -> bool:
 
 def attributes(instance: Any) -> dict[Any, Any]:
     """Return the attributes of an object or of a class, including those in slots."""
-    if isinstance(instance, type):
+    if is_instance(instance, type):
         special = {"__dict__", "__weakref__", "__doc__", "__annotations__"}
         return {name: value for name, value in type_dict(instance).items() if name not in special}
     slots = {name: value for base in mro(type(instance)) for name, value in slot_values(instance, base)}
@@ -59,7 +70,7 @@ def attributes(instance: Any) -> dict[Any, Any]:
 def restore_attributes(instance: Any, saved: dict[Any, Any]) -> None:
     """Restore the attributes that `attributes` returned."""
     current = attributes(instance)
-    namespace = None if isinstance(instance, type) else instance_dict(instance)
+    namespace = None if is_instance(instance, type) else instance_dict(instance)
     for name in current.keys() - saved.keys():
         if namespace is not None and name in namespace:
             dict.__delitem__(namespace, name)
@@ -74,7 +85,7 @@ def restore_attributes(instance: Any, saved: dict[Any, Any]) -> None:
 
 
 def _owner(instance: Any) -> Any:
-    return type if isinstance(instance, type) else object
+    return type if is_instance(instance, type) else object
 
 
 def _is_slot(instance: Any, name: str) -> bool:

@@ -20,9 +20,9 @@ _DEPTH = 3
 
 def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
     """Return a value that changes when an iterator advances, if this can be determined without advancing it."""
-    frame = getattr(iterator, "gi_frame", None)
-    parts: list[Any] = [getattr(iterator, "_num_yielded", None), attempt(lambda: operator.length_hint(iterator, -1))]
-    parts += [None if frame is None else frame.f_lasti, attempt(lambda: repr(iterator))]
+    frame, yielded = attempt(lambda: iterator.gi_frame), attempt(lambda: iterator._num_yielded)
+    parts: list[Any] = [yielded if type(yielded) is int else None, attempt(lambda: operator.length_hint(iterator, -1))]
+    parts += [getattr(frame, "f_lasti", None), attempt(lambda: repr(iterator))]
     for referent in gc.get_referents(iterator) if depth else ():
         parts.append(id(referent))
         if hasattr(type(referent), "__next__"):

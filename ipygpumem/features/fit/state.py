@@ -9,14 +9,21 @@ from __future__ import annotations
 import collections
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ipygpumem.core.errors import OptionError
+from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.units import many, size
-from ipygpumem.features.fit.containers import attributes, items_of, restore_attributes, restore_items, restore_names
+from ipygpumem.features.fit.containers import (
+    attributes,
+    items_of,
+    restore_array,
+    restore_attributes,
+    restore_items,
+    restore_names,
+)
 from ipygpumem.features.fit.side_effects import position
 from ipygpumem.features.fit.step_objects import StepObjects, random_state
 from ipygpumem.sources.host import read_host
@@ -72,43 +79,28 @@ class SavedState:
 
     def restore(self) -> list[str]:
         """Restore the state and return sentences about containers that grew and about what could not be restored."""
-        torch = self._torch
         notes = [
             f"The step advanced {f'the iterator {name}' if name else 'an iterator'}, which is not undone."
             for name, iterator, saved_position in self._positions
             if position(iterator) != saved_position
         ]
-        for variables, saved in self._variables:
-            restore_names(variables, saved)
-        for instance, values in self._attributes:
-            restore_attributes(instance, values)
         for name, container, items in self._items:
             added = len(container) - len(items)
             if added > 0 and name and type(container) in {list, collections.deque}:
                 notes.append(f"{name} grew by {many(added, 'item')}, which were removed.")
-            restore_items(container, items)
-        for array, contents in self._arrays:
-            array[...] = contents
-        self._restore_tensors()
-        torch.set_grad_enabled(self._grad_enabled)
-        for restore in self._random:
-            restore()
-        return notes
-
-    def _restore_tensors(self) -> None:
         torch = self._torch
+        torch.set_grad_enabled(self._grad_enabled)
+        notes += _restore_each(lambda restore: restore(), [(restore,) for restore in self._random])
+        notes += _restore_each(restore_names, self._variables)
+        notes += _restore_each(restore_attributes, self._attributes)
+        notes += _restore_each(restore_items, [(container, items) for _, container, items in self._items])
+        notes += _restore_each(restore_array, self._arrays)
         with _without_modes(torch), torch.no_grad():
-            for tensor, alias, _, requires_grad in self._aliases:
-                if attempt(tensor.data_ptr) != attempt(alias.data_ptr) or tensor.shape != alias.shape:
-                    tensor.data = alias
-                if tensor.requires_grad != requires_grad and tensor.is_leaf:
-                    tensor.requires_grad_(requires_grad)
-            for contents, saved in self._contents:
-                contents.copy_(saved)
-            for gradient in self._gradients:
-                self._restore_gradient(gradient)
-            for tensor, _, version, _ in self._aliases:
-                self._set_version(tensor, version)
+            notes += _restore_each(_restore_alias, self._aliases)
+            notes += _restore_each(self._restore_contents, self._contents)
+            notes += _restore_each(self._restore_gradient, [(gradient,) for gradient in self._gradients])
+            notes += _restore_each(self._set_version, [(tensor, version) for tensor, _, version, _ in self._aliases])
+        return notes
 
     def _check_host_memory(self) -> None:
         needed = sum({_key(alias): _nbytes(alias) for _, alias, _, _ in self._aliases}.values())
@@ -120,15 +112,21 @@ class SavedState:
             )
 
     def _saved_contents(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the contents of each storage with a copy. A storage that several tensors share is saved once."""
+        """Yield each tensor with a copy of its storage. A storage that several tensors share is saved once."""
         seen = set()
         for _, alias, _, _ in self._aliases:
             key = _key(alias)
             if key in seen:
                 continue
             seen.add(key)
-            contents = self._bytes(alias)
-            yield contents, contents.to("cpu", copy=True)
+            yield alias, self._bytes(alias).to("cpu", copy=True)
+
+    def _restore_contents(self, tensor: Any, saved: Any) -> None:
+        contents = self._bytes(tensor)
+        if contents is not tensor and contents.nbytes != saved.nbytes:
+            tensor.untyped_storage().resize_(saved.nbytes)
+            contents = self._bytes(tensor)
+        contents.copy_(saved)
 
     def _bytes(self, tensor: Any) -> Any:
         torch = self._torch
@@ -182,6 +180,25 @@ def _without_modes(torch: Any) -> Any:
     """Return a context manager that disables the program's dispatch modes."""
     disable = getattr(sys.modules.get("torch.utils._python_dispatch"), "_disable_current_modes", None)
     return torch.no_grad() if disable is None else disable()
+
+
+def _restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Call a function with each tuple of arguments. Return a sentence if objects could not be restored."""
+    reasons = []
+    for arguments in objects:
+        try:
+            restore(*arguments)
+        except Exception as error:  # the other objects must be restored
+            reasons.append(f"{type(arguments[0]).__name__}, {type(error).__name__}: {first_line(error)}")
+    count = many(len(reasons), "object")
+    return [f"{count} could not be restored (the first: {reasons[0]})."] if reasons else []
+
+
+def _restore_alias(tensor: Any, alias: Any, _: int | None, requires_grad: bool) -> None:
+    if attempt(tensor.data_ptr) != attempt(alias.data_ptr) or tensor.shape != alias.shape:
+        tensor.data = alias
+    if tensor.requires_grad != requires_grad and tensor.is_leaf:
+        tensor.requires_grad_(requires_grad)
 
 
 def _version(tensor: Any) -> int | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import instance_dict, is_instance, is_library_file, mro, slot_values, type_dict
+from ipygpumem.features.fit.containers import items_of
 
 _CONTAINERS = (dict, list, set, collections.deque, bytearray)
 _ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType, types.BuiltinFunctionType)
@@ -58,7 +59,7 @@ class StepObjects:
         self._pending = list(roots.items())
         while self._pending:
             name, value = self._pending.pop()
-            if not isinstance(value, _ATOMIC) and id(value) not in self._seen:
+            if not issubclass(type(value), _ATOMIC) and id(value) not in self._seen:
                 self._seen[id(value)] = value  # keeps the object alive, so that its ID stays unique
                 self._visit(name, value)
                 if len(self._seen) > _MAX_OBJECTS:
@@ -74,11 +75,11 @@ class StepObjects:
             self.tensors.append(value)
         elif self._is_generator(value):
             self.generators.append(value)
-        elif self._numpy is not None and isinstance(value, self._numpy.ndarray):
+        elif self._numpy is not None and issubclass(kind, self._numpy.ndarray):
             self.arrays.append(value)
         elif hasattr(kind, "__next__"):
             self.iterators.append((name, value))
-        elif isinstance(value, _CONTAINERS):
+        elif issubclass(kind, _CONTAINERS):
             self.containers.append((name, value))
             self._visit_items(name, value)
             if kind not in {*_CONTAINERS, collections.OrderedDict, collections.defaultdict}:
@@ -87,23 +88,26 @@ class StepObjects:
             self._visit_instance(value)
 
     def _visit_code_object(self, name: str, value: Any) -> bool:
-        """Visit a value if it is a function, class, module or tuple. Return whether it is one of these."""
-        if isinstance(value, types.FunctionType):
+        """Visit a value if it is a function, class, module, tuple or view. Return whether it is one of these."""
+        kind = type(value)
+        if issubclass(kind, types.FunctionType):
             self._visit_function(value)
-        elif isinstance(value, type):
+        elif issubclass(kind, type):
             self._visit_class(value)
-        elif isinstance(value, tuple | frozenset):
+        elif issubclass(kind, tuple | frozenset):
             self._push(name, value)
-        elif isinstance(value, types.MethodType):
+        elif issubclass(kind, types.MethodType):
             self._push(name, (value.__self__, value.__func__))
-        elif isinstance(value, functools.partial):
+        elif issubclass(kind, functools.partial):
             self._push(name, (value.func, value.args, value.keywords))
-        elif isinstance(value, staticmethod | classmethod):
+        elif issubclass(kind, staticmethod | classmethod):
             self._push(name, (value.__func__,))
-        elif isinstance(value, property):
+        elif issubclass(kind, memoryview):
+            self._push(name, (value.obj,))
+        elif issubclass(kind, property):
             self._push(name, (value.fget, value.fset))
         else:
-            return isinstance(value, types.ModuleType)
+            return issubclass(kind, types.ModuleType)
         return True
 
     def _push(self, name: str, values: Iterable[Any]) -> None:
@@ -113,9 +117,9 @@ class StepObjects:
         if isinstance(value, dict):
             named = dict.items(value)
             self._pending += [(key if isinstance(key, str) else name, item) for key, item in named]
-            self._push(name, [key for key in dict.keys(value) if not isinstance(key, _ATOMIC)])
+            self._push(name, [key for key in dict.keys(value) if not issubclass(type(key), _ATOMIC)])
         elif not isinstance(value, bytearray):
-            self._push(name, [item for item in value if not isinstance(item, _ATOMIC)])
+            self._push(name, [item for item in items_of(value) if not issubclass(type(item), _ATOMIC)])
 
     def _visit_instance(self, value: Any) -> None:
         attributes = instance_dict(value)
@@ -153,7 +157,7 @@ class StepObjects:
         names = {name for inner in _nested(code) for name in inner.co_names}
         for name in names & variables.keys():
             value = variables[name]
-            if isinstance(value, types.ModuleType) and not is_library_file(getattr(value, "__file__", None) or ""):
+            if is_instance(value, types.ModuleType) and not is_library_file(getattr(value, "__file__", None) or ""):
                 module = vars(value)
                 self._pending += [(inner, module[inner]) for inner in names & module.keys()]
             else:
@@ -163,7 +167,7 @@ class StepObjects:
         name = f"{type(value).__module__}.{type(value).__name__}"
         return (
             is_instance(value, self._torch.Generator)
-            or (hasattr(value, "getstate") and name.startswith("random."))
+            or (name.startswith("random.") and hasattr(value, "getstate"))
             or name in {"numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import pickle
 import random
 
@@ -176,6 +177,77 @@ def test_side_effects(allocations, tmp_path, error):
     assert layer.weight.grad is kept
     assert torch.equal(kept, torch.ones(8, 8))
     assert torch.equal(layer.bias.grad, torch.full((8,), 3.0))
+
+
+class Proxy:
+    """An object without a target, like an unbound ``LocalProxy``."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("no target")
+
+
+class AttributeDict(dict):
+    """Configuration whose items are attributes."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+class Key:
+    """A dict key that can be hashed only once."""
+
+    hashes = itertools.count()
+
+    def __hash__(self):
+        return 1 // (next(self.hashes) == 0)
+
+
+class Batches:
+    def __init__(self):
+        self._num_yielded = np.zeros(3)
+
+    def __next__(self):
+        self._num_yielded = self._num_yielded + 1
+
+
+def test_each_object_is_restored_independently(allocations):
+    """A failure is reported, and does not prevent other objects from being restored."""
+    layer, proxy, batches, unhashable = nn.Linear(8, 8), Proxy(), Batches(), {Key(): 1}
+    settings = AttributeDict(changed=False)
+    arrays = [np.zeros(4) for _ in range(3)]
+    buffer, memory = bytearray(64), torch.arange(8)
+    view, freed, resized = memoryview(buffer), torch.arange(1 << 18), torch.arange(1 << 18)
+    weight = layer.weight.detach().clone()
+
+    def step(batch):
+        assert type(proxy) is Proxy
+        arrays[0].resize(8, refcheck=False)
+        arrays[1].resize((2, 2), refcheck=False)
+        arrays[2].setflags(write=False)
+        next(batches)
+        view[0] = 1
+        freed.untyped_storage().resize_(0)
+        resized.untyped_storage().resize_(1 << 17)
+        memory.untyped_storage().resize_(1 << 10)
+        unhashable[2] = settings.changed = True
+        layer(torch.randn(batch, 8)).sum().backward()
+        layer.weight.data.add_(1)
+
+    state = torch.get_rng_state()
+    result = ipygpumem.fit(step, SIZES)
+    assert settings == {"changed": False}
+    assert [array.tolist() for array in arrays] == [[0.0] * 4] * 3
+    assert all(array.flags.writeable for array in arrays)
+    assert buffer == bytes(64)
+    for tensor in (freed, resized, memory):
+        assert torch.equal(tensor, torch.arange(len(tensor)))
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+    assert torch.equal(layer.weight, weight)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert layer.weight.grad is None
+    (note,) = (note for note in result.notes if "could not be restored" in note)
+    assert note.startswith("1 object could not be restored (the first: dict, ZeroDivisionError: ")
 
 
 def test_host_memory_is_insufficient(allocations, monkeypatch):
