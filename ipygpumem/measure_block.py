@@ -52,7 +52,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         host_peak: ``"reset"`` makes the host peak exact but lowers ``ru_maxrss``; ``"bound"`` permits an upper bound.
         synchronize: Whether to wait for the current stream of each device before and after the block.
         lines: If True, report memory by source line for the block and the notebook functions that it calls. Instead of
-            True, pass functions or methods to list only these and the block. Both record allocation history.
+            True, pass functions or methods to list only these and the block. The allocation history is recorded.
         modules: A ``torch.nn.Module`` whose memory is reported by module and by phase. The block should run one or more
             steps of training or inference, whose allocation history is recorded.
         trace: File for torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and

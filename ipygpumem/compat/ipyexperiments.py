@@ -114,7 +114,7 @@ def _memory_without_cache() -> GPUMemory:
 def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> Any:
     """Allocate a float32 tensor of ``n`` MiB on the current device. Return None if there is not enough memory.
 
-    The tensor is filled with ones from host memory. A kernel would take additional memory when it is first loaded.
+    The tensor is filled with ones from host memory, because loading a kernel would take additional device memory.
 
     Raises:
         torch.OutOfMemoryError: There is not enough memory, and ``fatal`` is True.

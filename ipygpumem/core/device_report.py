@@ -24,7 +24,7 @@ class PeakCounters(Counters):
 
     Attributes:
         exact: Whether the peak of ``allocated`` is exact. If not, it is an upper bound, because the counters were not
-            reset and an earlier peak was higher. Without a reset, the other peaks may be upper bounds in any case.
+            reset and an earlier peak was higher. Without a reset, the other peaks are never known to be exact.
     """
 
     exact: bool = True
@@ -98,7 +98,7 @@ class DeviceReport(PlainData):
     def outside_peak(self) -> int | None:
         """Lower bound on peak memory outside PyTorch, relative to the start; None if no bound is known.
 
-        The value may include memory of a process that started and ended in between. See `ipygpumem.core.samples`.
+        The value may include memory of a process that ran only during the measurement. See `ipygpumem.core.samples`.
         """
         proven = [self.accounted, None if self.sampled is None else self.sampled.change]
         return max((peak for peak in proven if peak), default=None)

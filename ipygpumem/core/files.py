@@ -52,7 +52,7 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def absolute_path(text: str) -> Path:
-    """Return an absolute path; raise `OptionError` if the path is invalid or `_foreign_entry` finds a link or file."""
+    """Return an absolute path. Raise `OptionError` if it is invalid or `_foreign_entry` returns an entry."""
     try:
         path = Path(text).expanduser().absolute()
         foreign = _foreign_entry(path)
@@ -64,7 +64,7 @@ def absolute_path(text: str) -> Path:
 
 
 def _foreign_entry(path: Path) -> Path | None:
-    """Return the first link or file of another user in a shared directory on a path; None if there is none.
+    """Return the first link or file on a path that is in a shared directory and belongs to another user, if any.
 
     Linux does not follow such links either (``fs.protected_symlinks``), unless a program has already resolved them.
     """
@@ -129,8 +129,8 @@ def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
 def replacing(path: Path, name: str = "", error_type: type[IpyGpuMemError] = OptionError) -> Iterator[IO[bytes]]:
     """Yield a new file, which replaces the file at ``path`` on exit and has the same permissions as the replaced file.
 
-    If an exception is raised, the existing file is unchanged. An `OSError` is converted to ``error_type``, a class. The
-    message starts with ``name``, such as ``"the snapshot "``.
+    If an exception is raised, the existing file is unchanged. An `OSError` is reraised as ``error_type``, whose message
+    starts with ``name``, such as ``"the snapshot "``.
     """
     try:
         permissions = stat.S_IMODE(path.stat().st_mode) if path.exists() and not path.is_symlink() else None
@@ -162,7 +162,7 @@ def open_for_appending(path: Path) -> IO[bytes]:
 
 
 def open_regular_file(path: str | Path, mode: str = "rb", flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
-    """Open a regular file in binary mode. Raises `OSError` for pipes and devices, which may have no end."""
+    """Open a regular file in binary mode. Raises `OSError` for pipes and devices, which can block."""
     flags_added |= _NON_BLOCKING  # opening a pipe would otherwise block until it has a writer
     with DeferredInterrupts():  # an interrupt in the opener would leave the file open
         file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666))  # noqa: SIM115

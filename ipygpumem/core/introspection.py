@@ -48,7 +48,7 @@ def is_instance(obj: Any, cls: type) -> bool:
 
 
 def is_exactly(obj: Any, classes: tuple[type, ...]) -> bool:
-    """Return whether an object's type is one of the classes, without calling a method of its metaclass."""
+    """Return whether an object's type is one of the classes, without calling methods of a metaclass."""
     actual = type(obj)
     return any(actual is cls for cls in classes)
 

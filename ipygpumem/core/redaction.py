@@ -262,7 +262,7 @@ def _may_contain_secret(text: str) -> bool:
 
 
 def _mentions_secret(text: str) -> bool:
-    """Return whether a text, or a part of it between punctuation marks, contains a name that suggests a secret."""
+    """Return whether a string, or a part between punctuation marks, contains a name that suggests a secret."""
     return _names_secret(text) or any(map(_names_secret, re.findall(r"[\w -]+", text)))
 
 
@@ -281,7 +281,7 @@ def _split_name(name: str) -> str:
 
 
 def _is_random(text: str, min_length: int = 16) -> bool:
-    """Return whether a text contains an API key, or letters and digits that look random.
+    """Return whether a string contains an API key, or letters and digits that look random.
 
     Parts shorter than ``min_length`` look random only if they often switch between letters and digits or between cases.
     """

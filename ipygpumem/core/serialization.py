@@ -70,7 +70,7 @@ def mapping(value: Any, path: str) -> dict[str, Any]:
 
 
 def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
-    """Return the schema version of the data; raise `ReportError` if it is missing or higher than ``maximum``."""
+    """Return the schema version of the data; raise `ReportError` if the version is missing or too high."""
     schema = data.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ReportError("the data has no valid schema version, so it was not written by ipygpumem")

@@ -83,7 +83,7 @@ def duration(seconds: float) -> str:
 def parse_size(text: str | int) -> int:
     """Convert a size such as ``4194304``, ``"4 MiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal) to bytes.
 
-    Raises `OptionError` if the text is not a size, or the size is negative, or 8 EiB or more.
+    Raises `OptionError` if ``text`` is not a size, or if the size is negative or at least 8 EiB.
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text

@@ -21,7 +21,7 @@ class EventRangeQueries(SnapshotData):
     """The tables of a snapshot with queries about a range of events."""
 
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
-        """Return the allocations after event ``first`` alive after event ``last``; by default, after the last event."""
+        """Return allocations made after event ``first`` and alive after event ``last`` (default: the last event)."""
         timeline, last = self._window(first, last, device)
         return LiveSet(self, timeline, last, event_statistics.leaks(timeline, first, last))
 

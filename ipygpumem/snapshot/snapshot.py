@@ -244,9 +244,9 @@ class Snapshot(EventRangeQueries):
             path: Path of the file. An existing file is replaced after the new file is complete.
             others: Up to seven snapshots to display next to this one.
             source: Whether to include the source code of the recorded cells.
-            paths: Whether to include directories, the name of the snapshot file and text in allocator settings. Names
-                of functions, source files, installed packages, devices and actions, annotations, compile contexts and
-                user metadata are always included.
+            paths: Whether to include directories, the name of the snapshot file and strings in allocator settings.
+                Names of functions, source files, installed packages, devices and actions, annotations, compile contexts
+                and user metadata are always included.
             theme: ``"light"``, ``"dark"``, or ``"auto"`` for the system setting of the reader.
             settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``. The viewer then also shows reserved
                 memory, segments and blocks as they would have been with these settings.

@@ -19,8 +19,8 @@ class DisplayTarget:
         publish: Function that displays a MIME bundle with its metadata.
         cell: ID of the running cell; None if the front end does not send it.
         request: Message ID of the cell's execution request.
-        updates: Whether the front end is known to support display updates. Consoles may ignore updates, so this
-            requires Colab or a cell ID, which notebooks send.
+        updates: Whether the front end is known to support display updates. Consoles may ignore them, so the
+            value is True only in Colab or with a cell ID, which notebooks send.
         views: Views that the shell displays, by cell ID, with the message ID of the cell's last execution request.
     """
 

@@ -238,7 +238,7 @@ class PngImage:
 
 
 def render(height: int, draw: Callable[[PlotLayout], None], text: str, scales: Sequence[float] = SCALES) -> PngImage:
-    """Draw an image at the first of ``scales`` at which the PNG file is at most `MAX_BYTES` long, or else at the last.
+    """Draw an image at the first of ``scales`` with which the PNG file has at most `MAX_BYTES`, otherwise at the last.
 
     Raises `OptionError` if matplotlib is not installed.
     """

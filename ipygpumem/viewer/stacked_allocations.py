@@ -102,8 +102,8 @@ def stacked_pixels(
 ) -> Pixels:
     """Return the pixel values of the allocations stacked in each column, top row first. ``unit`` is in bytes per pixel.
 
-    ``single`` contains the value of each allocation where it is drawn individually, greater than `SMALL`, and ``band``
-    its value in a band. Small allocations with equal values form a band; bands less than one pixel high become `SMALL`.
+    ``single`` contains the value of each allocation in columns where it is drawn individually (greater than `SMALL`),
+    and ``band`` in other columns, where allocations with equal values are merged. Thin bands have the value `SMALL`.
     """
     pixels = np.full((height, len(columns)), EMPTY, np.uint8)
     sizes = timeline.allocations.size

@@ -58,7 +58,7 @@ def write_page(
 
 
 def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | None = None) -> Path:
-    """Write a static image of a snapshot. Raises the errors of `Snapshot.to_png`."""
+    """Write a static image of a snapshot. Raises the same errors as `Snapshot.to_png`."""
     target = check_path(path, "image", "snapshot.png")
     return write_file(target, static_image(snapshot, device).png)
 

@@ -132,7 +132,7 @@ class CellLookup:
         return self.runs_of(file) if (active < 0).any() else self._joined_labels(distinct(active).tolist())
 
     def labels(self, times: NDArray[np.int64], stacks: NDArray[np.int32]) -> list[str]:
-        """Return the cell label of each event from its timestamp and the index of its stack. Unknown values are -1."""
+        """Return the cell label of each event from its timestamp and stack index, which are -1 if unknown."""
         labels = np.full(len(times), OUTSIDE, object)
         order = np.argsort(stacks, kind="stable")
         edges = np.flatnonzero(np.diff(stacks[order])) + 1

@@ -29,7 +29,7 @@ class Churn(PlainData):
     """Totals for a group of allocations in a range of events.
 
     Attributes:
-        byte_seconds: Sum of the sizes times the lifetimes in the range; None if the events have no timestamps.
+        byte_seconds: Sum of size times lifetime within the range; None if the events have no timestamps.
         median_us: Median lifetime of the allocations freed in the range; None if unknown.
     """
 
@@ -158,7 +158,7 @@ def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_mos
 
 
 def leaks(timeline: Timeline, first: int, last: int) -> Ints:
-    """Return the rows of the allocations after event ``first`` that are alive after event ``last``."""
+    """Return the rows of the allocations made after event ``first`` that are alive after event ``last``."""
     rows = _allocated(timeline, first, last)
     return rows[timeline.allocations.end[rows] > last]
 

@@ -77,8 +77,8 @@ def fragmentation(
 ) -> Fragmentation:
     """Measure the free memory inside the segments of an allocator state, and check whether ``need`` bytes fit.
 
-    If ``stream`` is given, the check considers only the free blocks of this stream. ``replayed`` means that the state
-    contains the sizes of all blocks.
+    If ``stream`` is given, the check considers only the free blocks of this stream. If ``replayed`` is True, the
+    state contains the sizes of all blocks.
     """
     timeline = snapshot.timeline(state.device)
     at_end = state.event == len(timeline.trace) - 1

@@ -37,7 +37,7 @@ class LiveSet:
         return group_rows(self.snapshot, self.timeline, self.rows, key)
 
     def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
-        """Return JSON-serializable data, including the ``top`` largest groups by a key (all groups if ``top`` is None)."""
+        """Return JSON-serializable data with the ``top`` largest groups by a key, or all groups if ``top`` is None."""
         return {
             "device": self.timeline.device,
             "event": self.event,

@@ -47,7 +47,7 @@ class EntryBatch:
             -1 - k for a value written inside the entry, where k is its index in ``inline[key]``.
         memo_offsets: Columns by key: the number n of objects that the entry adds to the memo before the value, or
             -1 - n if the value is not memoized.
-        inline: Indices of the values written inside entries, by key and pickled bytes. All parts of a file share them.
+        inline: Indices of the values written inside entries, by key and pickled bytes; shared by all parts of a file.
     """
 
     start: Ints
@@ -68,10 +68,10 @@ class EntryRun:
     """Consecutive entries of a list that were read as a batch.
 
     Attributes:
-        entries: Batch that contains these entries.
-        first: Index in the batch of the first of these entries.
-        stop: Index in the batch after the last of these entries.
-        memo_index: Memo index of the first object in these entries.
+        entries: Batch that contains the entries.
+        first: Index of the first entry in the batch.
+        stop: Index of the last entry in the batch, plus one.
+        memo_index: Memo index of the first object in the first entry.
     """
 
     entries: EntryBatch

@@ -91,7 +91,7 @@ class FieldReader:
         self._retain(valid & (width > 0))
 
     def _long_numbers(self, position: Ints, words: Words) -> tuple[Ints, Ints]:
-        """Return the values of LONG1 opcodes and the sizes of their operands in bytes, 0 if larger than 64 bits."""
+        """Return ``(values, sizes)`` of LONG1 operands. The size in bytes is 0 for operands of more than 64 bits."""
         size = ((words >> _BYTE) & _LOW_BYTE).view(np.int64)
         fits = (size > 0) & (size <= _WORD)
         spare = np.where(fits, 64 - 8 * size, 0)
@@ -133,7 +133,7 @@ class FieldReader:
         self._remove_invalid()
 
     def _retain(self, valid: Flags) -> None:
-        """Invalidate all entries that are not ``valid`` or that reach the end of the data."""
+        """Retain only the entries that are ``valid`` and end before the end of the data."""
         self._valid &= valid
         self._valid &= self.position <= self._end
         invalid = len(self._valid) - int(np.count_nonzero(self._valid))

@@ -65,7 +65,7 @@ def read_objects(
 ) -> tuple[Any, PickleReader | None]:
     """Return a tuple ``(object, reader)`` of the object in a file and the pickle reader, which is None for JSON.
 
-    If ``columnar`` is true, the pickle reader reads trace entries in batches.
+    If ``columnar`` is True, the pickle reader reads trace entries in batches.
 
     Raises:
         NotColumnarError: The file must be read with ``columnar=False``.

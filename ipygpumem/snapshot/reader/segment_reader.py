@@ -93,7 +93,7 @@ def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int
 
 
 def _request(block: dict[str, Any], where: str) -> tuple[int | None, Any]:
-    """Return a tuple of a block's requested size and frames, which torch up to 2.0 stored in its ``history``."""
+    """Return a tuple of a block's requested size and frames, which torch up to 2.0 stored under ``history``."""
     size, frames, key = block.get("requested_size"), block.get("frames"), "requested_size"
     history = block.get("history")
     if history and "requested_size" not in block:

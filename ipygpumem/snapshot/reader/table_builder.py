@@ -72,7 +72,7 @@ class TableBuilder:
         return self.pool(value, key) if key == "pool_id" else self.stacks.stack(value, key)
 
     def indices(self, key: str, values: list[Any], where: Callable[[int], str]) -> NDArray[np.int32]:
-        """Return the indices of the values of a key. ``where`` returns the name of the event with a given index."""
+        """Return the indices of the values of a key. ``where`` is a function from event indices to event names."""
         indices: dict[int, int] = {}
         for place, value in enumerate(values):
             if id(value) not in indices:

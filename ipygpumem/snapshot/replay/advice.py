@@ -45,7 +45,7 @@ class SuggestedChange(PlainData):
 def changes(
     recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]
 ) -> tuple[SuggestedChange, ...]:
-    """Return the smallest earlier allocation and the smallest earlier free with which a failed request succeeds.
+    """For each value of ``first``, return the smallest change with which the failed request succeeds, if there is one.
 
     Args:
         recording: A recording that is reproduced by its replay.

@@ -88,7 +88,7 @@ class ExpandableSegments(FreeBlocks):
         return size + self._unmapped_sizes.get((key & ADDRESS_MASK) + size, 0)
 
     def _expand(self, pool: int, rounded: int, request: int) -> int | None:
-        """Map memory of an expandable segment for a request; return its start address, or None above the limit."""
+        """Map memory in an expandable segment; return the start of the free block, or None if the limit is too low."""
         block = self._expandable_block(pool, rounded)
         start = block if block in self._sizes else self._map(pool, block, rounded, request)
         while start is not None and self._sizes[start] < rounded:
@@ -138,7 +138,7 @@ class ExpandableSegments(FreeBlocks):
         return SMALL_SEGMENT if self.pools[pool].small else self.settings.large_segment
 
     def _map(self, pool: int, address: int, wanted: int, request: int) -> int | None:
-        """Map unmapped memory at an address; return the start of the free block, or None above the limit."""
+        """Map unmapped memory at an address; return the start of the free block, or None if the limit is too low."""
         unmapped = self._unmapped_sizes[address]
         unit = self._unit(pool)
         size = min(-(-min(wanted, unmapped) // unit) * unit, unmapped)

@@ -240,7 +240,7 @@ class Recording:
         return int(reserved.bytes.max()), min(upper, default=None)
 
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
-        """Return the settings without those that change nothing for the requests of this recording."""
+        """Return the settings without those that have no effect on the requests of this recording."""
         largest_segment = int(self.initial.segments["size"].max(initial=0))
         return settings.without_ineffective(self.allocations.size, largest_segment)
 

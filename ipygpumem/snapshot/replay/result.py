@@ -199,7 +199,7 @@ class Replay:
         return AllocatorState(self.device, event, segments, blocks[np.argsort(blocks["address"], kind="stable")])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the results without curves as JSON-serializable data."""
+        """Return the results without the curves as JSON-serializable data."""
         failure = self.failure
         return {
             "device": self.device,

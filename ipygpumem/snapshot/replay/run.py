@@ -67,7 +67,7 @@ class ReplayRun:
     end: int = 0
 
     def event_of(self, request: int) -> int:
-        """Return the event of a request of the allocator."""
+        """Return the event of a request, given its number as in `SegmentEvent`."""
         recording = self.recording
         if request < len(recording.allocations):
             return int(recording.allocations.start[request])

@@ -172,7 +172,7 @@ def _segments(result: ReplayRun, event: int) -> list[_Segment]:
 def _lines(
     snapshot: SnapshotData, recording: Recording, result: ReplayRun, partly_used: list[_Segment]
 ) -> tuple[tuple[BlockingLine, ...], dict[str, list[int]]]:
-    """Return the lines, the most important first, and the blocks of each line."""
+    """Return the lines in the order of `SegmentBlockers.lines`, and the blocks of each line."""
     rows = [row for segment in partly_used for row in segment.rows]
     labels, label_of = label_rows(snapshot, recording.timeline, np.asarray(rows, np.int64), "line")
     numbers = iter(label_of.tolist())
@@ -244,7 +244,7 @@ def _contiguous(result: ReplayRun, segments: list[_Segment], rounded: int) -> Bl
 
 
 def _whole_segments(result: ReplayRun, segments: list[_Segment], needed: int) -> BlocksToFree | None:
-    """Return the blocks in the segments of at least the needed size that contain the fewest bytes in use."""
+    """Return the blocks of the segments that together have the needed size and the fewest bytes in use."""
     units = -(-needed // _UNIT)
     if not 0 < units <= min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT):
         return None

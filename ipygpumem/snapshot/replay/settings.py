@@ -176,7 +176,7 @@ class AllocatorSettings:
         return np.where(by_division, -(-requested // np.maximum(step, 1)) * step, rounded)
 
     def without_ineffective(self, requested: NDArray[np.int64], largest_segment: int) -> AllocatorSettings:
-        """Return the settings without those that change nothing for requests of the given sizes.
+        """Return the settings without those that have no effect on requests of the given sizes.
 
         ``largest_segment`` is the size of the largest segment before the first request.
         """

@@ -30,7 +30,7 @@ class Peak(NamedTuple):
     """The predicted peak at a multiple of the largest size.
 
     Attributes:
-        factor: The multiple.
+        factor: Ratio of the size to the largest recorded size.
         live: Indices of the allocations that exist at the peak.
         bytes: Total size of these allocations.
         sizes: Predicted sizes of all allocations.

@@ -1,4 +1,4 @@
-"""Selection of the polynomials, and reasons for not trusting predictions."""
+"""Selection of the polynomials for the sizes of allocations, and reasons for not trusting predictions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, P
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
-    """Return whether a further size checks each quadratic polynomial, and none grows faster than a square.
+    """Return whether quadratic polynomials are checked at other sizes and do not grow faster than squares.
 
     A quadratic polynomial always fits three sizes exactly, and often four irregular sizes that are close together.
     """

@@ -46,7 +46,7 @@ class Deviation(PlainData):
     Attributes:
         predicted: Predicted peak of the requested bytes.
         recorded: Recorded peak of the requested bytes.
-        difference: Relative difference in the sizes of the allocations that exist at the peak of this or a larger size.
+        difference: Relative difference in the sizes of the allocations that exist at the peak at this or a larger size.
         allocations: Up to 20 allocations whose sizes differ: first those that exist at a peak, then the others, each in
             descending order of the difference.
         unmatched: Allocations that have no counterpart.

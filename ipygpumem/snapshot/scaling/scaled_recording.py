@@ -53,11 +53,11 @@ class ScaledStep:
     def predict(
         self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
     ) -> Prediction:
-        """Predict the memory of the step by a replay of its requests.
+        """Predict the memory of the step by replaying its requests.
 
         Args:
             size: Size of the step.
-            capacity: Limit of reserved memory, in bytes or as text such as ``"24 GiB"``; by default without a limit.
+            capacity: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
             settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
         """
         limit = None if capacity is None else parse_size(capacity)
@@ -116,7 +116,7 @@ class ScaledStep:
         Workspaces of irregular size are assumed to have the upper bound of their size.
 
         Args:
-            capacity: Limit of reserved memory, in bytes or as text.
+            capacity: Limit of reserved memory, in bytes or as a string.
             margin: Share of the capacity that must remain unused.
             first: Smallest size.
             last: Largest size.

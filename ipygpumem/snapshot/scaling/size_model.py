@@ -27,7 +27,7 @@ class SizeModel:
     """The size of each allocation as a polynomial in Newton's form, or a product of polynomials for several axes.
 
     Attributes:
-        nodes: For each axis, the sizes that determine the polynomials. Their values at the nodes are exact.
+        nodes: For each axis, the sizes that determine the polynomials, which are exact at these sizes.
         coefficients: Array of the shape (allocations, *number of nodes per axis).
         irregular: Mask of the workspaces whose recorded sizes are not on one polynomial.
         low, high: Factors of the lower and the upper bound of each size, which differ from 1 for some of them.

@@ -169,7 +169,7 @@ class StepRequests:
         return operations, events
 
     def _older_allocations(self) -> dict[int, int]:
-        """Return a dict from the rows of allocations older than the recorded step to the same blocks of the state.
+        """Return a dict from the rows of allocations older than the recorded step to the blocks of the state.
 
         An allocation that the step frees, such as a gradient or an output of the previous step, may have another
         address or size in the state. It corresponds to a block of the same size or, in the same snapshot, of the same
