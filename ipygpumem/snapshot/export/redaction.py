@@ -34,8 +34,8 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
         snapshot: The snapshot. It is not modified.
         source: Whether to include the source code of the recorded cells.
         paths: Whether to include the name of the snapshot file, the directories of source files, the name of the
-            machine, the version of PyTorch, and allocator settings that are text. Names of functions, source files,
-            installed packages, devices and actions, annotations, compile contexts and user metadata remain.
+            machine, the version of PyTorch, and allocator settings that are strings. Names of functions, source
+            files, installed packages, devices and actions, annotations, compile contexts and user metadata remain.
     """
     if source and paths:
         return snapshot
