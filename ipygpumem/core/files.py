@@ -52,7 +52,7 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def absolute_path(text: str) -> Path:
-    """Return an absolute path. Raise `OptionError` if it is invalid or `_foreign_entry` returns an entry."""
+    """Return an absolute path. Raise `OptionError` if the path is invalid or contains another user's link or file."""
     try:
         path = Path(text).expanduser().absolute()
         foreign = _foreign_entry(path)

@@ -65,7 +65,7 @@ class SampledCurve(NamedTuple):
 
 
 def static_image(snapshot: Snapshot, device: int | None = None) -> PngImage:
-    """Draw the memory usage of a device, by default the one with the highest peak. Errors: see `Snapshot.to_png`."""
+    """Draw the image of `Snapshot.to_png` for a device, by default the device with the highest peak."""
     text = snapshot.summary(device)
     if device is None and not snapshot.timelines:
         title = clip(snapshot.name, 48)

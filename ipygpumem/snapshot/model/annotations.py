@@ -65,7 +65,7 @@ def paired(
     time: NDArray[np.int64],
     starts: NDArray[np.bool_],
 ) -> AnnotationTable:
-    """Pair START and END entries in any order, and return the regions between them. ``starts`` is True for START.
+    """Pair START and END entries in any order, and return the regions between them. ``starts`` marks START entries.
 
     An entry can take up only twelve bytes of a file. Therefore, open regions are kept in arrays, not in objects.
     """

@@ -273,7 +273,7 @@ class PickleReader:
             raise NotColumnarError
 
     def _find_similar(self, entry: dict[str, Any], at: int) -> None:
-        """Search the rest of the file for entries with the same keys as ``entry``, if this was not done before."""
+        """Search the rest of the file for entries with the same keys as ``entry``, once per tuple of keys."""
         worthwhile = self._columnar and len(self._data) - at >= max(_MIN_BATCH, 2 * MARGIN)
         template = tuple(entry) if len(entry) < _LONG else ()
         if not worthwhile or not template or template in self._templates or len(self._templates) >= _MAX_TEMPLATES:

@@ -59,7 +59,7 @@ def _largest_error(matched: MatchedRecordings, model: SizeModel) -> float:
 
 
 def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, Peak, Peak]:
-    """Return the largest relative difference between the bounds of a peak at a larger size, and the bounds."""
+    """Return the bounds of the peak at the larger size where they differ most, preceded by the relative difference."""
     bounds = zip(matched.peaks(model, model.low)[1:], matched.peaks(model, model.high)[1:], strict=True)
     start = matched.step.start
     differences = [((high.bytes - low.bytes) / max(start + high.bytes, 1), low, high) for low, high in bounds]

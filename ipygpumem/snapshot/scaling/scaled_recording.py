@@ -113,7 +113,7 @@ class ScaledStep:
     ) -> int | None:
         """Return the largest size at which the step fits; None if the step does not fit at the size ``first``.
 
-        Workspaces of irregular size are assumed to have the upper bound of their size.
+        For workspaces of irregular size, the upper bound is used.
 
         Args:
             capacity: Limit of reserved memory, in bytes or as a string.

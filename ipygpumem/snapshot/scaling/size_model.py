@@ -30,7 +30,7 @@ class SizeModel:
         nodes: For each axis, the sizes that determine the polynomials, which are exact at these sizes.
         coefficients: Array of the shape (allocations, *number of nodes per axis).
         irregular: Mask of the workspaces whose recorded sizes are not on one polynomial.
-        low, high: Factors of the lower and the upper bound of each size, which differ from 1 for some of them.
+        low, high: Ratios of the lower and the upper bound to each size, which are 1 unless the size is irregular.
     """
 
     nodes: tuple[tuple[int, ...], ...]

@@ -16,14 +16,14 @@ _TOLERANCE = 0.01
 _SMALLEST_SHARE = 0.25
 """Share of the largest size below which a run says nothing about the bounds of a workspace at larger sizes."""
 _ENOUGH = 3
-"""Number of sizes on a line that are no coincidence."""
+"""Number of sizes from which values on a line are not considered a coincidence."""
 
 
 def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorded: Floats) -> SizeModel:
-    """Return a model with other sizes of those workspaces whose recorded sizes are not on its polynomials.
+    """Return a model with other sizes for the workspaces whose recorded sizes differ from ``model``.
 
-    A workspace becomes a linear function if its largest recorded sizes are on a line. Otherwise, it is assumed to be
-    proportional to the size of the step, and its bounds are the proportions in the larger runs.
+    The size of a workspace is linear in the size of the step if its largest recorded sizes are on a line. Otherwise, it
+    is assumed to be proportional to the size of the step, with bounds that the proportions in the larger runs determine.
 
     Args:
         model: Sizes of all allocations.
@@ -52,9 +52,9 @@ def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorde
 
 
 def _line(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the value at 0 and the slope of a line through the values at the largest sizes, or None if there is none.
+    """Return the value at 0 and the slope of a line through the values at the largest sizes; None if there is no line.
 
-    Two different sizes suffice for a constant value or one that is proportional to the size.
+    Two different sizes are enough if the value is constant or proportional to the size.
     """
     last, value = sizes[-1], values[-1]
     for first in range(len(sizes) - 1):
@@ -72,7 +72,7 @@ def _line(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float] 
 
 
 def _bounds(sizes: Sequence[Size], values: Floats) -> tuple[float, float]:
-    """Return the lowest and highest proportion to the step's size in the larger runs, relative to the largest run."""
+    """Return the lowest and highest ratio of ``values`` to ``sizes`` in the larger runs, relative to the largest run."""
     shares = np.asarray([math.prod(size) / math.prod(sizes[-1]) for size in sizes])
     proportions = (values / shares / max(values[-1], 1))[shares >= _SMALLEST_SHARE]
     confirmed = (shares[shares >= _SMALLEST_SHARE] < 1).any()
