@@ -13,7 +13,7 @@ from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.stacks import Frame
 
 _GENERATED_FILE = re.compile(r"[/\\]c[a-z2-7]{51}\.py$|^<eval_with_key>|^fx_generated_")
-"""File names of Inductor (which contain a hash) and of torch.fx."""
+"""Names of files with code from Inductor, which contain a hash, and from torch.fx."""
 _OPERATIONS = re.compile(r"# .*Source Nodes: \[(.*?)\]")
 _ALLOCATION = re.compile(r"\s*(buf\d+) = empty_strided")
 _REUSE = re.compile(r"\s*(buf\d+) = (?:reinterpret_tensor\()?(buf\d+)\b")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Interface = Literal["magic", "shell"]
 Notebook: TypeAlias = "GPUMem"
-"""Type of the first argument of functions that run a command in a notebook."""
+"""Type of the first argument of `Command.magic`."""
 
 
 @dataclass(frozen=True, slots=True)

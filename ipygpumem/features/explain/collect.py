@@ -122,7 +122,7 @@ def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
 
 
 def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], str]:
-    """Return a reading, the cached memory of each device, and the reason why reading the cache failed or ``""``."""
+    """Return a reading, the cached memory of each device, and the reason why reading the cache failed, or ``""``."""
     reading = runtime.reading()
     if allocator.is_recording() and not runtime.active_recording.running:
         return reading, {}, "the cache was not examined because reading it would add an event to your recording"

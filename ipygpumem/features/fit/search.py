@@ -206,12 +206,12 @@ class Search:
         return [(batch, length) for length in lengths for batch in (first[0], second[0])][1:]
 
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
-        """Return a multiple of the largest size so far or, if the multiple may be too large, the next larger size.
+        """Return a multiple of the largest size so far, with a smaller factor if the run may need too much memory.
 
         ``added`` is a function that returns how many bytes a run at a size allocates.
 
         Raises:
-            FitError: The next size may also use too much memory.
+            FitError: The next larger size may also need too much memory.
         """
         last = max(size for size, _ in self._steps)
         needed = 0

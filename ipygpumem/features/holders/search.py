@@ -75,8 +75,8 @@ def search_holders(
 
     The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads.
     ``unnamed_share`` is a function that returns the share of the allocated memory that is not in the storages with the
-    given locations. If given, objects that only library modules refer to, or to which nothing refers, are
-    searched only if they may hold more than 1% of the memory. If the time limit is reached, names of the user's
+    given locations. If the function is given, objects that only library modules refer to, or to which nothing refers,
+    are searched only if they may hold more than 1% of the memory. If the time limit is reached, names of the user's
     variables are returned. Weak references to the storages are created only if ``keeps_addresses`` is True.
     """
     search_limit = SearchLimit(limit)

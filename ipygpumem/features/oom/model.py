@@ -17,8 +17,8 @@ _NEGLIGIBLE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class FreeBlocks:
-    """Free blocks in PyTorch's segments on one device. Sizes are in bytes.
+class FreeBlockSummary:
+    """Summary of the free blocks in PyTorch's segments on one device. Sizes are in bytes.
 
     Attributes:
         partly_used: Total size of free blocks in partly used segments, which PyTorch cannot release.
@@ -53,7 +53,7 @@ class FailedAllocation:
     thread: str = ""
     frames: tuple[Frame, ...] = ()
     reading: DeviceReading | None = None
-    free_blocks: FreeBlocks | None = None
+    free_blocks: FreeBlockSummary | None = None
     other_processes: tuple[OtherProcess, ...] = ()
     holders: Holders | None = None
     saved: str = ""
@@ -92,7 +92,7 @@ class OutOfMemoryReport:
     advice: list[str]
 
 
-def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
+def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlockSummary:
     """Summarize the free blocks of a device, given the allocator's list of segments and the index of the device."""
     segments = [segment for segment in segments if segment["device"] == index]
     sizes: list[int] = []
@@ -102,7 +102,7 @@ def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
         sizes += free
         partly_used += sum(free) if len(free) < len(segment["blocks"]) else 0
     expandable = any(segment.get("is_expandable") for segment in segments)
-    return FreeBlocks(max(sizes, default=0), len(sizes), partly_used, expandable)
+    return FreeBlockSummary(max(sizes, default=0), len(sizes), partly_used, expandable)
 
 
 def advice(

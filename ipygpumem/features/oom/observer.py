@@ -51,7 +51,7 @@ class FailedAllocationObserver:
         """Start recording failures. Return False if CUDA is not initialized or PyTorch does not report failures.
 
         ``save`` is called at the first failure in a cell. The function saves the allocation history and returns a
-        message. Its argument contains the holders of the memory, or is None if the holders are unknown.
+        message. Its only argument contains the holders of the memory; None if the holders are unknown.
         """
         self._save, self._pid = save, os.getpid()
         self._is_listening = pytorch.listen_for_ooms(self._failed)

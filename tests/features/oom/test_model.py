@@ -7,7 +7,7 @@ import pytest
 from fakes.reports import before
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.units import GIB, MIB
-from ipygpumem.features.oom.model import FailedAllocation, FreeBlocks, advice, free_blocks
+from ipygpumem.features.oom.model import FailedAllocation, FreeBlockSummary, advice, free_blocks
 
 CAPACITY = 140 * GIB
 
@@ -22,7 +22,7 @@ def failure(**changes):
 
 
 def test_device_full_of_own_tensors_gives_no_advice():
-    assert advice(failure(free_blocks=FreeBlocks(1 * GIB, 3, 2 * GIB))) == []
+    assert advice(failure(free_blocks=FreeBlockSummary(1 * GIB, 3, 2 * GIB))) == []
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_device_full_of_own_tensors_gives_no_advice():
     [
         ({"requested": 200 * GIB}, 0, "the request of 200.0 GiB exceeds the total memory of the device (140.0 GiB)"),
         (
-            {"free_blocks": FreeBlocks(1 * GIB, 90, 35 * GIB)},
+            {"free_blocks": FreeBlockSummary(1 * GIB, 90, 35 * GIB)},
             0,
             "fragmentation: PyTorch had 35.0 GiB of free memory, but in 90 blocks of at most 1.0 GiB each.",
         ),
@@ -53,12 +53,12 @@ def test_each_cause_has_one_sentence(changes, freeable, start):
 
 
 def test_insufficient_measures_are_not_advised():
-    small = failure(free_blocks=FreeBlocks(1 * GIB, 9, 5 * GIB), other_processes=(OtherProcess(7, 2 * GIB),))
+    small = failure(free_blocks=FreeBlockSummary(1 * GIB, 9, 5 * GIB), other_processes=(OtherProcess(7, 2 * GIB),))
     assert advice(small, freeable=1 * GIB, freeable_out=2 * GIB) == []
 
 
 def test_expandable_segments_are_not_fragmented():
-    assert advice(failure(free_blocks=FreeBlocks(1 * GIB, 90, 35 * GIB, expandable=True))) == []
+    assert advice(failure(free_blocks=FreeBlockSummary(1 * GIB, 90, 35 * GIB, expandable=True))) == []
 
 
 def test_outputs_are_advised_if_tracebacks_do_not_suffice():
@@ -88,5 +88,5 @@ def test_free_blocks_of_one_device():
         segment(0, (free, 100)),
         segment(1, (used, 1), (free, 1000)),
     ]
-    assert free_blocks(segments, 0) == FreeBlocks(largest=100, count=3, partly_used=50)
-    assert free_blocks(segments, 2) == FreeBlocks(0, 0, 0)
+    assert free_blocks(segments, 0) == FreeBlockSummary(largest=100, count=3, partly_used=50)
+    assert free_blocks(segments, 2) == FreeBlockSummary(0, 0, 0)
