@@ -44,11 +44,14 @@ class ScaledStep:
     Attributes:
         model: Sizes of the allocations of the step.
         step_requests: The requests of the step.
+        keeps_state: Whether the step starts with the recorded segments. Otherwise, everything that exists before the
+            step is allocated first, as in a new process.
     """
 
-    def __init__(self, model: SizeModel, step_requests: StepRequests) -> None:
+    def __init__(self, model: SizeModel, step_requests: StepRequests, *, keeps_state: bool = True) -> None:
         self.model = model
         self.step_requests = step_requests
+        self.keeps_state = keeps_state
 
     def predict(
         self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
@@ -74,12 +77,12 @@ class ScaledStep:
                 f"the size {size!r} is too large: the step would need more than {_MAX_BYTES // GIB:,} GiB"
             )
         requests = self.step_requests.with_sizes(sizes)
-        result = _run(requests, chosen, limit)
+        result = self._run(requests, chosen, limit)
         outcome, retries, missing = FITS, result.allocator.retries, 0
         if result.failures:
             failure = result.failures[0]
             outcome, missing = DOES_NOT_FIT, failure.reserved + failure.segment - (limit or 0)
-            result = _run(requests, chosen, None)
+            result = self._run(requests, chosen, None)
         elif retries:
             outcome = FITS_AFTER_RELEASE
         phase, line = self.step_requests.position(event)
@@ -189,6 +192,11 @@ class ScaledStep:
         levels = self.step_requests.base + self.step_requests.levels(sizes)
         return sizes, levels, int(np.argmax(levels)) - 1
 
+    def _run(self, requests: Recording, settings: AllocatorSettings | None, limit: int | None) -> ReplayRun:
+        chosen = settings or requests.settings
+        by_fraction = chosen.collection_threshold > 0
+        return run(requests, chosen, limit=limit, by_fraction=by_fraction, keep_older=self.keeps_state)
+
     def _check(self, size: int | Sequence[int]) -> Size:
         checked = _check_size(size)
         axes = len(self.model.nodes)
@@ -259,11 +267,6 @@ class ScaledRecording(ScaledStep):
 
 def _as_step(recording: SnapshotData | StepRecording) -> StepRecording:
     return recording if isinstance(recording, StepRecording) else StepRecording(recording)
-
-
-def _run(requests: Recording, settings: AllocatorSettings | None, limit: int | None) -> ReplayRun:
-    chosen = settings or requests.settings
-    return run(requests, chosen, limit=limit, by_fraction=chosen.collection_threshold > 0)
 
 
 def _check_size(size: int | Sequence[int]) -> Size:

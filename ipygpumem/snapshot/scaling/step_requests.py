@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,35 +64,44 @@ class StepRequests:
         operations: Requests in order, as in `Recording`.
         start: Event of each allocation of the step.
         end: Event that frees each allocation of the step; the number of events if the allocation is not freed.
-        base: Requested bytes of the state's blocks before the first event and after each event.
+        block_ends: Event that frees each block of the state; the number of events if the block is not freed.
+        count: Number of allocations of the step.
+        events: Event in the recording for each of ``operations``.
+        pool_of: Index of the pool of large requests of each allocation and block.
+        special: Releases of the cache, as in `Recording`.
     """
 
     def __init__(self, step: StepRecording, state: InitialState) -> None:
         self.step = step
         self.state = state
-        self._count = len(step.rows)
+        self.count = len(step.rows)
         self._recording = verified(step.snapshot, step.device).recording
-        self._pools, self._pool_of, self._segment_pools = self._assign_pools()
-        self.operations, self._events = self._list_operations()
-        releases = [event for event, number in enumerate(self.operations) if number >= len(self._pool_of)]
-        self._special: list[ReleasedSegments | int] = [
+        self._pools, self.pool_of, self._segment_pools = self._assign_pools()
+        self.operations, self.events = self._list_operations()
+        releases = [event for event, number in enumerate(self.operations) if number >= len(self.pool_of)]
+        self.special: list[ReleasedSegments | int] = [
             ReleasedSegments(event, 1, retry=False, private=frozenset()) for event in releases
         ]
-        blocks, count = state.state.blocks, len(self.operations)
-        starts = np.full(self._count, BEFORE, np.int64)
-        ends = np.full(self._count + len(blocks), count, np.int64)
+        count = len(self.operations)
+        starts = np.full(self.count, BEFORE, np.int64)
+        ends = np.full(len(self.pool_of), count, np.int64)
         for event, operation in enumerate(self.operations):
             if operation < 0:
                 ends[~operation] = event
-            elif operation < self._count:
+            elif operation < self.count:
                 starts[operation] = event
         self.start: Ints = starts
-        self.end: Ints = ends[: self._count]
-        self._block_ends: Ints = ends[self._count :]
-        change = np.zeros(count + 2, np.int64)
-        change[0] = int(blocks["requested"].sum())
-        np.subtract.at(change, self._block_ends + 1, blocks["requested"])
-        self.base: Ints = np.cumsum(change)[:-1]
+        self.end: Ints = ends[: self.count]
+        self.block_ends: Ints = ends[self.count :]
+
+    @cached_property
+    def base(self) -> Ints:
+        """Requested bytes of the state's blocks before the first event and after each event."""
+        requested = self.state.state.blocks["requested"]
+        change = np.zeros(len(self.operations) + 2, np.int64)
+        change[0] = int(requested.sum())
+        np.subtract.at(change, self.block_ends + 1, requested)
+        return np.cumsum(change)[:-1]
 
     def levels(self, sizes: NDArray[Any]) -> NDArray[Any]:
         """Return the requested bytes of the step's allocations before the first event and after each event.
@@ -105,37 +115,42 @@ class StepRequests:
 
     def live(self, event: int) -> tuple[Ints, Ints]:
         """Return the allocations of the step, and the indices of the state's blocks, that exist after an event."""
-        return np.flatnonzero((self.start <= event) & (self.end > event)), np.flatnonzero(self._block_ends > event)
+        return np.flatnonzero((self.start <= event) & (self.end > event)), np.flatnonzero(self.block_ends > event)
 
     def position(self, event: int) -> tuple[str, str]:
         """Return the phase of the step and the line of code at an event; empty for the time before the first event."""
-        numbers = [number for number in self.operations[: event + 1] if 0 <= number < self._count]
+        numbers = [number for number in self.operations[: event + 1] if 0 <= number < self.count]
         if not numbers:
             return "", ""
-        return self.step.phases[numbers[-1]], self.step.line_before(numbers[-1])
+        last = self.source(numbers[-1])
+        return self.step.phases[last], self.step.line_before(last)
+
+    def source(self, number: int) -> int:
+        """Return the allocation of the recorded step that determines the line of an allocation."""
+        return number
 
     def with_sizes(self, sizes: Ints) -> Recording:
         """Return the requests, with the given requested sizes of the step's allocations, as a recording."""
         blocks = self.state.state.blocks.copy()
-        blocks["row"] = self._count + np.arange(len(blocks))
-        unknown = np.full(self._count + len(blocks), -1, np.int64)
-        ends = np.append(self.end, self._block_ends)
+        blocks["row"] = self.count + np.arange(len(blocks))
+        unknown = np.full(self.count + len(blocks), -1, np.int64)
+        ends = np.append(self.end, self.block_ends)
         scaled = copy.copy(self._recording)
         scaled.allocations = Allocations(
-            address=np.append(unknown[: self._count], blocks["address"]),
+            address=np.append(unknown[: self.count], blocks["address"]),
             size=np.append(sizes, blocks["requested"]),
-            start=np.append(self.start, unknown[self._count :]),
+            start=np.append(self.start, unknown[self.count :]),
             free_requested=ends,
             end=ends,
             stack=unknown.astype(np.int32),
             nth=unknown,
             block=unknown,
         )
-        trace, events = self.step.timeline.trace, np.asarray(self._events, np.int64)
+        trace, events = self.step.timeline.trace, np.asarray(self.events, np.int64)
         scaled.trace = replace(trace, device_free={}, **{name: getattr(trace, name)[events] for name in _COLUMNS})
         scaled.operations, scaled.events = self.operations, list(range(len(self.operations)))
-        scaled.special, scaled.pools = self._special, self._pools
-        scaled.pool_of, scaled.segment_pools = self._pool_of, self._segment_pools
+        scaled.special, scaled.pools = self.special, self._pools
+        scaled.pool_of, scaled.segment_pools = self.pool_of, self._segment_pools
         scaled.initial = replace(self.state.state, blocks=blocks)
         scaled.settings, scaled.total = self.state.recording.settings, self.state.recording.total
         return scaled
@@ -144,12 +159,12 @@ class StepRequests:
         """Return the operations of the step and their events in the recording."""
         recording, step = self._recording, self.step
         number_of = np.full(len(recording.allocations), -1, np.int64)
-        number_of[step.rows] = np.arange(self._count)
+        number_of[step.rows] = np.arange(self.count)
         for row, block in self._older_allocations().items():
-            number_of[row] = self._count + block
+            number_of[row] = self.count + block
         numbers = number_of.tolist()
         operations, events = [], []
-        following = len(self._pool_of)
+        following = len(self.pool_of)
         first, end = np.searchsorted(recording.events, [step.first + 1, step.last + 1]).tolist()
         for event, operation in zip(recording.events[first:end], recording.operations[first:end], strict=True):
             if operation < len(numbers):
@@ -214,9 +229,9 @@ class StepRequests:
             Pool(number, stream, small, number != _DEFAULT_POOL) for number, stream in unique for small in (False, True)
         ]
         of_all = np.asarray([indices[key] for key in keys], np.int64)
-        of_segments = of_all[self._count :]
+        of_segments = of_all[self.count :]
         owner = find_range(state.state.segments, state.state.blocks["address"])
-        return result, np.append(of_all[: self._count], of_segments[owner]), of_segments
+        return result, np.append(of_all[: self.count], of_segments[owner]), of_segments
 
 
 def _pair(rows: Iterable[int], keys: list[Any], candidates: Iterable[int], candidate_keys: list[Any]) -> dict[int, int]:

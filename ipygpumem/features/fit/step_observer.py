@@ -1,0 +1,177 @@
+"""Observation of a recorded step: calls of blocks, and updates of optimizers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.introspection import attempt
+from ipygpumem.features.modules.hooks import GlobalHooks
+from ipygpumem.measurement.event_position import EventPosition, event_position
+from ipygpumem.measurement.runtime import current
+from ipygpumem.sources.storages import StorageInspector
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ipygpumem.features.fit.blocks import Block
+
+
+@dataclass(slots=True)
+class ObservedCall:
+    """A call of a block in a forward pass. Addresses are those of storages.
+
+    Attributes:
+        block: Index of the block.
+        begin: Position in the recorded events at the start.
+        end: Position at the end.
+        inputs: Addresses of the arguments.
+        outputs: Addresses of the results.
+        autocast: Whether autocast was enabled.
+        seconds: Duration on the host.
+        events: CUDA events at the start and at the end.
+        backward: Position when the backward pass of the block started; None if there was none.
+    """
+
+    block: int
+    begin: EventPosition
+    inputs: list[int]
+    autocast: bool
+    seconds: float
+    events: list[Any]
+    end: EventPosition = field(default_factory=dict)
+    outputs: list[int] = field(default_factory=list)
+    backward: EventPosition | None = None
+
+
+@dataclass(slots=True)
+class ObservedUpdate:
+    """An update of an optimizer: its positions in the recorded events, and the addresses of the gradients."""
+
+    optimizer: Any
+    begin: EventPosition
+    gradients: list[int]
+    end: EventPosition | None = None
+
+
+class StepObserver:
+    """Context manager that observes one run of a step. Errors in its hooks do not affect the step.
+
+    Attributes:
+        calls: Calls of the blocks, in the order in which they ended.
+        updates: Updates of optimizers.
+        seconds: Duration of the step.
+    """
+
+    def __init__(self, torch: Any, blocks: Iterable[Block]) -> None:
+        self.calls: list[ObservedCall] = []
+        self.updates: list[ObservedUpdate] = []
+        self.seconds = 0.0
+        self._torch = torch
+        self._inspector = StorageInspector(torch)
+        self._numbers = {id(block.module): number for number, block in enumerate(blocks)}
+        self._running: list[ObservedCall] = []
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        hooks = current().state(GlobalHooks)
+        handles = hooks.add(self._enter, self._leave)
+        self._undo.callback(hooks.remove, handles)
+        optimizers = import_module("torch.optim.optimizer")
+        before, after = "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"
+        self._undo.callback(getattr(optimizers, before)(self._before_update).remove)
+        self._undo.callback(getattr(optimizers, after)(self._after_update).remove)
+        self._events = [self._event()]
+        self.seconds = -time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+        self._undo.close()
+        self.seconds = self._elapsed([*self._events, self._event()], self.seconds)
+        for call in self.calls:
+            call.seconds = self._elapsed(call.events, call.seconds)
+            call.events.clear()
+        self._events.clear()
+
+    def _enter(self, module: Any, arguments: Any) -> None:
+        number = self._numbers.get(id(module))
+        if number is None or self._is_inactive():
+            return
+        with contextlib.suppress(Exception):
+            autocast = bool(self._torch.is_autocast_enabled())
+            inputs = self._addresses(arguments)
+            call = ObservedCall(number, event_position(), inputs, autocast, -time.perf_counter(), [self._event()])
+            self._running.append(call)
+
+    def _leave(self, module: Any, _: Any, result: Any) -> None:
+        number = self._numbers.get(id(module))
+        if number is None or not self._running or self._running[-1].block != number or self._is_inactive():
+            return
+        call = self._running.pop()
+        with contextlib.suppress(Exception):
+            call.seconds += time.perf_counter()
+            call.events.append(self._event())
+            call.end = event_position()
+            call.outputs = self._addresses(result)
+            for tensor in self._tensors(result):
+                node = self._inspector.related(tensor)[2]
+                if node is not None:
+                    node.register_prehook(lambda _: self._begin_backward(call))
+            self.calls.append(call)
+
+    def _is_inactive(self) -> bool:
+        """Return whether code is being compiled or recomputed."""
+        torch = self._torch
+        return bool(torch.compiler.is_compiling()) or torch._C._current_graph_task_id() != -1
+
+    @staticmethod
+    def _begin_backward(call: ObservedCall) -> None:
+        with contextlib.suppress(Exception):
+            if call.backward is None:
+                call.backward = event_position()
+
+    def _before_update(self, optimizer: Any, *_: Any) -> None:
+        with contextlib.suppress(Exception):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            gradients = self._addresses([parameter.grad for parameter in parameters])
+            self.updates.append(ObservedUpdate(optimizer, event_position(), gradients))
+
+    def _after_update(self, optimizer: Any, *_: Any) -> None:
+        with contextlib.suppress(Exception):
+            if self.updates and self.updates[-1].optimizer is optimizer:
+                self.updates[-1].end = event_position()
+
+    def _tensors(self, values: Any) -> list[Any]:
+        leaves: Any = sys.modules["torch.utils._pytree"].tree_leaves(values)
+        return [leaf for leaf in leaves if self._inspector.role(type(leaf)) == "tensor"]
+
+    def _addresses(self, values: Any) -> list[int]:
+        with self._inspector.without_overrides():
+            found = [self._inspector.storages(tensor) for tensor in self._tensors(values)]
+        return [location.address for pairs in found for _, location in pairs]
+
+    def _event(self) -> Any:
+        def record() -> Any:
+            event = self._torch.cuda.Event(enable_timing=True)
+            event.record()
+            return event
+
+        return attempt(record)
+
+    def _elapsed(self, events: list[Any], seconds: float) -> float:
+        """Return the time between two CUDA events, or the duration on the host if there are none."""
+        if len(events) != len(("start", "end")) or None in events:
+            return seconds
+
+        def elapsed() -> float:
+            events[1].synchronize()
+            return float(events[0].elapsed_time(events[1])) / 1000
+
+        result = attempt(elapsed)
+        return seconds if result is None else result

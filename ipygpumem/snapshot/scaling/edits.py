@@ -1,0 +1,183 @@
+"""Changes to the allocations of a step, whose effect is determined by predicting the changed step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from ipygpumem.snapshot.model.timeline import Ints
+from ipygpumem.snapshot.replay.recording import ReleasedSegments
+from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
+from ipygpumem.snapshot.scaling.step_requests import StepRequests
+from ipygpumem.snapshot.scaling.size_model import Floats, SizeModel
+
+_STRIDE = 1 << 24
+"""Distance between the times of two events. Inserted requests are in between."""
+
+
+class StepEdit:
+    """Changes to the allocations of a step.
+
+    A boundary is a position between two events: boundary ``k`` follows ``k`` events. The times of requests are integers
+    whose order is that of the requests.
+
+    Attributes:
+        start: Time of each allocation, including inserted ones.
+        end: Time when each allocation is freed.
+        block_end: Time when each block that is older than the step is freed.
+        block_factor: Factor for the sizes of these blocks.
+    """
+
+    def __init__(self, step: ScaledStep) -> None:
+        self.step = step
+        requests = step.step_requests
+        self._events = len(requests.operations)
+        self._count = len(requests.start)
+        self.start: Ints = requests.start * _STRIDE
+        self.end: Ints = requests.end * _STRIDE
+        self.block_end: Ints = requests.block_ends * _STRIDE
+        self.block_factor: Floats = np.ones(len(self.block_end))
+        self._sources = np.arange(self._count)
+        self._coefficients = step.model.coefficients
+        self._removed = np.zeros(self._count, np.bool_)
+        self._used: dict[int, int] = {}
+
+    @staticmethod
+    def time(boundary: int) -> int:
+        """Return the earliest time at a boundary, which is that of frees."""
+        return (boundary - 1) * _STRIDE + 1
+
+    def insert(
+        self, boundary: int, sources: Ints, starts: Ints, ends: Ints, coefficients: Floats | None = None
+    ) -> Ints:
+        """Insert allocations at a boundary, and return their indices.
+
+        Args:
+            boundary: The boundary.
+            sources: Allocations whose stream, line and, by default, sizes the inserted allocations have.
+            starts: Order of the allocations among all requests that are inserted.
+            ends: Order of the frees among these requests, or -1 if the allocations are freed later. Then, set ``end``.
+            coefficients: Sizes of the allocations, as in `SizeModel`.
+        """
+        first = self.time(boundary) + 1 + self._used.get(boundary, 0)
+        self._used[boundary] = self._used.get(boundary, 0) + int(max(starts.max(initial=0), ends.max(initial=0))) + 1
+        added = self._coefficients[sources] if coefficients is None else coefficients
+        indices = len(self.start) + np.arange(len(sources))
+        self.start = np.append(self.start, first + starts)
+        self.end = np.append(self.end, np.where(ends < 0, self._events * _STRIDE, first + ends))
+        self._sources = np.append(self._sources, self._sources[sources])
+        self._coefficients = np.concatenate([self._coefficients, added])
+        self._removed = np.append(self._removed, np.zeros(len(sources), np.bool_))
+        return indices
+
+    def remove(self, indices: Ints) -> None:
+        """Remove allocations."""
+        self._removed[indices] = True
+
+    def scale(self, indices: Ints, factor: float) -> None:
+        """Multiply the sizes of allocations."""
+        self._coefficients = self._coefficients.copy()
+        self._coefficients[indices] *= factor
+
+    def changes(self, size: tuple[int, ...]) -> tuple[Ints, Ints]:
+        """Return times at which requested bytes change differently than before at a size, and the differences."""
+        requests, count = self.step.step_requests, self._count
+        before = np.append(requests.start, requests.end) * _STRIDE
+        old = self.step.model.sizes(size)
+        model = SizeModel(self.step.model.nodes, self._coefficients)
+        new = np.where(self._removed, 0, model.sizes(size))
+        changed = np.flatnonzero(
+            (self.start[:count] != before[:count]) | (self.end[:count] != before[count:]) | (new[:count] != old)
+        )
+        kept = np.append(changed, np.arange(count, len(new)))
+        times = [before[:count][changed], before[count:][changed], self.start[kept], self.end[kept]]
+        amounts = [-old[changed], old[changed], new[kept], -new[kept]]
+        return np.concatenate(times), np.concatenate(amounts)
+
+    def apply(self, *, keeps_state: bool = True) -> ScaledStep:
+        """Return the changed step. ``keeps_state`` is described in `ScaledStep`."""
+        model = SizeModel(self.step.model.nodes, self._coefficients)
+        return ScaledStep(model, EditedRequests(self), keeps_state=keeps_state)
+
+    def build(self, requests: EditedRequests) -> None:
+        """Fill a copy of the original requests with the changed requests."""
+        original, limit = self.step.step_requests, self._events * _STRIDE
+        count, blocks = len(self.start), len(self.block_end)
+        kept = np.flatnonzero(~self._removed)
+        freed, freed_blocks = kept[self.end[kept] < limit], np.flatnonzero(self.block_end < limit)
+        special = np.flatnonzero(np.asarray(original.operations, np.int64) >= self._count + blocks)
+        codes = [kept, ~freed, ~(count + freed_blocks), count + blocks + np.arange(len(special))]
+        times = np.concatenate([self.start[kept], self.end[freed], self.block_end[freed_blocks], special * _STRIDE])
+        order = np.argsort(times, kind="stable")
+        operations = np.concatenate(codes)[order]
+        total = len(operations)
+        position = np.empty(total, np.int64)
+        position[order] = np.arange(total)
+        place = np.full((2, count + blocks), total, np.int64)
+        parts = np.split(position, np.cumsum([len(kept), len(freed), len(freed_blocks)]))
+        place[0, kept], place[1, freed], place[1, count + freed_blocks], releases = parts
+        events = np.asarray(original.events, np.int64)
+        requests.operations = operations.tolist()
+        requests.events = events[np.clip(-(-times[order] // _STRIDE), 0, len(events) - 1)].tolist()
+        requests.special = [ReleasedSegments(event, 1, retry=False, private=frozenset()) for event in releases.tolist()]
+        requests.start, requests.end, requests.block_ends = place[0, :count], place[1, :count], place[1, count:]
+        requests.sources = self._sources
+        old = original.state.state.blocks
+        changed = old.copy()
+        scaled = self.block_factor != 1
+        for name in ("requested", "rounded"):
+            changed[name][scaled] = np.rint(old[name][scaled] * self.block_factor[scaled])
+        requests.state = replace(original.state, state=replace(original.state.state, blocks=changed))
+        pool_of = original.pool_of
+        requests.pool_of = np.concatenate([pool_of[: self._count][self._sources], pool_of[self._count :]])
+        requests.count = count
+
+
+class EditedRequests(StepRequests):
+    """The requests of a changed step.
+
+    Attributes:
+        sources: For each allocation, the allocation of the original step whose line it has.
+    """
+
+    def __init__(self, edit: StepEdit) -> None:
+        self.__dict__.update(edit.step.step_requests.__dict__)
+        self.__dict__.pop("base", None)
+        self.sources: Ints = np.zeros(0, np.int64)
+        edit.build(self)
+
+    def source(self, number: int) -> int:
+        """Return the allocation of the recorded step that determines the line of an allocation."""
+        return int(self.sources[number])
+
+
+def peak_order(step: ScaledStep, edits: Iterable[StepEdit], costs: Iterable[float], size: tuple[int, ...]) -> list[int]:
+    """Return the order in which changes lower the peak at a size, greedily by bytes per cost.
+
+    The changes must be independent of each other. Those without effect on the peak are omitted.
+    """
+    requests, all_costs = step.step_requests, np.maximum(list(costs), 1e-9)
+    changes = [edit.changes(size) for edit in edits]
+    own = np.arange(len(requests.operations)) * _STRIDE
+    times = np.unique(np.concatenate([[-2 * _STRIDE], own, *(at for at, _ in changes)]))
+    levels = requests.base + requests.levels(step.model.sizes(size))
+    level = levels[np.searchsorted(own, times, side="right")]
+    deltas = []
+    for at, amounts in changes:
+        delta = np.zeros(len(times), np.int64)
+        np.add.at(delta, np.searchsorted(times, at), amounts)
+        deltas.append(np.cumsum(delta))
+    remaining, order = list(range(len(deltas))), []
+    while remaining:
+        highest = int(np.argmax(level))
+        saved = np.asarray([level[highest] - (level + deltas[number]).max() for number in remaining])
+        lowered = np.asarray([-deltas[number][highest] for number in remaining])
+        values = (saved if saved.max() > 0 else lowered) / all_costs[remaining]  # several peaks may be equally high
+        best = int(np.argmax(values))
+        if values[best] <= 0:
+            break
+        level = level + deltas[remaining[best]]
+        order.append(remaining.pop(best))
+    return order
