@@ -13,23 +13,39 @@ from typing import Any
 from ipygpumem.core.introspection import instance_dict, is_instance
 
 _CONTAINERS = ("ModuleList", "ModuleDict", "Sequential")
+_LISTS = ("ModuleList", "Sequential")
 _CHECKPOINT_CODE = "block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockName:
+    """How the program refers to a module.
+
+    Attributes:
+        model: Name of the variable or attribute that contains the model.
+        path: Qualified name of the module in the model.
+        siblings: Number of modules in the list that contains the module; 0 if no list contains it.
+        enables: Whether the model has the method ``gradient_checkpointing_enable`` of transformers.
+        type: Class name.
+    """
+
+    model: str
+    path: str
+    siblings: int
+    enables: bool
+    type: str
+
+    @property
+    def parent(self) -> str:
+        """Expression for the list that contains the module."""
+        return indexed(f"{self.model}.{self.path}".rpartition(".")[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A module whose activations can be recomputed.
+    """A module whose activations can be recomputed, and its name."""
 
-    Attributes:
-        model: Name of the variable or attribute that refers to the model.
-        root: The model.
-        path: Qualified name of the module in the model.
-        module: The module.
-    """
-
-    model: str
-    root: Any
-    path: str
+    name: BlockName
     module: Any
 
 
@@ -50,8 +66,12 @@ def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[
     result: dict[int, Block] = {}
     for root in modules:
         if id(root) not in children:
+            model, enables = named.get(id(root), "model"), hasattr(root, "gradient_checkpointing_enable")
             for path, module in _blocks(root, ""):
-                result.setdefault(id(module), Block(named.get(id(root), "model"), root, path, module))
+                parent = root.get_submodule(path.rpartition(".")[0])
+                siblings = len(parent) if type(parent).__name__ in _LISTS else 0
+                name = BlockName(model, path, siblings, enables, type(module).__name__)
+                result.setdefault(id(module), Block(name, module))
     return list(result.values())
 
 
@@ -63,7 +83,7 @@ def _blocks(module: Any, path: str) -> list[tuple[str, Any]]:
     for name, child in children:
         child_path = f"{path}.{name}" if path else name
         inner = [] if in_list and kinds[type(child)] > 1 else _blocks(child, child_path)
-        called = type(child).__name__ not in _CONTAINERS[:2]
+        called = type(child).__name__ not in {"ModuleList", "ModuleDict"}
         result += inner or ([(child_path, child)] if called else [])
     return result
 
@@ -89,36 +109,30 @@ class Checkpointing:
                 attributes["forward"] = forward
 
 
-def checkpoint_code(blocks: Sequence[Block], count: int) -> str:
+def checkpoint_code(blocks: Sequence[BlockName], count: int) -> str:
     """Return Python code that applies activation checkpointing to blocks, of which there are ``count`` in total."""
-    first = blocks[0]
-    roots = {id(block.root) for block in blocks}
-    if len(blocks) == count and len(roots) == 1 and hasattr(first.root, "gradient_checkpointing_enable"):
-        return f'{first.model}.gradient_checkpointing_enable({{"use_reentrant": False}})'
-    loops = [f"for block in {text}:\n    {_CHECKPOINT_CODE}" for text in _selections(blocks)]
-    imports = "from functools import partial\nfrom torch.utils.checkpoint import checkpoint\n\n"
-    return imports + "\n".join(loops)
+    if len(blocks) == count and len({block.model for block in blocks}) == 1 and blocks[0].enables:
+        return f'{blocks[0].model}.gradient_checkpointing_enable({{"use_reentrant": False}})'
+    loops = [f"for block in {text}:\n    {_CHECKPOINT_CODE}" for text in block_expressions(blocks)]
+    return "\n".join(["from functools import partial", "from torch.utils.checkpoint import checkpoint", *loops])
 
 
-def _selections(blocks: Sequence[Block]) -> list[str]:
-    """Return expressions for the blocks: slices of lists of modules, and otherwise tuples of modules."""
+def block_expressions(blocks: Sequence[BlockName]) -> list[str]:
+    """Return expressions for the blocks: slices of lists of modules, and a tuple of the other modules."""
     single: list[str] = []
     result = []
-    for (model, parent), group in groupby(blocks, lambda block: (block.model, block.path.rpartition(".")[0])):
+    for parent, group in groupby(blocks, lambda block: block.parent):
         members = list(group)
         numbers = [int(name) if (name := block.path.rpartition(".")[2]).isdigit() else -1 for block in members]
-        expression = f"{model}.{parent}" if parent else model
-        siblings = members[0].root.get_submodule(parent)
-        is_range = numbers[0] >= 0 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-        if is_range and type(siblings).__name__ in _CONTAINERS and len(numbers) > 1:
-            whole = len(numbers) == len(siblings)
-            result.append(_indexed(expression) if whole else f"{_indexed(expression)}[{numbers[0]}:{numbers[-1] + 1}]")
+        if len(members) > 1 and members[0].siblings and numbers == list(range(numbers[0], numbers[-1] + 1)):
+            whole = len(numbers) == members[0].siblings
+            result.append(parent if whole else f"{parent}[{numbers[0]}:{numbers[-1] + 1}]")
         else:
-            single += [_indexed(f"{model}.{block.path}") for block in members]
+            single += [indexed(f"{block.model}.{block.path}") for block in members]
     return result + ([f"({', '.join(single)},)"] if single else [])
 
 
-def _indexed(expression: str) -> str:
+def indexed(expression: str) -> str:
     """Return an expression in which numbers are indices: ``model.blocks[0].mlp`` for ``model.blocks.0.mlp``."""
     first, *parts = expression.split(".")
     return first + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)

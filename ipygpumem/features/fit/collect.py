@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.features.fit.advice import Advisor
+from ipygpumem.features.fit.advice_model import Trial
 from ipygpumem.features.fit.axes import Axis
 from ipygpumem.features.fit.model import Combination, Fit
 from ipygpumem.features.fit.probes import FitError, StepRunner
@@ -16,6 +18,7 @@ from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.search import MAX_SHARE, Search
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
+from ipygpumem.features.fit.trials import run_trials
 from ipygpumem.features.fit.update import Updates
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.cell_source_code import notebook_sources
@@ -33,6 +36,7 @@ def fit(
     *,
     on: int | str | None = None,
     most: float = 0.25,
+    try_changes: bool = False,
 ) -> Fit:
     """Predict the memory usage of a step at sizes at which it has not run, and the largest size that fits.
 
@@ -47,16 +51,24 @@ def fit(
         margin: Share of the memory that remains free at the recommended size.
         on: Memory of another GPU, such as ``"24 GiB"``, on which to find the sizes that fit; by default, this GPU.
         most: Share of the free memory that a run may use, at most 0.5.
+        try_changes: Whether to run the step also with activation checkpointing, to check predictions of changes.
 
     Raises:
         OptionError: An argument is invalid, or the step uses no GPU memory.
         RecordingError: There is no GPU.
     """
     __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
-    return fit_step(function_step(step, sizes), margin=margin, on=on, most=most)
+    return fit_step(function_step(step, sizes), margin=margin, on=on, most=most, try_changes=try_changes)
 
 
-def fit_step(code: StepCode, *, margin: float = 0.02, on: int | str | None = None, most: float = 0.25) -> Fit:
+def fit_step(
+    code: StepCode,
+    *,
+    margin: float = 0.02,
+    on: int | str | None = None,
+    most: float = 0.25,
+    try_changes: bool = False,
+) -> Fit:
     """Predict the memory usage of a step as `fit` does."""
     __tracebackhide__ = True
     if not 0 <= margin < 1:
@@ -73,15 +85,20 @@ def fit_step(code: StepCode, *, margin: float = 0.02, on: int | str | None = Non
         saved = _saved_state(runner, code)
     except FitError as refusal:
         return _result(search, margin, str(refusal))
+    advisor, trials = None, []
     try:
         with Updates(runner.torch, search.allows_update) as updates:
             refusal_text = search.run(saved.objects, updates)
+            if search.scaled is not None and search.capacity is not None:
+                facts = search.observations.facts(search.scaled, updates)
+                advisor = Advisor(search.scaled, facts, code.axes, search.capacity)
+                trials = [*run_trials(search, runner, advisor)] if try_changes else []
     finally:
         with DeferredInterrupts():
             search.notes += [*search.files.notes(), *saved.restore()]
             runner.close()
     try:
-        return _result(search, margin, refusal_text)
+        return _result(search, margin, refusal_text, advisor, trials)
     except FitError as refusal:  # another rank has failed
         return _result(search, margin, str(refusal))
 
@@ -103,7 +120,9 @@ def _execution_counts(files: Iterable[str]) -> dict[str, int]:
     return {file: int(match[1]) for file, match in matches.items() if match is not None}
 
 
-def _result(search: Search, margin: float, refusal: str) -> Fit:
+def _result(
+    search: Search, margin: float, refusal: str, advisor: Advisor | None = None, trials: Sequence[Trial] = ()
+) -> Fit:
     axes, scaled, capacity = search.code.axes, search.scaled, search.capacity
     device = current().monitor.devices.get(search.index)
     values: dict[str, Any] = {}
@@ -114,6 +133,7 @@ def _result(search: Search, margin: float, refusal: str) -> Fit:
         else:
             values["combinations"] = tuple(_combinations(search.ranks, axes, scaled, capacity, margin))
         values["_scaled"] = scaled
+        values |= {"_advisor": advisor, "trials": tuple(trials)}
     label = "" if device is None else device.label
     return Fit(
         step=search.code.text,

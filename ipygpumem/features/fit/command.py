@@ -21,8 +21,17 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     codes, run = notebook.compiled(statement)
     code = statement_step(statement, axes, codes, notebook.shell.user_ns, run)
     notebook.claim_cell()
-    result = fit_step(code, margin=arguments.margin, on=arguments.on, most=arguments.most)
-    show = (lambda: print_json(result.to_dict())) if arguments.json else (lambda: notebook.show_tables(result.tables()))
+    tries = vars(arguments)["try"]
+    result = fit_step(code, margin=arguments.margin, on=arguments.on, most=arguments.most, try_changes=tries)
+    advises = arguments.advise or tries or not result.fits
+    advice = result.advice() if advises and not result.refusal else None
+
+    def show() -> None:
+        if arguments.json:
+            print_json(result.to_dict() | ({} if advice is None else {"advice": advice.to_dict()}))
+        else:
+            notebook.show_tables([*result.tables(), *(advice.tables() if advice is not None else ())])
+
     return show_result(notebook, arguments, result, show)
 
 
@@ -66,6 +75,8 @@ FIT = Command(
             default=0.25,
             type=_share,
         ),
+        Option(("--advise",), None, "show changes of the program that reduce the memory usage of the step"),
+        Option(("--try",), None, "also run the step with activation checkpointing, to check the predicted changes"),
         Option(("--json",), None, "print the result as JSON"),
         Option(("-v", "--var"), "NAME", "store the result in this variable"),
         Option(("-q", "--quiet"), None, "show nothing"),

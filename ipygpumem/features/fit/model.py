@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.tables import Table, TableRepr
+from ipygpumem.features.fit.advice_model import Advice, Trial
 from ipygpumem.features.fit.axes import Axis, Size
 from ipygpumem.snapshot.scaling.results import Prediction, PredictionPiece
 
 if TYPE_CHECKING:
+    from ipygpumem.features.fit.advice import Advisor
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 
@@ -77,6 +79,7 @@ class Fit(PlainData, TableRepr):
         probes: Runs of the step.
         pieces: Ranges of sizes in which the peak occurs at the same event.
         combinations: With two variables, the largest sizes of the first for several values of the second.
+        trials: Runs with changes.
         refusal: Reason why nothing is predicted; empty if there is none.
         notes: Sentences about side effects of the runs that were not undone, and about limits of the prediction.
     """
@@ -93,9 +96,11 @@ class Fit(PlainData, TableRepr):
     probes: tuple[Probe, ...] = ()
     pieces: tuple[PredictionPiece, ...] = ()
     combinations: tuple[Combination, ...] = ()
+    trials: tuple[Trial, ...] = ()
     refusal: str = ""
     notes: tuple[str, ...] = ()
     _scaled: ScaledRecording | None = field(default=None, metadata={"key": None}, compare=False)
+    _advisor: Advisor | None = field(default=None, metadata={"key": None}, compare=False)
 
     written_properties = ("error",)
 
@@ -104,6 +109,11 @@ class Fit(PlainData, TableRepr):
         """Largest relative error of the predictions that were checked; None if none was checked."""
         errors = [abs(probe.error) for probe in self.probes if probe.error is not None]
         return max(errors, default=None)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits at any size."""
+        return self.largest is not None or any(item.largest is not None for item in self.combinations)
 
     def predict(self, *size: int) -> int:
         """Return the highest allocated memory of the process while the step runs at a size.
@@ -123,9 +133,22 @@ class Fit(PlainData, TableRepr):
         """Return the memory at the peak by line of code, largest first. Raises the same errors as `predict`."""
         return self._require_scaled().breakdown(size)
 
-    def advice(self) -> tuple[str, ...]:
-        """Return changes that would let a larger size fit. No advice is available yet."""
-        return ()
+    def advice(self, *size: int) -> Advice:
+        """Predict changes of the program that reduce the memory usage at a size.
+
+        By default, this is the largest size that fits, or the smallest size if none fits. Raises the same errors as
+        `predict`.
+        """
+        self._require_scaled()
+        if self._advisor is None:
+            raise OptionError(f"{self.step} has no recorded runs from which changes could be predicted")
+        return self._advisor.advice(size or self._largest_size())
+
+    def _largest_size(self) -> Size:
+        fitting = [item for item in self.combinations if item.largest is not None]
+        if fitting:
+            return fitting[-1].largest or 1, fitting[-1].size
+        return (self.largest or self.axes[0].first, *(axis.first for axis in self.axes[1:]))
 
     def tables(self) -> list[Table]:
         """Return the tables to display."""

@@ -18,6 +18,7 @@ from ipygpumem.core.units import parse_size
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.axes import Size, size_name
 from ipygpumem.features.fit.step_code import StepCode, check_result
+from ipygpumem.features.fit.step_observer import StepObserver
 from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
@@ -54,10 +55,15 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A run of the step: its peaks by device index, and its snapshot, which is None if the run was not recorded."""
+    """A run of the step: its peaks by device index, and its snapshot, which is None if the run was not recorded.
+
+    ``recorder`` and ``observer`` contain the positions of calls and updates in the recorded events.
+    """
 
     peaks: dict[int, Counters]
     snapshot: Snapshot | None
+    recorder: Recorder | None = None
+    observer: StepObserver | None = None
 
     def step(self, device: int) -> StepRecording:
         """Return the events of a recorded run on a device, without the release of the cache after the run."""
@@ -102,8 +108,8 @@ class StepRunner:
             peaks.enter(scope, index, reset=True)  # saves the peaks for the program
         peaks.drop(scope)
 
-    def run(self, size: Size, *, record: bool = False) -> RecordedStep:
-        """Run the step once.
+    def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> RecordedStep:
+        """Run the step once, observed by ``observer``.
 
         Raises:
             FitError: The step ran out of memory, or its allocations could not be recorded.
@@ -118,12 +124,14 @@ class StepRunner:
                 peaks.discard(index)
             if recorder is not None:
                 recorder.start()
-            with gc_paused():  # a collection at a random moment would make runs differ
+            # a garbage collection at a random moment would make runs differ
+            with gc_paused(), observer or contextlib.nullcontext():
                 check_result(self._code.text, self._code.run(size))
             after = {index: allocator.allocator_statistics(peaks.stats(index)) for index in pytorch.devices_in_use()}
             reached = {index: statistics.peak for index, statistics in after.items()}
             torch.cuda.empty_cache()  # what this run has cached may be of no use for the next one
-            return RecordedStep(reached, None if recorder is None else self._snapshot(recorder, size))
+            snapshot = None if recorder is None else self._snapshot(recorder, size)
+            return RecordedStep(reached, snapshot, recorder, observer)
         except out_of_memory as error:
             tried = re.search(r"Tried to allocate [\d.]+ \w+", str(error))
             message = f" ({tried[0][0].lower()}{tried[0][1:]})" if tried else ""

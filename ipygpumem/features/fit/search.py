@@ -17,6 +17,7 @@ from ipygpumem.features.fit.probes import Capacity, FitError, StepRunner, growin
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.step_code import StepCode
+from ipygpumem.features.fit.step_facts import StepObservations
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.update import ComputedUpdate, Updates
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
@@ -58,6 +59,7 @@ class Search:
         ranks: The communicator with the other ranks of a distributed program.
         notes: Sentences for the user about the runs.
         files: The files that the step writes.
+        observations: What was observed in the recorded runs.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Search:
         self.notes: list[str] = []
         self.files = WrittenFiles()
         self.ranks = ranks
+        self.observations: StepObservations
         self._runner, self._most = runner, most
         self._before: dict[int, Capacity] = {}
         self._steps: list[tuple[Size, StepRecording]] = []
@@ -84,6 +87,7 @@ class Search:
     def run(self, objects: StepObjects, updates: Updates) -> str:
         """Run the step at several sizes; return the reason if nothing can be predicted, otherwise ``""``."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
+        self.observations = StepObservations(self._runner.torch, objects)
         runs = self._runs(objects, updates)
         probe: Any = None
         try:
@@ -159,7 +163,8 @@ class Search:
         warm_up = role == "warm-up"
         try:
             with self.files if warm_up else contextlib.nullcontext():
-                recorded = self._runner.run(size, record=not warm_up)
+                observer = None if warm_up else self.observations.observer()
+                recorded = self._runner.run(size, record=not warm_up, observer=observer)
         except FitError as refusal:
             return refusal
         if warm_up:
@@ -169,6 +174,7 @@ class Search:
         if not len(step.rows):
             raise OptionError(f"{self.code.text} allocates no GPU memory at the size {size_name(size)}")
         self._steps.append((size, step))
+        self.observations.add(step, recorded)
         self.probes.append(Probe(size, role, peaks.allocated, peaks.reserved, predicted))
         used = peaks.allocated - self._before[self.index].allocated
         if len(self.probes) == 1 and used > self._allowance(self.index):
@@ -178,9 +184,8 @@ class Search:
     def _predict(self) -> ScaledRecording:
         """Predict the step from its runs, excluding the smallest sizes if they use other kernels."""
         step = self._steps[-1][1]
-        state = InitialState.at(
-            step.snapshot, step.device, len(step.timeline.trace) - 1
-        )  # after the cache was released
+        after_release = len(step.timeline.trace) - 1
+        state = InitialState.at(step.snapshot, step.device, after_release)
         if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
             grid = self._steps[: [probe.role for probe in self.probes].index("again") + 1]
             return ScaledRecording.from_recordings(grid, ("linear", "quadratic"), state)
@@ -283,16 +288,13 @@ class Search:
         updated = self._predict()
         if role == "verification" and not wrong and updated.reasons:
             updated = scaled
-        reasons = (*((self._wrong(probe),) if wrong else ()), *updated.reasons[:1])
+        error = f"{abs(probe.error or 0):.1%}, more than {_MAX_ERROR:.0%}"
+        difference = f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."
+        reasons = (*((difference,) if wrong else ()), *updated.reasons[:1])
         if not self.ranks.minimum(int(not reasons)):
             self.probes[-1] = Probe(size, "fit", probe.allocated, probe.reserved)
             reasons = reasons or (_OTHER_RANK,)
         return updated, reasons
-
-    @staticmethod
-    def _wrong(probe: Probe) -> str:
-        error = f"{abs(probe.error or 0):.1%}, more than {_MAX_ERROR:.0%}"
-        return f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."
 
     def _allowance(self, index: int) -> int:
         return int(self._most * self._before[index].free)

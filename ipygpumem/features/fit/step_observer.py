@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ipygpumem.features.fit.blocks import Block
 
 
+_MAX_NODES = 100
+"""Largest number of nodes of autograd to search at the end of a call."""
+
+
 @dataclass(slots=True)
 class ObservedCall:
     """A call of a block in a forward pass. Addresses are those of storages.
@@ -35,7 +39,7 @@ class ObservedCall:
         autocast: Whether autocast was enabled.
         seconds: Duration on the host.
         events: CUDA events at the start and at the end.
-        backward: Position when the backward pass of the block started; None if there was none.
+        backward: Position when the backward pass first needed a saved tensor of the block; None if it did not.
     """
 
     block: int
@@ -104,8 +108,8 @@ class StepObserver:
         if number is None or self._is_inactive():
             return
         with contextlib.suppress(Exception):
-            autocast = bool(self._torch.is_autocast_enabled())
-            inputs = self._addresses(arguments)
+            autocast = bool(self._torch._C._is_any_autocast_enabled())
+            inputs = self.addresses(arguments)
             call = ObservedCall(number, event_position(), inputs, autocast, -time.perf_counter(), [self._event()])
             self._running.append(call)
 
@@ -118,12 +122,24 @@ class StepObserver:
             call.seconds += time.perf_counter()
             call.events.append(self._event())
             call.end = event_position()
-            call.outputs = self._addresses(result)
-            for tensor in self._tensors(result):
-                node = self._inspector.related(tensor)[2]
-                if node is not None:
-                    node.register_prehook(lambda _: self._begin_backward(call))
+            call.outputs = self.addresses(result)
+            for node in self._saving_nodes([self._inspector.related(tensor)[2] for tensor in self._tensors(result)]):
+                node.register_prehook(lambda _: self._begin_backward(call))
             self.calls.append(call)
+
+    def _saving_nodes(self, nodes: list[Any]) -> list[Any]:
+        """Return the nearest nodes of autograd that have saved tensors: the first of them causes a recomputation."""
+        seen: dict[int, Any] = {}
+        result = []
+        for node in nodes:  # the loop appends the next nodes
+            if node is None or id(node) in seen or len(seen) == _MAX_NODES:
+                continue
+            seen[id(node)] = node
+            if any(name.startswith("_raw_saved_") for name in dir(type(node))):
+                result.append(node)
+            else:
+                nodes += self._inspector.next_nodes(node)
+        return result
 
     def _is_inactive(self) -> bool:
         """Return whether code is being compiled or recomputed."""
@@ -139,7 +155,7 @@ class StepObserver:
     def _before_update(self, optimizer: Any, *_: Any) -> None:
         with contextlib.suppress(Exception):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            gradients = self._addresses([parameter.grad for parameter in parameters])
+            gradients = self.addresses([parameter.grad for parameter in parameters])
             self.updates.append(ObservedUpdate(optimizer, event_position(), gradients))
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
@@ -151,7 +167,8 @@ class StepObserver:
         leaves: Any = sys.modules["torch.utils._pytree"].tree_leaves(values)
         return [leaf for leaf in leaves if self._inspector.role(type(leaf)) == "tensor"]
 
-    def _addresses(self, values: Any) -> list[int]:
+    def addresses(self, values: Any) -> list[int]:
+        """Return the addresses of the storages of all tensors in nested containers."""
         with self._inspector.without_overrides():
             found = [self._inspector.storages(tensor) for tensor in self._tensors(values)]
         return [location.address for pairs in found for _, location in pairs]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, precise_size, size
+from ipygpumem.features.fit.advice_table import trial_table
 from ipygpumem.features.fit.axes import size_name
 from ipygpumem.snapshot.scaling.step import OPTIMIZER
 
@@ -27,6 +28,8 @@ def fit_tables(fit: Fit) -> list[Table]:
     tables = [Table(title, (), tuple(rows), fit.notes)]
     if fit.combinations:
         tables.append(_combinations(fit))
+    if fit.trials:
+        tables.append(trial_table(fit.trials))
     return tables
 
 

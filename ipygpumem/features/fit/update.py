@@ -62,7 +62,7 @@ class Updates:
         self._torch = torch
         self._allowed = allowed
         self._handle: Any = None
-        self._state: list[Any] = []
+        self._state: dict[int, list[Any]] = {}
         self._optimizers: list[Any] = []
         self.run: set[str] = set()
         self.skipped = False
@@ -86,10 +86,15 @@ class Updates:
             update = attempt(lambda: computed_update(self._torch, optimizer)) if _is_known(optimizer) else None
             self.computed[id(optimizer)] = update
             if update is not None and self._allowed(update):
-                self._state += [self._allocate(*item) for item in update.state]
+                self._state[id(optimizer)] = [self._allocate(*item) for item in update.state]
             elif update is not None:
                 self.skipped = True
         return self.computed[id(optimizer)]
+
+    def states(self) -> dict[int, list[Any]]:
+        """Return the tensors of the state of each optimizer, by the ID of the optimizer."""
+        own = {id(optimizer): list(optimizer.state.values()) for optimizer in self._optimizers}
+        return {key: [*values, *self._state.get(key, ())] for key, values in own.items()}
 
     def _allocate(self, device: str, nbytes: int) -> Any:
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=device)
@@ -132,10 +137,11 @@ def _without_parameters(optimizer: Any) -> Any:
     return copy
 
 
-def computed_update(torch: Any, optimizer: Any) -> ComputedUpdate:
+def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdate:
     """Run the update of an optimizer twice on fake parameters, with the gradients that the parameters have now.
 
     The first run creates the missing state. If no parameter has a gradient yet, gradients are created where required.
+    ``options`` replace options of the optimizer, such as ``foreach``.
     """
     fake = import_module("torch._subclasses.fake_tensor")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -148,7 +154,7 @@ def computed_update(torch: Any, optimizer: Any) -> ComputedUpdate:
         copy = _without_parameters(optimizer)
         copies = {id(parameter): _like(torch, parameter).requires_grad_() for parameter in parameters}
         copy.param_groups = [
-            {**group, "params": [copies[id(parameter)] for parameter in group["params"]], **_foreach(group)}
+            {**group, "params": [copies[id(parameter)] for parameter in group["params"]], **_foreach(group), **options}
             for group in optimizer.param_groups
         ]
         for parameter, state in optimizer.state.items():

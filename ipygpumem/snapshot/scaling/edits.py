@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.replay.recording import ReleasedSegments
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
-from ipygpumem.snapshot.scaling.step_requests import StepRequests
 from ipygpumem.snapshot.scaling.size_model import Floats, SizeModel
+from ipygpumem.snapshot.scaling.step_requests import StepRequests
 
 _STRIDE = 1 << 24
 """Distance between the times of two events. Inserted requests are in between."""
@@ -48,6 +49,17 @@ class StepEdit:
     def time(boundary: int) -> int:
         """Return the earliest time at a boundary, which is that of frees."""
         return (boundary - 1) * _STRIDE + 1
+
+    def original_end(self, indices: Ints) -> Ints:
+        """Return the times when allocations of the recorded step are freed."""
+        return self.step.step_requests.end[indices] * _STRIDE
+
+    def grows(self, indices: Ints) -> NDArray[np.bool_]:
+        """Return whether the sizes of allocations depend on the size of the step."""
+        size = tuple(points[0] for points in self.step.model.nodes)
+        larger = tuple(2 * value for value in size)
+        result: NDArray[np.bool_] = self.step.model.sizes(size)[indices] != self.step.model.sizes(larger)[indices]
+        return result
 
     def insert(
         self, boundary: int, sources: Ints, starts: Ints, ends: Ints, coefficients: Floats | None = None

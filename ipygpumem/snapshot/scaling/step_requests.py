@@ -18,7 +18,7 @@ from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
 from ipygpumem.snapshot.replay.verification import verified, with_block_sizes
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
-from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.step import BACKWARD, StepRecording
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _COLUMNS = ("action", "address", "size", "stream", "time", "stack", "context", "metadata", "pool")
@@ -103,6 +103,12 @@ class StepRequests:
         np.subtract.at(change, self.block_ends + 1, requested)
         return np.cumsum(change)[:-1]
 
+    @cached_property
+    def backward(self) -> int:
+        """First event of the backward pass; the number of events if there is none."""
+        phases = zip(self.start.tolist(), self.step.phases, strict=False)
+        return next((event for event, phase in phases if phase == BACKWARD), len(self.operations))
+
     def levels(self, sizes: NDArray[Any]) -> NDArray[Any]:
         """Return the requested bytes of the step's allocations before the first event and after each event.
 
@@ -160,7 +166,7 @@ class StepRequests:
         recording, step = self._recording, self.step
         number_of = np.full(len(recording.allocations), -1, np.int64)
         number_of[step.rows] = np.arange(self.count)
-        for row, block in self._older_allocations().items():
+        for row, block in self.older_allocations().items():
             number_of[row] = self.count + block
         numbers = number_of.tolist()
         operations, events = [], []
@@ -183,7 +189,7 @@ class StepRequests:
             events.append(event)
         return operations, events
 
-    def _older_allocations(self) -> dict[int, int]:
+    def older_allocations(self) -> dict[int, int]:
         """Return a dict from the rows of allocations older than the recorded step to the blocks of the state.
 
         An allocation that the step frees, such as a gradient or an output of the previous step, may have another

@@ -1,0 +1,51 @@
+"""Tables of changes that reduce the memory usage of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ipygpumem.core.tables import Table, TableRow
+from ipygpumem.core.units import size
+from ipygpumem.features.fit.axes import size_name
+
+if TYPE_CHECKING:
+    from ipygpumem.features.fit.advice_model import Advice, Change, Trial
+
+
+def advice_tables(advice: Advice) -> list[Table]:
+    """Return the table of changes, and a table with the code of each change."""
+    at = f"{advice.axis} {size_name(advice.size)}"
+    if not advice.changes:
+        return [Table(f"No known change saves 1% of the peak at {at}.", (), ())]
+    header = ("allocated", "saved", "reserved", f"largest {advice.axis}", "added time")
+    rows = [TableRow(change.name, _cells(advice, change), 1, note=change.note) for change in (advice.current, *advice)]
+    alike = {"checkpointing", "accumulation"}  # the code of one of these changes shows how to make the others
+    shown = {change.kind if change.kind in alike else change.name: change for change in advice}.values()
+    code = [
+        TableRow(line, (), 2 if number else 1)
+        for change in shown
+        for number, line in enumerate((change.name, *change.code.splitlines()))
+    ]
+    return [
+        Table(f"changes, predicted at {at}", header, tuple(rows)),
+        Table("how to make these changes", (), tuple(code), code=True),
+    ]
+
+
+def _cells(advice: Advice, change: Change) -> tuple[str, ...]:
+    current = advice.current
+    saved = "" if change is current else size(current.allocated - change.allocated)
+    time = "" if change is current or change.added_time is None else f"{change.added_time:+.0%}"
+    largest = "none" if change.largest is None else f"{change.largest:,}"
+    return size(change.allocated), saved, size(change.reserved), largest, time
+
+
+def trial_table(trials: Sequence[Trial]) -> Table:
+    """Return the table of runs with changes."""
+    rows = (
+        TableRow(trial.name, (size(trial.predicted), size(trial.measured), f"{trial.error:+.1%}"), 1)
+        for trial in trials
+    )
+    at = size_name(trials[0].size)
+    return Table(f"runs with changes at the size {at}", ("predicted", "measured", "error"), tuple(rows))
