@@ -98,8 +98,7 @@ class StepEdit:
         requests, count = self.step.step_requests, self._count
         before = np.append(requests.start, requests.end) * _STRIDE
         old = self.step.model.sizes(size)
-        model = SizeModel(self.step.model.nodes, self._coefficients)
-        new = np.where(self._removed, 0, model.sizes(size))
+        new = np.where(self._removed, 0, self._model().sizes(size))
         changed = np.flatnonzero(
             (self.start[:count] != before[:count]) | (self.end[:count] != before[count:]) | (new[:count] != old)
         )
@@ -110,8 +109,13 @@ class StepEdit:
 
     def apply(self, *, keeps_state: bool = True) -> ScaledStep:
         """Return the changed step. ``keeps_state`` is described in `ScaledStep`."""
-        model = SizeModel(self.step.model.nodes, self._coefficients)
-        return ScaledStep(model, EditedRequests(self), keeps_state=keeps_state)
+        return ScaledStep(self._model(), EditedRequests(self), keeps_state=keeps_state)
+
+    def _model(self) -> SizeModel:
+        model = self.step.model
+        bounds = (np.broadcast_to(values, self._count)[self._sources] for values in (model.low, model.high))
+        low, high = bounds
+        return replace(model, coefficients=self._coefficients, low=low, high=high)
 
     def build(self, requests: EditedRequests) -> None:
         """Fill a copy of the original requests with the changed requests."""
