@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _MAX_LINES, _MAX_OPERATIONS = 5, 200_000
 _LONG_LIVED = 0.9
-"""Blocks that were allocated after this share of the events belong to the failed step, which needs them."""
+"""Blocks that were allocated after this share of the events are assumed to be needed by the failed step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UNIT = 2 * MIB
 """Unit in which sizes of segments are counted."""
 _MAX_UNITS = 1 << 16
-"""Largest amount of memory, in units, for which the smallest set is computed. This is 128 GiB."""
+"""Largest amount of memory, in units, for which the smallest set of segments is computed (128 GiB)."""
 
 
 @dataclass(frozen=True, slots=True)

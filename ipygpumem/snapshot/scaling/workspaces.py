@@ -23,7 +23,7 @@ def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorde
     """Return a model with other sizes for the workspaces whose recorded sizes differ from ``model``.
 
     The size of a workspace is linear in the size of the step if its largest recorded sizes are on a line. Otherwise, it
-    is assumed to be proportional to the size of the step, with bounds that the proportions in the larger runs determine.
+    is assumed to be proportional to the size of the step, with the proportions in the larger runs as bounds.
 
     Args:
         model: Sizes of all allocations.
@@ -72,7 +72,7 @@ def _line(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float] 
 
 
 def _bounds(sizes: Sequence[Size], values: Floats) -> tuple[float, float]:
-    """Return the lowest and highest ratio of ``values`` to ``sizes`` in the larger runs, relative to the largest run."""
+    """Return the lowest and highest ratio of value to size in the larger runs, divided by the ratio in the last run."""
     shares = np.asarray([math.prod(size) / math.prod(sizes[-1]) for size in sizes])
     proportions = (values / shares / max(values[-1], 1))[shares >= _SMALLEST_SHARE]
     confirmed = (shares[shares >= _SMALLEST_SHARE] < 1).any()
