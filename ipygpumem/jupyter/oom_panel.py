@@ -46,7 +46,8 @@ class OomPanel:
         # a cell that failed did not catch the error, even if it raised a different one
         with AllowedInterrupts():  # searches the heap
             caught = result is None or bool(result.success)
-            panel = oom.failure_report(failures, count, caught=caught, snapshot=snapshot)
+            variables = self._magics.shell.user_ns
+            panel = oom.failure_report(failures, count, caught=caught, snapshot=snapshot, variables=variables)
         if panel is not None:
             tables = oom_tables(panel, self._magics.session.baseline)
             metadata = None if self.report is None else output_metadata(self.report)

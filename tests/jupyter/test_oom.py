@@ -38,10 +38,11 @@ def test_panel(oom_notebook, fake_gpu):
     assert holders.startswith("cuda:0: memory holders now\n")
     names = [line.split("  ")[1] for line in holders.splitlines()[2:4]]
     assert names == ["big", "last exception: step() x"]
-    assert holders.splitlines()[-3:] == [
+    assert holders.splitlines()[-4:] == [
         "cells that added the most memory since the baseline: In [1] +60.0 GiB, In [3] +10.0 GiB",
         f"another process uses 50.0 GiB on this device: pid {UNUSED_PID}",
         "%gpumem free would free 10.0 GiB",
+        "to find the largest size that fits, run %gpumem fit n=1..40 step(n)",
     ]
     assert "fragmentation" not in panel
     assert oom_notebook.last.devices["cuda:0"].ooms == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ipygpumem.core.introspection import attempt, is_library_file
 from ipygpumem.core.units import VISIBLE, size
@@ -11,20 +13,29 @@ from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.features.oom.expandable_segments import with_expandable_segments
+from ipygpumem.features.oom.fit_command import fit_command
 from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport, advice
+from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.runtime import current
 
 _MAX_CELLS = 3
+_GENERAL_FIT_COMMAND = "%gpumem fit batch=1..64 step(batch), where step is your function of the batch size"
 
 
 def failure_report(
-    failures: list[FailedAllocation], count: int, *, caught: bool, snapshot: Path | None = None
+    failures: list[FailedAllocation],
+    count: int,
+    *,
+    caught: bool,
+    snapshot: Path | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> OutOfMemoryReport | None:
     """Create the report on the allocations that failed in a cell. Return None if no failure was recorded.
 
     ``count`` includes failures that were not recorded. If the code caught the error, the report contains the holders at
     the first failure. Otherwise, it contains the current holders, including local variables of the failed code.
-    ``snapshot`` is the allocation history that was saved at the first failure.
+    ``snapshot`` is the allocation history that was saved at the first failure, and ``variables`` contains the variables
+    of the notebook.
     """
     if not failures:
         return None
@@ -42,7 +53,16 @@ def failure_report(
         sentences.append(f"%gpumem free would free {size(freeable)}")
     if snapshot is not None and count == 1:
         sentences.append(attempt(lambda: with_expandable_segments(snapshot, failure)) or "")
+    command = attempt(lambda: _fit_command(failure, variables or {})) or ""
+    if command or not caught:
+        sentences.append(f"to find the largest size that fits, run {command or _GENERAL_FIT_COMMAND}")
     return OutOfMemoryReport(failure, count, _line(failure), caught, shown, _largest_cells(failure.device), sentences)
+
+
+def _fit_command(failure: FailedAllocation, variables: Mapping[str, Any]) -> str:
+    sources = notebook_sources()
+    outermost = next((frame for frame in reversed(failure.frames) if frame[0] in sources), None)
+    return "" if outermost is None else fit_command(sources[outermost[0]], outermost[1], variables)
 
 
 def _line(failure: FailedAllocation) -> str:
