@@ -21,14 +21,14 @@ _STRIDE = 1 << 24
 class StepEdit:
     """Changes to the allocations of a step.
 
-    A boundary is a position between two events: boundary ``k`` follows ``k`` events. The times of requests are integers
-    whose order is that of the requests.
+    A boundary is a position between two events: boundary ``k`` follows ``k`` events. The time of a request is an
+    integer, and requests occur in the order of their times.
 
     Attributes:
         start: Time of each allocation, including inserted ones.
         end: Time when each allocation is freed.
         block_end: Time when each block that is older than the step is freed.
-        block_factor: Factor for the sizes of these blocks.
+        block_factor: Factor by which the size of each of these blocks is multiplied.
     """
 
     def __init__(self, step: ScaledStep) -> None:
@@ -47,7 +47,7 @@ class StepEdit:
 
     @staticmethod
     def time(boundary: int) -> int:
-        """Return the earliest time at a boundary, which is that of frees."""
+        """Return the earliest time at a boundary. Inserted requests have later times."""
         return (boundary - 1) * _STRIDE + 1
 
     def original_end(self, indices: Ints) -> Ints:
@@ -68,9 +68,9 @@ class StepEdit:
 
         Args:
             boundary: The boundary.
-            sources: Allocations whose stream, line and, by default, sizes the inserted allocations have.
-            starts: Order of the allocations among all requests that are inserted.
-            ends: Order of the frees among these requests, or -1 if the allocations are freed later. Then, set ``end``.
+            sources: Allocations from which the stream, the line and, by default, the sizes are taken.
+            starts: Position of each allocation in the order of the inserted requests.
+            ends: Position of each free in this order; -1 for an allocation that is freed later, at a time set in ``end``.
             coefficients: Sizes of the allocations, as in `SizeModel`.
         """
         first = self.time(boundary) + 1 + self._used.get(boundary, 0)
@@ -89,12 +89,12 @@ class StepEdit:
         self._removed[indices] = True
 
     def scale(self, indices: Ints, factor: float) -> None:
-        """Multiply the sizes of allocations."""
+        """Multiply the sizes of allocations by a factor."""
         self._coefficients = self._coefficients.copy()
         self._coefficients[indices] *= factor
 
     def changes(self, size: tuple[int, ...]) -> tuple[Ints, Ints]:
-        """Return times at which requested bytes change differently than before at a size, and the differences."""
+        """Return the times at which other amounts are allocated or freed than before at a size, and the differences."""
         requests, count = self.step.step_requests, self._count
         before = np.append(requests.start, requests.end) * _STRIDE
         old = self.step.model.sizes(size)
@@ -155,7 +155,7 @@ class EditedRequests(StepRequests):
     """The requests of a changed step.
 
     Attributes:
-        sources: For each allocation, the allocation of the original step whose line it has.
+        sources: For each allocation, the allocation of the original step that determines its line.
     """
 
     def __init__(self, edit: StepEdit) -> None:

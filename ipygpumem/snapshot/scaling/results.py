@@ -61,7 +61,7 @@ class Deviation(PlainData):
 
     @property
     def error(self) -> float:
-        """The larger of the relative differences of the peaks and of the allocations."""
+        """Larger of the relative differences of the peaks and of the sizes of allocations."""
         return max(abs(self.peak_error), self.difference)
 
     @property

@@ -67,7 +67,7 @@ class StepRequests:
         block_ends: Event that frees each block of the state; the number of events if the block is not freed.
         count: Number of allocations of the step.
         events: Event in the recording for each of ``operations``.
-        pool_of: Index of the pool of large requests of each allocation and block.
+        pool_of: For each allocation and block, the index of the pool for large requests.
         special: Releases of the cache, as in `Recording`.
     """
 
@@ -190,7 +190,7 @@ class StepRequests:
         return operations, events
 
     def older_allocations(self) -> dict[int, int]:
-        """Return a dict from the rows of allocations older than the recorded step to the blocks of the state.
+        """Return a dict from the rows of allocations older than the step to the matching blocks of the state.
 
         An allocation that the step frees, such as a gradient or an output of the previous step, may have another
         address or size in the state. It corresponds to a block of the same size or, in the same snapshot, of the same
