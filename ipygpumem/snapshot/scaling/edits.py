@@ -70,7 +70,7 @@ class StepEdit:
             boundary: The boundary.
             sources: Allocations from which the stream, the line and, by default, the sizes are taken.
             starts: Position of each allocation in the order of the inserted requests.
-            ends: Position of each free in this order; -1 for an allocation that is freed later, at a time set in ``end``.
+            ends: Position of each free in this order; -1 for an allocation that is freed later. Then, set ``end``.
             coefficients: Sizes of the allocations, as in `SizeModel`.
         """
         first = self.time(boundary) + 1 + self._used.get(boundary, 0)
