@@ -45,6 +45,7 @@ class _Gradient:
     value: Any
     version: int | None
     layout: tuple[Any, ...] = ()
+    nbytes: int = 0
 
 
 class SavedState:
@@ -111,22 +112,19 @@ class SavedState:
                 f"{size(available)} is available: at least {size(2 * needed)} is required"
             )
 
-    def _saved_contents(self) -> Iterator[tuple[Any, Any]]:
-        """Yield each tensor with a copy of its storage. A storage that several tensors share is saved once."""
+    def _saved_contents(self) -> Iterator[tuple[Any, int, Any]]:
+        """Yield tensors with the size and a copy of their storage. A shared storage is saved once."""
         seen = set()
         for _, alias, _, _ in self._aliases:
             key = _key(alias)
             if key in seen:
                 continue
             seen.add(key)
-            yield alias, self._bytes(alias).to("cpu", copy=True)
+            yield alias, _nbytes(alias), self._bytes(alias).to("cpu", copy=True)
 
-    def _restore_contents(self, tensor: Any, saved: Any) -> None:
-        contents = self._bytes(tensor)
-        if contents is not tensor and contents.nbytes != saved.nbytes:
-            tensor.untyped_storage().resize_(saved.nbytes)
-            contents = self._bytes(tensor)
-        contents.copy_(saved)
+    def _restore_contents(self, tensor: Any, nbytes: int, saved: Any) -> None:
+        _restore_size(tensor, nbytes)
+        self._bytes(tensor).copy_(saved)
 
     def _bytes(self, tensor: Any) -> Any:
         torch = self._torch
@@ -142,7 +140,7 @@ class SavedState:
                 continue
             value = gradient.detach().to("cpu", copy=True)
             layout = (gradient.size(), gradient.stride()) if gradient.layout is self._torch.strided else ()
-            yield _Gradient(leaf, weakref.ref(gradient), value, _version(gradient), layout)
+            yield _Gradient(leaf, weakref.ref(gradient), value, _version(gradient), layout, _nbytes(gradient))
 
     def _leaves(self) -> Iterator[Any]:
         for tensor in self.objects.tensors:
@@ -162,6 +160,7 @@ class SavedState:
             else:
                 gradient = saved.value.to(device, copy=True)
         else:
+            _restore_size(gradient, saved.nbytes)
             gradient.data.copy_(saved.value)
             self._set_version(gradient, saved.version)
         saved.leaf.grad = gradient
@@ -195,10 +194,17 @@ def _restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]
 
 
 def _restore_alias(tensor: Any, alias: Any, _: int | None, requires_grad: bool) -> None:
-    if attempt(tensor.data_ptr) != attempt(alias.data_ptr) or tensor.shape != alias.shape:
+    layout, saved_layout = ((attempt(item.data_ptr), item.shape, attempt(item.stride)) for item in (tensor, alias))
+    if layout != saved_layout:
         tensor.data = alias
     if tensor.requires_grad != requires_grad and tensor.is_leaf:
         tensor.requires_grad_(requires_grad)
+
+
+def _restore_size(tensor: Any, nbytes: int) -> None:
+    """Restore the size of a storage, because a copy to a smaller storage would overwrite other memory."""
+    if _nbytes(tensor) != nbytes:
+        tensor.untyped_storage().resize_(nbytes)
 
 
 def _version(tensor: Any) -> int | None:

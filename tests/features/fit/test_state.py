@@ -219,6 +219,9 @@ def test_each_object_is_restored_independently(allocations):
     buffer, memory = bytearray(64), torch.arange(8)
     view, freed, resized = memoryview(buffer), torch.arange(1 << 18), torch.arange(1 << 18)
     weight = layer.weight.detach().clone()
+    square = torch.arange(4).reshape(2, 2)
+    unused = torch.zeros(8, requires_grad=True)
+    unused.grad = torch.ones(8)
 
     def step(batch):
         assert type(proxy) is Proxy
@@ -233,6 +236,8 @@ def test_each_object_is_restored_independently(allocations):
         unhashable[2] = settings.changed = True
         layer(torch.randn(batch, 8)).sum().backward()
         layer.weight.data.add_(1)
+        unused.grad.untyped_storage().resize_(0)
+        square.t_()
 
     state = torch.get_rng_state()
     result = ipygpumem.fit(step, SIZES)
@@ -246,6 +251,8 @@ def test_each_object_is_restored_independently(allocations):
     assert torch.equal(layer.weight, weight)
     assert torch.equal(torch.get_rng_state(), state)
     assert layer.weight.grad is None
+    assert torch.equal(unused.grad, torch.ones(8))
+    assert square.tolist() == [[0, 1], [2, 3]]
     (note,) = (note for note in result.notes if "could not be restored" in note)
     assert note.startswith("1 object could not be restored (the first: dict, ZeroDivisionError: ")
 
