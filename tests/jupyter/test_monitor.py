@@ -131,7 +131,7 @@ def test_invalid_requests(monitoring, sent_messages):
     for content in (None, 5, {}, {"id": 1, "get": "key"}, {"id": 2, "get": "script", "from": -1}):
         widget._receive(widget, content, None)
     errors = [content for content, _ in sent_messages if "error" in content]
-    assert [message["error"].split(" ")[0] for message in errors] == ["unknown", "'script'"]
+    assert [message["error"].split(" ")[0] for message in errors] == ["unknown", "-1"]
     widget._receive(widget, {"id": 3, "get": "script", "from": 0}, None)
     content, (part,) = sent_messages[-1]
     assert content["size"] == len(part) <= 30_000
