@@ -162,7 +162,7 @@ def open_for_appending(path: Path) -> IO[bytes]:
 
 
 def open_regular_file(path: str | Path, mode: str = "rb", flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
-    """Open a regular file in binary mode. Raises `OSError` for pipes and devices, which can block."""
+    """Open a regular file in binary mode. Raises `OSError` for pipes and devices, because reading can block."""
     flags_added |= _NON_BLOCKING  # opening a pipe would otherwise block until it has a writer
     with DeferredInterrupts():  # an interrupt in the opener would leave the file open
         file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666))  # noqa: SIM115

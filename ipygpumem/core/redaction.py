@@ -248,7 +248,7 @@ def _redact_url(scheme: str, user: str, host: str, path: str, rest: str) -> str:
 
 
 def _redact_directories(path: str) -> str:
-    """Redact only the parts of a path that look random, because directories may have any name."""
+    """Redact the parts of a path that look random. Other names of directories are kept."""
     path = _KEY.sub(_REDACTED, path)
     return re.sub(r"[^/\\]+", lambda part: _REDACTED if _is_random(part[0]) else part[0], path)
 

@@ -102,7 +102,7 @@ def _printable_table(table: Table) -> Table:
 
 
 def _clip(text: str) -> str:
-    """Limit the width of a column, to which all rows are padded. Files can contain names of any length."""
+    """Limit the width of a column. All rows are padded to this width, and names can have any length."""
     return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 1]}…"
 
 

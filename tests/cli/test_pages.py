@@ -35,8 +35,8 @@ def test_html_page(capsys, tmp_path, monkeypatch):
         ([GPT, "-o", "."], 2, "is a directory: add a file name"),
         (["missing.pickle"], 1, "missing.pickle: No such file or directory"),
         ([GPT, "missing.pickle"], 1, "missing.pickle: No such file or directory"),
-        ([GPT, "--set", "garbage_collection_threshold:0.8"], 2, "threshold has an effect only with a limit"),
-        ([GPT, "--set", "per_process_memory_fraction:0.8"], 2, "fraction has an effect only with a limit"),
+        ([GPT, "--set", "garbage_collection_threshold:0.8"], 2, "threshold requires a memory limit"),
+        ([GPT, "--set", "per_process_memory_fraction:0.8"], 2, "fraction requires a memory limit"),
     ],
 )
 def test_errors_of_html(capsys, tmp_path, monkeypatch, arguments, status, message):  # noqa: PLR0917 (fixtures)

@@ -54,7 +54,7 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
     parsed = AllocatorSettings.parse(settings)
     if parsed.collection_threshold or parsed.fraction is not None:
         name = "garbage_collection_threshold" if parsed.collection_threshold else "per_process_memory_fraction"
-        raise OptionError(f"{name} has an effect only with a limit, which ipygpumem whatif --capacity SIZE sets")
+        raise OptionError(f"{name} requires a memory limit: use ipygpumem whatif --capacity SIZE")
     encoded: dict[int, EncodedReplay] = {}
     problem = "the recording contains no events"
     for timeline in snapshot.timelines:

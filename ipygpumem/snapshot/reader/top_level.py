@@ -115,7 +115,7 @@ def read_settings(value: Any, budget: TextBudget) -> dict[str, Any]:
 
 
 def read_sources(value: Any, budget: TextBudget) -> dict[str, str]:
-    """Return the source code by file name."""
+    """Return a dict from file names to source code."""
     sources = {} if value is None else mapping(value, "source_code")
     where = "source_code: a value"
     return {name: budget.count(text(source, where), where) for name, source in sources.items()}

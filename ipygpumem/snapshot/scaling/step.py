@@ -111,7 +111,7 @@ class StepRecording:
 
 
 def _phase(stack: tuple[Frame, ...]) -> str:
-    """Return the phase of a call stack. The threads of PyTorch's autograd engine have no Python frames."""
+    """Return the phase of a call stack. Backward passes run in threads that have no Python frames."""
     if any(_OPTIMIZER_FUNCTION.search(str(frame)) for frame in stack):
         return OPTIMIZER
     backward = any(frame.name in _BACKWARD_FUNCTIONS or "autograd::Engine" in frame.name for frame in stack)
