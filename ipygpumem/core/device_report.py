@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from ipygpumem.core.accuracy import Accuracy, exact_if_known, make_accuracy
-from ipygpumem.core.reading import Counters, DeviceReading
+from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.samples import NOISE, OutsidePeak
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference, duration, many
@@ -16,17 +17,26 @@ _UNATTRIBUTED = (
     "other containers)"
 )
 _PROPERTIES = "CUDA's device properties"
+_compared = attrgetter(
+    *("allocated", "reserved", "active", "process", "used", "driver_reserved", "highest", "mode", "source"),
+    *("ooms", "rejections", "retries"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class PeakCounters(Counters):
+class PeakCounters:
     """The highest value of each allocator counter during a measurement, in bytes.
 
     Attributes:
+        allocated, reserved, active, requested: As in `Counters`.
         exact: Whether the peak of ``allocated`` is exact. If not, it is an upper bound, because the counters were not
             reset and an earlier peak was higher. Without a reset, the other peaks are never known to be exact.
     """
 
+    allocated: int
+    reserved: int
+    active: int
+    requested: int
     exact: bool = True
 
 
@@ -168,6 +178,9 @@ class DeviceReport(PlainData):
 
         If per-process memory usage is unknown, changes below 16 MiB outside PyTorch are attributed to other processes.
         """
+        same_peak = self.high is None or self.high.allocated == self.before.allocated
+        if same_peak and self.sampled is None and minimum > 0 and _compared(self.before) == _compared(self.after):
+            return False  # the properties below would take most of the time of a cell that changes nothing
         metrics = [
             self.held,
             self.peak if self.high is not None and self.high.exact else None,

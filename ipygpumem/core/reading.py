@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference
@@ -12,8 +12,7 @@ from ipygpumem.core.units import difference
 Mode = Literal["process", "device", "torch-only"]
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """Counters of PyTorch's allocator (`torch.cuda.memory_stats`), in bytes.
 
     Attributes:
@@ -29,8 +28,7 @@ class Counters:
     requested: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(NamedTuple):
     """Memory of a whole device, in bytes.
 
     Attributes:
@@ -172,10 +170,5 @@ class Reading(PlainData):
         return Reading(self.time, {name: self.devices[name] for name in names if name in self.devices}, self.host)
 
 
-_all_fields = attrgetter(*(attribute.name for attribute in fields(DeviceReading)))
-
-
-def shared(before: DeviceReading, after: DeviceReading) -> DeviceReading:
-    """Return a copy of ``after`` that shares equal values with ``before``, so that reports need half the memory."""
-    pairs = zip(_all_fields(before), _all_fields(after), strict=True)
-    return DeviceReading(*[old if old == new else new for old, new in pairs])
+reading_values = attrgetter(*(attribute.name for attribute in fields(DeviceReading)))
+"""Function that returns the values of all fields of a `DeviceReading` as a tuple."""

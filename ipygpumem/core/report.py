@@ -15,7 +15,7 @@ from ipygpumem.core.device_report import DeviceReport, PeakCounters
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
-from ipygpumem.core.reading import DeviceReading, HostReading, Reading, shared
+from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.core.serialization import SCHEMA, DataReader, PlainData, check_ranges, check_schema, mapping
 from ipygpumem.core.text import printable
@@ -213,7 +213,7 @@ def build_report(
             continue
         reports[name] = DeviceReport(
             before=start,
-            after=shared(start, end),
+            after=end,
             high=peaks.get(name),
             sampled=(sampled or {}).get(name),
             unsampled=(sampling_problems or {}).get(name, ""),

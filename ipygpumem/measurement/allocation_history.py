@@ -93,7 +93,7 @@ class ActiveRecording:
                 record(enabled=None)
             record(**arguments)
             self._history = history
-            self._functions.wrap(_RECORD, self._program_records)
+            self._functions.wrap({_RECORD: self._program_records})
             return True
 
     def set_context(self, context: str | None = None) -> None:
@@ -139,7 +139,7 @@ class ActiveRecording:
         if not self._functions.original(_GET_METADATA)():
             text = self._metadata[threading.get_ident()] = f"In[{number}]"
             torch_c._cuda_setMemoryMetadata(text)
-            self._functions.wrap(_GET_METADATA, self._program_metadata)
+            self._functions.wrap({_GET_METADATA: self._program_metadata})
 
     def end_cell(self) -> None:
         """Clear the user metadata set by `set_cell`, unless the program has set other metadata since then."""

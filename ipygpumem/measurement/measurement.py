@@ -46,7 +46,6 @@ class MeasurementInterval:
 
     def __init__(self, open_intervals: set[MeasurementInterval]) -> None:
         self._thread = threading.get_ident()
-        self._in_main_thread = threading.current_thread() is threading.main_thread()
         self._earlier = open_intervals.copy()
         self._open = open_intervals  # no lock, because a fork could leave it locked
         self._open.add(self)
@@ -60,8 +59,11 @@ class MeasurementInterval:
         if self not in self._open:
             return False
         self._open.discard(self)
+        if not self._open and not self._earlier:
+            return False
+        main_thread = threading.main_thread().ident
         overlapping = self._open ^ self._earlier
-        overlapping |= {interval for interval in self._earlier if not interval._in_main_thread}
+        overlapping |= {interval for interval in self._earlier if interval._thread != main_thread}
         self._earlier = set()
         return any(interval._thread != self._thread for interval in overlapping)
 

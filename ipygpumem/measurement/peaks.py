@@ -13,7 +13,6 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 from ipygpumem.core.reading import Counters
@@ -23,8 +22,6 @@ from ipygpumem.sources.pytorch import WrappedFunctions
 
 _READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
-
-_values = attrgetter("allocated", "reserved", "active", "requested")
 
 
 @dataclass(eq=False, slots=True)
@@ -57,7 +54,7 @@ class PeakScope:
         self.add(index, state)
         reached = self.reached[index]
         highest = _maximum(self.bounds.get(index), reached)
-        self.peaks[index] = PeakCounters(*_values(highest), exact=highest.allocated == reached.allocated)
+        self.peaks[index] = PeakCounters(*highest, exact=highest.allocated == reached.allocated)
 
 
 class PeakTracker:
@@ -69,17 +66,14 @@ class PeakTracker:
         """Counters with the peaks saved for the user and counters before the latest reset, by device index."""
         self._lock = threading.RLock()
         self._functions = WrappedFunctions("torch._C")
+        self._calls = dict.fromkeys(_READERS, self._read) | dict.fromkeys(_RESETS, self._reset)
         self._removing = False
 
     def install(self) -> None:
         """Wrap PyTorch's functions that read and reset peaks if they exist and are not wrapped yet."""
-        if pytorch.module() is None:
-            return
-        self._removing = False
-        for name in _READERS:
-            self._functions.wrap(name, self._read)
-        for name in _RESETS:
-            self._functions.wrap(name, self._reset)
+        if pytorch.module() is not None:
+            self._removing = False
+            self._functions.wrap(self._calls)
 
     def stats(self, index: int) -> dict[str, Any]:
         """Return PyTorch's counters for a device as `allocator.stats` does, but ignore the peaks saved for the user."""
@@ -194,11 +188,11 @@ class PeakTracker:
 
 
 def _maximum(first: Counters | None, second: Counters) -> Counters:
-    return second if first is None else Counters(*map(max, _values(first), _values(second)))
+    return second if first is None or first == second else Counters(*map(max, first, second))
 
 
 def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
-    triples = zip(_values(peak), _values(earlier), _values(now), strict=True)
+    triples = zip(peak, earlier, now, strict=True)
     return Counters(*(new if new > old else current for new, old, current in triples))
 
 

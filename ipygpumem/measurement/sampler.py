@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
-from ipygpumem.core.reading import Counters, Reading
+from ipygpumem.core.reading import Reading
+from ipygpumem.core.report import PeakCounters
 from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside
 from ipygpumem.core.units import duration, many
 from ipygpumem.measurement.reserved_bound import CounterReading, ReservedCurve, reserved_bound
@@ -123,7 +124,9 @@ class SampleWindow:
         if track is not None and len(track.counters) < _MAX_SAMPLES:
             track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
 
-    def outside_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Counters]) -> dict[str, OutsidePeak]:
+    def outside_peaks(
+        self, before: Reading, after: Reading, peaks: Mapping[str, PeakCounters]
+    ) -> dict[str, OutsidePeak]:
         """Return, by device name, each lower bound on peak memory outside PyTorch that exceeds both readings."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in self.tracks.items():

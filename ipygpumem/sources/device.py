@@ -6,11 +6,11 @@ This process is identified in NVML's process list by test allocations, which cha
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.reading import DeviceMemory, DeviceReading, Mode
+from ipygpumem.core.reading import DeviceMemory, DeviceReading, Mode, reading_values
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
 from ipygpumem.sources.allocator import AllocatorStatistics
@@ -21,7 +21,21 @@ _TEST_SIZES = (34 * MIB, 38 * MIB)
 """Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that programs are unlikely to allocate."""
 _TOLERANCE = 2 * MIB
 _REQUIRED_FREE = 256 * MIB
+_ASYNC = "cudaMallocAsync: counters of CUDA's default memory pool, which other libraries may also use"
 _NOT_LISTED = "this process is not in NVML's process list"
+
+
+class DriverValues(NamedTuple):
+    """Values of a `DeviceReading` that the driver returns."""
+
+    context: bool
+    memory: DeviceMemory | None
+    process: int | None
+    others: int | None
+    listed: tuple[tuple[int, int | None], ...]
+    highest: int | None
+    problem: str
+    busy: bool | None
 
 
 @dataclass(slots=True)
@@ -41,6 +55,7 @@ class Device:
         segments: Number of segment allocations and frees at the last reading.
         listed: Process ID and memory usage of each other process at the last reading.
         others: Total memory usage of the other processes in bytes.
+        counter_source: Source of PyTorch's counters if it is not PyTorch's own allocator, otherwise empty.
     """
 
     index: int
@@ -58,7 +73,11 @@ class Device:
     segments: int | None = None
     listed: tuple[tuple[int, int | None], ...] = ()
     others: int = 0
+    counter_source: str = ""
     name: str = field(init=False)
+    _newest: DeviceReading | None = None
+    _readings: dict[bool | None, DeviceReading] = field(default_factory=dict)
+    """Newest reading by the value of ``busy``, which is None at the start of a measurement."""
 
     def __post_init__(self) -> None:
         self.name = f"cuda:{self.index}"
@@ -69,6 +88,8 @@ class Device:
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
         device = cls(index, str(properties.name), uuid, int(properties.total_memory), reason=reason)
+        if torch.cuda.get_allocator_backend() == "cudaMallocAsync":  # it cannot change after CUDA is initialized
+            device.counter_source = _ASYNC
         if nvml is None:
             return device
         try:
@@ -166,70 +187,67 @@ class Device:
             raise NvmlError(self.reason or "NVML cannot query this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
 
-    def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> dict[str, Any]:
-        """Return the values of a `DeviceReading` from the driver. If ``busy`` is true, check for pending work."""
+    def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DriverValues:
+        """Read the values of a `DeviceReading` from the driver. If ``busy`` is true, check for pending work."""
         context = pytorch.has_context(torch, self.index)
         memory, process, others, highest, problem = None, None, None, None, ""
         listed: tuple[tuple[int, int | None], ...] = ()
-        entries: dict[int, int | None] = {}
         if self.nvml is not None:
             try:
                 memory = self.nvml.memory(self.handle)
             except NvmlError as error:  # the process list may still work, for example with unified memory
                 problem = str(error)
             if self.own_pid is not None:
+                entries: dict[int, int | None] = {}
                 try:
                     entries = self.nvml.processes(self.handle, graphics=self.graphics)
                 except NvmlError as error:
                     problem = str(error)
                 process = entries.pop(self.own_pid, None) or None  # missing and 0 both mean unknown
-                if process is not None and self.accounting:
-                    highest = self.nvml.highest(self.handle, self.own_pid)
+                if process is not None:
+                    highest = self.nvml.highest(self.handle, self.own_pid) if self.accounting else None
+                    listed = tuple(entries.items())
+                    if listed != self.listed:  # otherwise keep the old object
+                        self.listed, self.others = listed, sum(filter(None, entries.values()))
+                    others, listed = self.others, self.listed
         if context and not capturing and memory is None and process is None:
             memory = pytorch.device_memory(torch, self.index)
-        if process is not None:
-            if tuple(entries.items()) != self.listed:  # otherwise keep the old object, which reports share
-                self.listed = tuple(entries.items())
-                self.others = sum(size for size in entries.values() if size is not None)
-            others, listed = self.others, self.listed
-        return {
-            "name": self.name,
-            "context": context,
-            "used": None if memory is None else memory.used,
-            "driver_reserved": None if memory is None else memory.reserved,
-            "process": process,
-            "others": others,
-            "total": self.total if memory is None else memory.total,
-            "why": problem,
-            "source": None if memory is None else memory.source,
-            "busy": pytorch.busy(torch, self.index) if busy and context and not capturing else None,
-            "listed": listed,
-            "highest": highest,
-        }
+        pending = pytorch.busy(torch, self.index) if busy and context and not capturing else None
+        return DriverValues(context, memory, process, others, listed, highest, problem, pending)
 
-    def with_counters(
-        self, values: dict[str, Any], counters: AllocatorStatistics | None, torch_why: str
-    ) -> DeviceReading:
-        """Add the allocator's counters, unless they are None, to a result of `read_driver`, and determine the mode."""
-        mode, why, process, used = self.mode, values["why"] or self.reason, values["process"], values["used"]
+    def reading(self, driver: DriverValues, counters: AllocatorStatistics | None, torch_why: str) -> DeviceReading:
+        """Combine the driver's values with the allocator's counters, unless they are None, and determine the mode.
+
+        The result shares equal values with earlier readings, so that thousands of reports need little memory.
+        """
+        context, memory, process, others, listed, highest, problem, busy = driver
+        mode, why = self.mode, problem or self.reason
+        total, used, reserved, source = memory or (self.total, None, None, None)
+        allocator: tuple[int | None, ...] = (None,) * 8
         if counters is not None:
-            now = counters.now
-            values |= {"allocated": now.allocated, "reserved": now.reserved}
-            values |= {"active": now.active, "requested": now.requested}
-            values |= {name: getattr(counters, name) for name in ("inactive_split", "retries", "ooms", "rejections")}
+            allocator = (*counters.now, *counters[2:6])  # inactive_split, retries, ooms and rejections
             if process is not None and process < counters.now.reserved:
                 # the entry is inconsistent or belongs to another process
                 mode, process = "device", None
                 why = "NVML reports less memory for this process than PyTorch has reserved"
         if mode == "process" and process is None:
-            mode, why = "device", values["why"] or _NOT_LISTED
+            mode, why = "device", problem or _NOT_LISTED
         if mode == "device" and used is None:
             mode = "torch-only"
         elif mode == "torch-only" and used is not None:
             mode = "device"
         if process is None:  # without a context, this process uses no memory
-            values |= {"process": None if values["context"] else 0, "others": None, "listed": (), "highest": None}
-        return DeviceReading(**values | {"mode": mode, "why": why, "torch_why": torch_why})
+            process, others, listed, highest = None if context else 0, None, (), None
+        memory_usage = (used, reserved, process, others, total)
+        values = (self.name, context, *allocator, *memory_usage, mode, why, source, busy, torch_why, listed, highest)
+        same = self._readings.get(busy)
+        if same is not None and reading_values(same) == values:
+            return same
+        if self._newest is not None:
+            pairs = zip(reading_values(self._newest), values, strict=True)
+            values = tuple([old if old == new else new for old, new in pairs])
+        self._newest = self._readings[busy] = reading = DeviceReading(*values)
+        return reading
 
 
 def device_memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:

@@ -20,7 +20,6 @@ from ipygpumem.sources.process_names import ProcessInfoCache, own_pid
 ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]
 
 _TRIES = 3
-_ASYNC = "cudaMallocAsync: counters of CUDA's default memory pool, which other libraries may also use"
 
 
 class DeviceMonitor:
@@ -137,11 +136,11 @@ def _existing_device(text: str) -> str:
 def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturing: bool, busy: bool) -> DeviceReading:
     try:
         if not device.verified and not capturing and pytorch.has_context(torch, device.index):
-            statistics, _ = _read_statistics(torch, device, allocator.statistics)
+            statistics, _ = _read_statistics(device, allocator.statistics)
             device.verify(torch, None if statistics is None else statistics.now.reserved)
         driver = device.read_driver(torch, capturing=capturing, busy=busy)
-        read_first = read_allocator if driver["context"] else allocator.statistics
-        statistics, reason = _read_statistics(torch, device, read_first)
+        read_first = read_allocator if driver.context else allocator.statistics
+        statistics, reason = _read_statistics(device, read_first)
         # driver and allocator values match only if no segment changed in between; otherwise read again
         for _ in range(_TRIES):
             segments = None if statistics is None else statistics.segments
@@ -149,18 +148,15 @@ def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturin
                 break
             device.segments = segments
             driver = device.read_driver(torch, capturing=capturing, busy=busy)
-            statistics, reason = _read_statistics(torch, device, allocator.statistics)
-        return device.with_counters(driver, statistics, reason)
+            statistics, reason = _read_statistics(device, allocator.statistics)
+        return device.reading(driver, statistics, reason)
     except Exception as error:
         reason = first_line(error)
         return DeviceReading(name=device.name, context=True, total=device.total, why=reason, torch_why=reason)
 
 
-def _read_statistics(
-    torch: Any, device: Device, read_allocator: ReadAllocator
-) -> tuple[allocator.AllocatorStatistics | None, str]:
+def _read_statistics(device: Device, read_allocator: ReadAllocator) -> tuple[allocator.AllocatorStatistics | None, str]:
     try:
-        statistics = read_allocator(device.index)
+        return read_allocator(device.index), device.counter_source
     except Exception as error:
         return None, f"the allocator backend provides no counters: {first_line(error)}"
-    return statistics, _ASYNC if torch.cuda.get_allocator_backend() == "cudaMallocAsync" else ""

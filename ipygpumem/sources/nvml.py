@@ -161,8 +161,8 @@ class Nvml:
             else:
                 break
         self._check(code)
-        processes = ((entry.pid, entry.usedGpuMemory) for entry in entries[: count.value])
-        return [(pid, None if nbytes == _NOT_AVAILABLE else nbytes) for pid, nbytes in processes]
+        sizes = [(entry.pid, entry.usedGpuMemory) for entry in entries[: count.value]]
+        return [(pid, None if nbytes == _NOT_AVAILABLE else nbytes) for pid, nbytes in sizes]
 
     def _call_raw(self, name: str, *arguments: Any) -> int:
         """Call an NVML function and return its error code. The overhead of pynvml's wrapper would double the time."""

@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +98,11 @@ def capturing(torch: Any) -> bool:
 
 def busy(torch: Any, index: int) -> bool | None:
     """Return whether the device's current stream has pending work; None if unknown. Does not synchronize."""
-    with contextlib.suppress(Exception), RelaxedCaptureMode() as relaxed:  # an exception if a kernel has failed
-        return not torch.cuda.current_stream(index).query() if relaxed else None
-    return None
+    try:
+        with RelaxedCaptureMode() as relaxed:
+            return not torch.cuda.current_stream(index).query() if relaxed else None
+    except Exception:  # a kernel has failed
+        return None
 
 
 def synchronize() -> None:
@@ -177,17 +179,18 @@ class WrappedFunctions:
         module = sys.modules.get(self._module)
         return getattr(module, self._class) if self._class else module
 
-    def wrap(self, name: str, call: Callable[..., Any]) -> None:
-        """Wrap a function, if it exists in the module, so that ``call(original, *arguments)`` is called instead."""
+    def wrap(self, calls: Mapping[str, Callable[..., Any]]) -> None:
+        """Wrap each function that exists in the module, so that ``calls[name](original, *arguments)`` is called."""
         module = self._owner()
-        current = getattr(module, name, None)
-        if current is None:
-            return
-        if name not in self._wrapped:
-            self._wrapped[name] = current, _wrapper(current, call)
-        original, wrapper = self._wrapped[name]
-        if current is original:
-            setattr(module, name, wrapper)
+        for name, call in calls.items():
+            current = getattr(module, name, None)
+            if current is None:
+                continue
+            if name not in self._wrapped:
+                self._wrapped[name] = current, _wrapper(current, call)
+            original, wrapper = self._wrapped[name]
+            if current is original:
+                setattr(module, name, wrapper)
 
     def unwrap(self, name: str) -> None:
         """Restore a function, unless another library has wrapped the wrapper."""
@@ -248,8 +251,8 @@ class CallObservers:
             skip_in_dynamo(CallObservers._call)
             skip_in_dynamo(type(self)._call)
             self._notify = without_dynamo(self._call_observers)
-            for name in (*self._before, *self._after):
-                self._functions.wrap(name, functools.partial(self._call, name))
+            names = (*self._before, *self._after)
+            self._functions.wrap({name: functools.partial(self._call, name) for name in names})
 
     def remove(self, before: Callable[[], None]) -> None:
         """Remove the observer that was registered with the callback ``before``."""

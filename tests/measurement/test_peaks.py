@@ -44,7 +44,7 @@ def usage(allocator):
 
 
 def highest(first, second):
-    return Counters(*(max(getattr(first, field), getattr(second, field)) for field in Counters.__slots__))
+    return Counters(*(max(getattr(first, field), getattr(second, field)) for field in Counters._fields))
 
 
 class TwoMachines:
@@ -98,7 +98,7 @@ class TwoMachines:
         if self.scopes:
             entry = self.scopes.pop(number % len(self.scopes))
             peak = closed(entry["scope"], [0])[0]
-            assert dataclasses.asdict(peak) == {**dataclasses.asdict(entry["peak"]), "exact": True}
+            assert dataclasses.asdict(peak) == {**entry["peak"]._asdict(), "exact": True}
 
     def reset(self, accelerator):
         (torch.accelerator if accelerator and ACCELERATOR else torch.cuda).reset_peak_memory_stats(0)

@@ -32,6 +32,25 @@ def test_every_device_has_its_reading(two_gpus):
     assert list(DeviceMonitor(selected=["cuda:1"]).read().devices) == ["cuda:1"]
 
 
+def test_readings_share_equal_values(fake_gpu):
+    """A session keeps thousands of reports, whose readings contain mostly the same values."""
+    monitor = DeviceMonitor()
+
+    def read(*, busy):
+        return monitor.read(busy=busy).devices["cuda:0"]
+
+    fake_gpu.alloc(3 * MIB)
+    before, after, next_before = read(busy=False), read(busy=True), read(busy=False)
+    assert next_before is before
+    assert (before.busy, after.busy) == (None, False)
+    assert after.used is before.used
+    fake_gpu.alloc(5 * MIB)
+    changed = read(busy=True)
+    assert changed.allocated == 8 * MIB
+    assert changed.total is before.total
+    assert read(busy=False).used is changed.used
+
+
 @pytest.mark.parametrize("name", ["1", "cuda:1", " cuda:1 ", "cuda:01", 1])
 def test_device_specifications(two_gpus, name):
     assert DeviceMonitor().parse_devices([name, name]) == ("cuda:1",)

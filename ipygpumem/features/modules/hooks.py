@@ -48,8 +48,8 @@ class GlobalHooks:
             module.register_module_forward_hook(without_dynamo(after), always_call=True),
         ]
         self._handles |= {handle.id: handle for handle in handles}
-        self._functions.wrap(_CHECK, without_dynamo(lambda _: self._has_other_hook()))
-        self._torch_functions.wrap("compile", self._compile)
+        self._functions.wrap({_CHECK: without_dynamo(lambda _: self._has_other_hook())})
+        self._torch_functions.wrap({"compile": self._compile})
         self._observe_compilation()
         return handles
 
