@@ -245,7 +245,7 @@ def code_label(code: str) -> str:
     lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]
     start = next((number for number, line in enumerate(lines) if not line.startswith(("#", "%%"))), 0)
     line = lines[start] if lines else ""
-    magics = "\n".join(line for line in lines[:start] or lines[:1] if line.startswith("%%"))
+    magics = "\n".join(line for line in lines[:start] or lines[:1] if line.startswith("%%")) if "%%" in code else ""
     if magics or _LITERAL.search(line):
         from ipygpumem.core.redaction import redact_code
 

@@ -63,7 +63,8 @@ class RunningCell:
     @property
     def number(self) -> int | None:
         """Execution count of the cell; None if IPython has not assigned it yet."""
-        self.read_number(getattr(self.shell.displayhook, "exec_result", None))
+        if self._number is None:
+            self.read_number(getattr(self.shell.displayhook, "exec_result", None))
         return self._number
 
     def read_number(self, result: Any) -> None:
@@ -118,7 +119,7 @@ class RunningCells:
     def push(self, info: Any) -> tuple[RunningCell, bool]:
         """Add a cell that is about to run. Return a tuple of the cell and whether it is the outermost of its thread."""
         stack = self.stacks[threading.get_ident()]
-        ended = getattr(getattr(self._shell, "last_execution_result", None), "info", None)
+        ended = getattr(getattr(self._shell, "last_execution_result", None), "info", None) if stack else None
         while stack and (stack[-1].info() is None or stack[-1].info() is ended):  # ended without a post_run_cell event
             self._drop(stack.pop())
         cell = RunningCell(self._shell, weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))

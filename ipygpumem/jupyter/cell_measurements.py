@@ -26,9 +26,11 @@ from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
 from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.cell_source_code import notebook_sources
-from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions
+from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement
 from ipygpumem.measurement.plan import FinishedMeasurement, Plan
 from ipygpumem.measurement.recorder import CellInfo
+
+_NO_CONTEXT = contextlib.nullcontext()
 
 
 class CellMeasurements:
@@ -77,19 +79,13 @@ class CellMeasurements:
             self.ooms.recording.resume()
         if cell.stored and (magics.record.recorder is not None or self.ooms.recording.template is not None):
             self._set_cell(next_execution_count(self._shell))
-        measured = magics.report != "off" or magics.limit is not None or magics.record.recorder is not None
+        settings = magics.for_cells
+        measured = settings.report != "off" or settings.limit is not None or magics.record.recorder is not None
         # for a %%gpumem cell, the magic starts the measurement
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
             cell.plan = self.presenter.default_plan()
-            cell.measurement = cell.plan.begin(self._runtime, self._measurement_options())
+            cell.measurement = cell.plan.begin(self._runtime, settings.options)
             self._begin_live(cell)
-
-    def _measurement_options(self) -> MeasurementOptions:
-        return MeasurementOptions(
-            reset_peaks=self._magics.peaks == "exact",
-            reset_host_peak=self._magics.host_peak == "reset",
-            synchronize=self._magics.synchronize,
-        )
 
     @shown_warnings_kept()
     def begin(self, options: CellOptions) -> None:
@@ -109,7 +105,7 @@ class CellMeasurements:
         cell.code = (calling_cell(), self.text)
         cell.options, cell.plan = options, plan
         try:
-            cell.measurement = plan.begin(self._runtime, self._measurement_options())
+            cell.measurement = plan.begin(self._runtime, self._magics.for_cells.options)
         except Exception as error:
             raise UsageError(f"%%gpumem: {error}") from error
         self._set_cell(cell.number)
@@ -132,8 +128,9 @@ class CellMeasurements:
                 measurement.excluded += perf_counter() - began
 
     def _begin_live(self, cell: RunningCell) -> None:
-        shown = self._magics.report != "off" or cell.options is not None
-        if shown and cell.stored and self.live.available and self._magics.live == "auto":
+        settings = self._magics.for_cells
+        shown = settings.report != "off" or cell.options is not None
+        if shown and cell.stored and self.live.available and settings.live:
             cell.live = self.live.begin(lambda: cell.number)
 
     def _end_live(self, cell: RunningCell) -> None:
@@ -163,7 +160,7 @@ class CellMeasurements:
             self.ooms.observer.add_error(result.error_in_exec)
         try:
             # an ordinary cell does not change the filters of warnings
-            with shown_warnings_kept() if cell.options is not None else contextlib.nullcontext():
+            with shown_warnings_kept() if cell.options is not None else _NO_CONTEXT:
                 error = self._end(cell, cell.measurement, cell.plan, result, muted=muted)
             if last and self.ooms.observer.count:
                 self.ooms.show(result)
@@ -195,7 +192,7 @@ class CellMeasurements:
             self.live.end(cell.live)
         if not self.numbers.stored_by_ipython:
             self.numbers.store(raw, cell.number)
-        label, code = MeasurementLabel(raw, cell.number, cell.cell_id), MeasuredCode()
+        label, code = MeasurementLabel(raw, cell.number, cell.cell_id), NO_CODE
         if plan.recorder is not None or record.recorder is not None:
             label, code = self._recorded_code(cell, raw)
         if record.recorder is not None:
@@ -233,7 +230,7 @@ class CellMeasurements:
         finished, success = None, False
         with DeferredInterrupts():
             try:
-                measurement = options.plan.begin(self._runtime, self._measurement_options())
+                measurement = options.plan.begin(self._runtime, self._magics.for_cells.options)
             except Exception as error:
                 raise UsageError(f"%gpumem: {error}") from error
             self._set_cell(None if outer is None else outer.number)

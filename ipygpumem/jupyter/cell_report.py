@@ -87,12 +87,13 @@ class ReportPresenter:
     def default_plan(self) -> Plan:
         """Return the plan for cells without options. The plan is cached to reduce the overhead of each cell."""
         magics = self._magics
-        outside = magics.outside == "library"  # the plan then has state for each cell, so it cannot be cached
-        key = (magics.limit, outside, magics.record.recorder is not None)
-        if self._default_plan is None or self._default_plan[0] != key or outside:
+        settings = magics.for_cells
+        key = (settings, magics.record.recorder is not None)
+        # with memory by library, the plan has state for each cell, so it cannot be cached
+        if self._default_plan is None or self._default_plan[0] != key or settings.outside:
             extra = self.collectors(requested=False)
-            limits = Limits(peak=magics.limit)
-            plan = make_plan(magics.session, outside=outside, limits=limits, every_cell=True, extra=extra)
+            limits = Limits(peak=settings.limit)
+            plan = make_plan(magics.session, outside=settings.outside, limits=limits, every_cell=True, extra=extra)
             self._default_plan = (key, plan)
         return self._default_plan[1]
 
@@ -152,11 +153,12 @@ class ReportPresenter:
             self._magics.show_line(report, display_id)
 
     def _is_shown(self, report: Report) -> bool:
-        if self._magics.report != "changed":
-            return bool(self._magics.report == "always")
+        settings = self._magics.for_cells
+        if settings.report != "changed":
+            return bool(settings.report == "always")
         if self._modes.changed:
             return True
-        minimum: int = self._magics.min_change
+        minimum: int = settings.min_change
         if not report.devices:
             host = report.host
             peak = host.peak if host.exact else None

@@ -142,8 +142,8 @@ class SampleWindow:
         return bounds
 
     def problems(self) -> dict[str, str]:
-        """Return, by device name, the reason why samples are missing, or an empty string if no sample failed."""
-        return {f"cuda:{index}": track.problem for index, track in self.tracks.items()}
+        """Return, by device name, the reason why samples are missing."""
+        return {f"cuda:{index}": track.problem for index, track in self.tracks.items() if track.problem}
 
 
 class Sampler:

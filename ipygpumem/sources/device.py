@@ -238,8 +238,8 @@ class Device:
             mode = "device"
         if process is None:  # without a context, this process uses no memory
             process, others, listed, highest = None if context else 0, None, (), None
-        memory_usage = (used, reserved, process, others, total)
-        values = (self.name, context, *allocator, *memory_usage, mode, why, source, busy, torch_why, listed, highest)
+        usage: tuple[Any, ...] = (used, reserved, process, others, total)
+        values = (self.name, context, *allocator, *usage, mode, why, source, busy, torch_why, listed, highest)
         same = self._readings.get(busy)
         if same is not None and reading_values(same) == values:
             return same

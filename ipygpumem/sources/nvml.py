@@ -110,8 +110,8 @@ class Nvml:
         if self._memory_v2:
             info = self._memory_type(self._pynvml.nvmlMemory_v2)
             code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
-            old_driver = (self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, self._pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
-            if code and code in old_driver:
+            pynvml = self._pynvml
+            if code and code in (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
                 self._memory_v2 = False
             else:
                 self._check(code)
