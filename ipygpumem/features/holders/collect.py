@@ -295,5 +295,4 @@ class _BlockAssignment:
 
 
 def _workspace(baseline: Baseline | None, device: str, unreached: int) -> int:
-    """Return the size of the cuBLAS workspace on a device, which is part of the unreached memory."""
     return max(min(baseline.workspace or 0, unreached), 0) if baseline and baseline.device == device else 0

@@ -146,7 +146,6 @@ class TrackedObjects:
         self._pending += [obj for obj in objects if id(obj) not in removed_ids] if removed_ids else objects
 
     def _inspect(self, objects: list[Any]) -> list[int]:
-        """Return the ids of the objects' types, and store which of the types are arrays, modules or PyTorch classes."""
         type_ids = list(map(id, map(type, objects)))
         new_ids = set(type_ids).difference(self._types)
         examples = dict(zip(type_ids, objects, strict=True)) if new_ids else {}
@@ -263,7 +262,6 @@ def array_items(array: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _array_referents(obj: Any) -> list[Any]:
-    """Return the objects to which a NumPy array refers, including its elements."""
     base = array_base(obj)
     items = [item for _, item in array_items(obj)] if has_objects(obj) else []
     return [*gc.get_referents(obj), *items, *([] if base is None else [base])]
