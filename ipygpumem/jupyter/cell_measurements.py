@@ -76,7 +76,7 @@ class CellMeasurements:
             self.baselines.start_cell(raw)
         self.ooms.report = None
         if self.ooms.recording.template is not None:
-            self.ooms.recording.resume()
+            self.ooms.recording.start_cell()
         if cell.stored and (magics.record.recorder is not None or self.ooms.recording.template is not None):
             self._set_cell(next_execution_count(self._shell))
         settings = magics.for_cells
@@ -162,8 +162,8 @@ class CellMeasurements:
             # an ordinary cell does not change the filters of warnings
             with shown_warnings_kept() if cell.options is not None else _NO_CONTEXT:
                 error = self._end(cell, cell.measurement, cell.plan, result, muted=muted)
-            if last and self.ooms.observer.count:
-                self.ooms.show(result)
+            if last and (self.ooms.observer.count or self.ooms.recording.template is not None):
+                self.ooms.end_cell(result)
         except BaseException:
             self._drop(cell)
             self.ooms.observer.take()

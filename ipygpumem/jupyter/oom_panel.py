@@ -38,16 +38,24 @@ class OomPanel:
     def _listen(self) -> None:
         self.observer.listen(self.recording.save)
 
-    def show(self, result: Any) -> None:
-        """Show the panel below the cell with this result, or only the cell's report if no allocation failed."""
+    def end_cell(self, result: Any) -> None:
+        """Show the panel below the cell with this result, or only the cell's report if no allocation failed.
+
+        A cell in which no allocation failed is stored as an earlier run.
+        """
         count = self.observer.count
         failures = self.observer.take()
+        source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
+        if not count:
+            if result is not None and result.success:
+                self.recording.earlier_runs.end(source, self._magics.shell.user_ns)
+            return
         snapshot, self.recording.saved = self.recording.saved, None
         # a cell that failed did not catch the error, even if it raised a different one
         with AllowedInterrupts():  # searches the heap
             caught = result is None or bool(result.success)
-            variables = self._magics.shell.user_ns
-            panel = oom.failure_report(failures, count, caught=caught, snapshot=snapshot, variables=variables)
+            cell = oom.FailedCell(source, self._magics.shell.user_ns, self.recording.earlier_runs)
+            panel = oom.failure_report(failures, count, caught=caught, snapshot=snapshot, cell=cell)
         if panel is not None:
             tables = oom_tables(panel, self._magics.session.baseline)
             metadata = None if self.report is None else output_metadata(self.report)

@@ -17,10 +17,11 @@ from ipygpumem.snapshot.model.timeline import Timeline
 class EventLookup:
     """Lookup of the last event before a position, for the events of one device.
 
-    The constructor raises `RecordingError` if the allocator's counters do not match the recorded events.
+    The constructor raises `RecordingError` if the allocator's counters do not match the recorded events, of which the
+    first may be missing if ``complete`` is False.
     """
 
-    def __init__(self, timeline: Timeline, recorder: Recorder) -> None:
+    def __init__(self, timeline: Timeline, recorder: Recorder, *, complete: bool = True) -> None:
         device, trace = timeline.device, timeline.trace
         counted = trace.events(Action.ALLOC, Action.FREE_REQUESTED)
         # a free request is followed by its completion, unless a stream still uses the block
@@ -35,11 +36,16 @@ class EventLookup:
         self._first = recorder.end_position.get(device, 0) - len(counted)
         begin = recorder.begin_position.get(device, 0)
         # events from the program's recording are selected by time, and the first may be slightly earlier
-        if self._first != begin if recorder.history.own else self._first > begin:
+        wrong = self._first != begin if recorder.history.own else self._first > begin
+        if wrong if complete else self._first < begin:
             raise RecordingError(
                 f"cuda:{device}: the allocator's counters do not match the recorded events because the program reset "
                 "the counters, or because another thread allocated memory at the end of the recording"
             )
+
+    def contains(self, position: EventPosition) -> bool:
+        """Return whether the events since a position are recorded."""
+        return position.get(self._device, 0) >= self._first
 
     def event(self, position: EventPosition) -> int:
         """Return the index of the last event before a position, or -1 if there is none."""

@@ -190,3 +190,36 @@ def test_invalid_path_is_rejected_when_set(oom_notebook, value):
     with pytest.raises(Exception, match=r".+"):
         magics.oom_snapshot = value
     assert magics.oom_snapshot is None
+
+
+TRAIN = f"""
+def train(batch):
+    weights = torch.ones(1 << 30, {GPU}
+    activations = [torch.ones(batch << 28, {GPU} for _ in range(4)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ([8, 12], "as predicted from the recorded runs with 8 and 12"),
+        ([12], "if the memory of the recorded run with 12 grows in proportion"),
+    ],
+)
+def test_size_that_would_have_fitted(oom_notebook, tmp_path, monkeypatch, sizes, reason):
+    """With recorded runs of the same cell at smaller sizes, the panel contains the largest size that fits."""
+    monkeypatch.setattr("ipygpumem.features.oom.expandable_segments._TIME_LIMIT", 60.0)
+    oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'")
+    oom_notebook.run(TRAIN)
+    for code in (*(f"train(batch={size})" for size in sizes), "other = train(3)"):
+        oom_notebook.run(code)
+    (panel,) = panels(oom_notebook.run("train(batch=200)"))
+    line = next(line for line in panel.splitlines() if "would have fitted" in line)
+    largest = int(line.split()[0])
+    assert line == f"{largest} instead of 200 would have fitted, {reason}"
+    assert "run %gpumem fit batch=1..200 train(batch=batch)" in panel
+    oom_notebook.run("%gpumem free")
+    oom_notebook.run("torch.cuda.empty_cache()")
+    assert oom_notebook.run(f"train(batch={largest})").success
+    if len(sizes) > 1:
+        assert not oom_notebook.run(f"train(batch={largest + 1})").success

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,25 @@ from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import naming_functions
-from ipygpumem.features.oom.expandable_segments import with_expandable_segments
+from ipygpumem.features.oom.earlier_runs import EarlierRuns
+from ipygpumem.features.oom.expandable_segments import ReplayTime, with_expandable_segments
 from ipygpumem.features.oom.fit_command import fit_command
 from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport, advice
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.runtime import current
+from ipygpumem.snapshot import Snapshot
 
 _MAX_CELLS = 3
 _GENERAL_FIT_COMMAND = "%gpumem fit batch=1..64 step(batch), where step is your function of the batch size"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCell:
+    """A cell in which allocations failed: its source code, the variables of the notebook, and runs of earlier cells."""
+
+    source: str
+    variables: Mapping[str, Any]
+    earlier: EarlierRuns
 
 
 def failure_report(
@@ -28,14 +40,13 @@ def failure_report(
     *,
     caught: bool,
     snapshot: Path | None = None,
-    variables: Mapping[str, Any] | None = None,
+    cell: FailedCell | None = None,
 ) -> OutOfMemoryReport | None:
     """Create the report on the allocations that failed in a cell. Return None if no failure was recorded.
 
     ``count`` includes failures that were not recorded. If the code caught the error, the report contains the holders at
     the first failure. Otherwise, it contains the current holders, including local variables of the failed code.
-    ``snapshot`` is the allocation history that was saved at the first failure, and ``variables`` contains the variables
-    of the notebook.
+    ``snapshot`` is the allocation history that was saved at the first failure.
     """
     if not failures:
         return None
@@ -52,11 +63,22 @@ def failure_report(
     if freeable >= VISIBLE and not any(sentence.startswith("%gpumem free") for sentence in sentences):
         sentences.append(f"%gpumem free would free {size(freeable)}")
     if snapshot is not None and count == 1:
-        sentences.append(attempt(lambda: with_expandable_segments(snapshot, failure)) or "")
-    command = attempt(lambda: _fit_command(failure, variables or {})) or ""
+        sentences += attempt(lambda: _replayed(snapshot, failure, cell)) or []
+    command = attempt(lambda: _fit_command(failure, {} if cell is None else cell.variables)) or ""
     if command or not caught:
         sentences.append(f"to find the largest size that fits, run {command or _GENERAL_FIT_COMMAND}")
     return OutOfMemoryReport(failure, count, _line(failure), caught, shown, _largest_cells(failure.device), sentences)
+
+
+def _replayed(path: Path, failure: FailedAllocation, cell: FailedCell | None) -> list[str]:
+    """Return what replays of the allocation history say about a failed allocation, as long as they take little time."""
+    time = ReplayTime()
+    snapshot = Snapshot.load(path)
+    sentences = [attempt(lambda: with_expandable_segments(snapshot, failure, time)) or ""]
+    if cell is not None:
+        fitting = attempt(lambda: cell.earlier.fitting_size(snapshot, failure, cell.source, cell.variables, time))
+        sentences.append(fitting or "")
+    return sentences
 
 
 def _fit_command(failure: FailedAllocation, variables: Mapping[str, Any]) -> str:

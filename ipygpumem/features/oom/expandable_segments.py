@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from ipygpumem.core.units import size
 from ipygpumem.features.oom.model import FailedAllocation
@@ -13,27 +12,40 @@ from ipygpumem.snapshot.replay.verification import verified
 
 _SETTING = "expandable_segments:True"
 _TIME_LIMIT = 0.5
-"""Time in seconds after which the panel is shown without the result."""
+"""CPU time in seconds of all replays after which the panel is shown without their results."""
 
 
-def with_expandable_segments(path: Path, failure: FailedAllocation) -> str:
-    """Return a sentence on whether expandable segments would have been enough; empty if this is unknown.
+class ReplayTime:
+    """The CPU time of the replays for a panel, which does not depend on other programs on a busy machine."""
 
-    ``path`` is the snapshot that was saved when the allocation failed.
+    def __init__(self) -> None:
+        self._started = time.thread_time()
+
+    @property
+    def used(self) -> float:
+        """CPU time of this thread in seconds since this object was created."""
+        return time.thread_time() - self._started
+
+    def allows(self, seconds: float) -> bool:
+        """Return whether there is time for work that takes so many seconds."""
+        return self.used + seconds <= _TIME_LIMIT
+
+
+def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, replay_time: ReplayTime) -> str:
+    """Return a sentence about a failed allocation with expandable segments; empty if this is unknown or takes too long.
+
+    ``snapshot`` was saved when the allocation failed, and loaded in ``replay_time``.
     """
-    started = time.perf_counter()
     reserved = None if failure.reading is None else failure.reading.reserved
     device = int(failure.device.removeprefix("cuda:"))
-    snapshot = Snapshot.load(path)
     ooms = snapshot.timeline(device).trace.events(Action.OOM)
-    loaded = time.perf_counter()
-    if reserved is None or not len(ooms) or 2 * loaded - 2 * started > _TIME_LIMIT:
+    loaded = replay_time.used
+    if reserved is None or not len(ooms) or not replay_time.allows(loaded):
         return ""
     verification = verified(snapshot, device)
-    now = time.perf_counter()
     if verification.difference or verification.recording.settings.expandable:
         return ""
-    if (now - started) + (now - loaded) > _TIME_LIMIT:  # the next replay takes as long as the verification
+    if not replay_time.allows(replay_time.used - loaded):  # the next replay takes as long as the verification
         return ""
     capacity, event = reserved + failure.available, int(ooms[-1])
     replay = snapshot.replay(_SETTING, capacity, device)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.features.holders.model import Holders
+from ipygpumem.features.oom.earlier_runs import EarlierRuns
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.recorder import CellInfo, Recorder
@@ -44,6 +45,7 @@ class OomRecording:
     Attributes:
         template: Template for the path of snapshots; None if the recording is turned off.
         saved: Path of the snapshot that was saved since this attribute was last set to None.
+        earlier_runs: The last runs of cells that succeeded.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class OomRecording:
         self._recorder: Recorder | None = None
         self.template: str | None = None
         self.saved: Path | None = None
+        self.earlier_runs = EarlierRuns()
         self._number = 0
 
     def configure(self, template: str | None) -> str:
@@ -81,6 +84,11 @@ class OomRecording:
         recorder = Recorder(self._runtime, RecordingOptions(max_entries=_MAX_EVENTS))
         recorder.start()
         self._recorder = recorder
+
+    def start_cell(self) -> None:
+        """Resume the recording, and store the position at which a cell starts."""
+        self.resume()
+        self.earlier_runs.begin(self._recorder)
 
     def pause(self) -> None:
         """Stop recording until `resume` is called."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -83,11 +84,14 @@ class StepRecording:
     def keys(self, numbers: dict[tuple[Frame, ...], int]) -> Ints:
         """Return a number for the call stack of each allocation in ``rows``.
 
-        ``numbers`` is a dict from call stacks to their numbers, to which new call stacks are added.
+        ``numbers`` is a dict from call stacks to their numbers, to which new call stacks are added. Notebook cells with
+        the same code and other numbers have different file names, which are not part of the keys.
         """
-        stacks = self.timeline.allocations.stack[self.rows]
-        unique, inverse = np.unique(stacks, return_inverse=True)
-        keys = (self.snapshot.stacks.stack(stack) for stack in unique.tolist())
+        unique, inverse = np.unique(self.timeline.allocations.stack[self.rows], return_inverse=True)
+        stacks = map(self.snapshot.stacks.stack, unique.tolist())
+        keys = (
+            tuple(replace(frame, file="") if frame.name == "<module>" else frame for frame in stack) for stack in stacks
+        )
         return np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)[inverse]
 
     def lines(self, indices: Ints) -> list[str]:
