@@ -63,7 +63,6 @@ class AllowedInterrupts:
 
 
 def _deferral() -> DeferredInterrupts | None:
-    """Return the `DeferredInterrupts` object that is active in this thread, if any."""
     handler = _signal.getsignal(SIGINT)
     owner = handler.__self__ if type(handler) is MethodType else None
     is_main = threading.current_thread() is threading.main_thread()

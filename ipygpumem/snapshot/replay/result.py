@@ -277,7 +277,6 @@ def replay(
 def _grade(
     recording: Recording, verification: Verification, settings: AllocatorSettings, *, as_recorded: bool
 ) -> tuple[str, str]:
-    """Return the grade of a replay and the reason for it."""
     if verification.difference:
         error = size(verification.largest_error)
         reason = f"the recorded settings do not reproduce the recording ({verification.difference}; "

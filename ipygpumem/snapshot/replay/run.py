@@ -239,7 +239,6 @@ def _repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> Non
 
 
 def _add_initial_state(result: ReplayRun) -> None:
-    """Add the segments and blocks that existed before the first event."""
     recording, allocator = result.recording, result.allocator
     segments, blocks = recording.initial.segments, recording.initial.blocks
     block_sizes = recording.initial_sizes()

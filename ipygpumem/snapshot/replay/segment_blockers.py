@@ -172,7 +172,6 @@ def _segments(result: ReplayRun, event: int) -> list[_Segment]:
 def _lines(
     snapshot: SnapshotData, recording: Recording, result: ReplayRun, partly_used: list[_Segment]
 ) -> tuple[tuple[BlockingLine, ...], dict[str, list[int]]]:
-    """Return the lines in the order of `SegmentBlockers.lines`, and the blocks of each line."""
     rows = [row for segment in partly_used for row in segment.rows]
     labels, label_of = label_rows(snapshot, recording.timeline, np.asarray(rows, np.int64), "line")
     numbers = iter(label_of.tolist())
@@ -207,7 +206,6 @@ def _smallest(result: ReplayRun, segments: list[_Segment], serving: int, rounded
 
 
 def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int) -> bool:
-    """Return whether the request is served after the blocks have been freed."""
     recording = result.recording
     again = run(recording, recording.settings, recorded=True, end=result.end)
     pools = recording.pool_of + (recording.settings.round(recording.allocations.size) <= SMALL)

@@ -162,7 +162,6 @@ class StepRequests:
         return scaled
 
     def _list_operations(self) -> tuple[list[int], list[int]]:
-        """Return the operations of the step and their events in the recording."""
         recording, step = self._recording, self.step
         number_of = np.full(len(recording.allocations), -1, np.int64)
         number_of[step.rows] = np.arange(self.count)
