@@ -57,6 +57,20 @@ def test_options(notebook):
     assert notebook.run("fit = 3\n%gpumem fit = 4\nfit").value == 4, "a statement"
 
 
+def test_advice(notebook):
+    """Changes are shown on request and if the step does not fit at any size."""
+    assert "change" not in notebook.run("%gpumem fit batch=1..64 step(batch)").text
+    assert notebook.run("%gpumem fit --advise batch=1..64 step(batch)").text.endswith(
+        "No known change saves 1% of the peak at batch 64."
+    )
+    assert "No known change" in notebook.run("%gpumem fit --try --on '720 MiB' batch=1..64 step(batch)").text
+    result = notebook.run("%gpumem fit --json --on '720 MiB' batch=1..64 step(batch)")
+    answer = json.loads(result.stdout)
+    assert answer["largest"] is None
+    assert answer["advice"]["size"] == [1]
+    assert answer["advice"]["current"]["largest"] is None
+
+
 def test_exceptions_restore_the_names(notebook):
     result = notebook.run("%gpumem fit batch=1..64 step(batch, fail=4)")
     assert isinstance(result.error, KeyboardInterrupt)

@@ -18,7 +18,7 @@ from ipygpumem.features.fit.advice_model import Advice, Change, Kind
 from ipygpumem.features.fit.axes import Axis, Size
 from ipygpumem.features.fit.blocks import block_expressions, checkpoint_code
 from ipygpumem.features.fit.step_facts import OptimizerUpdate, StepFacts
-from ipygpumem.features.fit.update import ComputedUpdate, computed_update
+from ipygpumem.features.fit.update import ComputedUpdate, computed_update, selected_foreach
 from ipygpumem.snapshot.scaling.edits import StepEdit, peak_order
 from ipygpumem.snapshot.scaling.recomputation import ModuleCall, checkpoint
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
@@ -71,7 +71,7 @@ class Advisor:
         first = size[0]
         current = self._predicted(_Candidate("as it is", None, step, 0.0, ""), first)
         changes = []
-        for find in (self._checkpointing, self._accumulation, self._optimizers, self._settings):
+        for find in (self._checkpointing, self._accumulation, self._set_to_none, self._optimizers, self._settings):
             for candidate in find(step, first):
                 change = self._predicted(candidate, first)
                 before, after = current.allocated, change.allocated
@@ -102,6 +102,18 @@ class Advisor:
         edits = [self._checkpoint_edit(step, unit) for unit in units]
         return [units[number] for number in peak_order(step, edits, costs, (size,))]
 
+    def selections(self, step: ScaledStep, size: int, count: int) -> list[list[int]]:
+        """Return about ``count`` selections of blocks, the last of which contains all blocks."""
+        order = self.block_order(step, size)
+        ends = sorted({-(-len(order) * number // count) for number in range(1, count + 1)} - {0})
+        chosen = [sorted(block for unit in order[:end] for block in unit) for end in ends]
+        every = sorted({call.block for call in self._facts.calls})
+        return chosen if not chosen or chosen[-1] == every else [*chosen, every]
+
+    def selection_name(self, blocks: Sequence[int]) -> str:
+        """Return the name of the change that applies activation checkpointing to blocks."""
+        return f"checkpoint {len(blocks)} of {many(len({call.block for call in self._facts.calls}), 'block')}"
+
     def _checkpoint_edit(self, step: ScaledStep, blocks: Sequence[int]) -> StepEdit:
         edit = StepEdit(step)
         for call in self._calls(blocks):
@@ -112,15 +124,12 @@ class Advisor:
         return [call for call in self._facts.calls if call.block in blocks]
 
     def _checkpointing(self, step: ScaledStep, size: int) -> Iterator[_Candidate]:
-        order = self.block_order(step, size)
-        rows = min(_ROWS, len(order))
-        for count in sorted({-(-len(order) * row // rows) for row in range(1, rows + 1)} if rows else ()):
-            blocks = sorted(block for unit in order[:count] for block in unit)
-            total = len(self._facts.blocks)
+        total = len({call.block for call in self._facts.calls})
+        for blocks in self.selections(step, size, _ROWS):
             seconds = sum(call.seconds for call in self._calls(blocks))
             names = [self._facts.blocks[block] for block in blocks]
             yield _Candidate(
-                f"checkpoint {len(blocks)} of {many(total, 'block')}",
+                self.selection_name(blocks),
                 "checkpointing",
                 self.checkpointed(step, blocks),
                 seconds / self._facts.seconds if self._facts.seconds else None,
@@ -159,6 +168,25 @@ class Advisor:
                 yield _Candidate(
                     f"accumulate gradients over {parts} parts", "accumulation", accumulated, None, code, note, parts
                 )
+
+    def _set_to_none(self, step: ScaledStep, size: int) -> Iterator[_Candidate]:
+        """Yield the step without gradients that exist before its backward pass."""
+        if not self._facts.updates:
+            return
+        edit, requests = StepEdit(step), step.step_requests
+        old = np.unique(np.concatenate([update.old_gradients for update in self._facts.updates]))
+        edit.block_end[old] = edit.time(0)
+        sizes, nbytes = step.model.sizes((size,)), requests.state.state.blocks["requested"]
+        before = self._facts.updates[0].begin
+        added = np.flatnonzero((requests.start >= requests.backward) & (requests.end < before)).tolist()
+        for gradient in old.tolist():  # the backward pass computes each gradient before it is added to the old one
+            found = next((number for number in added if sizes[number] == nbytes[gradient]), None)
+            if found is not None:
+                added.remove(found)
+                edit.keep(found)
+        if len(old):
+            code = "optimizer.zero_grad(set_to_none=True)"
+            yield _Candidate(code, "optimizer", edit.apply(), 0.0, code)
 
     def _optimizers(self, step: ScaledStep, _: int) -> Iterator[_Candidate]:
         by_optimizer: dict[Any, list[OptimizerUpdate]] = {}
@@ -227,10 +255,10 @@ def _constructor(optimizer: Any) -> str:
 
 def _update_with(optimizer: Any, options: dict[str, bool]) -> ComputedUpdate | None:
     """Return the update of an optimizer with other options; None if it does not have them."""
-    groups: list[dict[str, Any]] = optimizer.param_groups
-    if any(name not in group for group in groups for name, value in options.items() if value or name == "foreach"):
+    groups = [{**group, **selected_foreach(group)} for group in optimizer.param_groups]
+    if any(name not in group for group in groups for name in options):
         return None
-    if all(bool(group.get(name)) == value for group in groups for name, value in options.items()):
+    if all(bool(group[name]) == value for group in groups for name, value in options.items()):
         return None
     compute: Callable[[], ComputedUpdate] = lambda: computed_update(sys.modules["torch"], optimizer, **options)  # noqa: E731
     result: ComputedUpdate | None = attempt(compute)

@@ -20,8 +20,7 @@ def advice_tables(advice: Advice) -> list[Table]:
         return [Table(f"No known change saves 1% of the peak at {at}.", (), ())]
     header = ("allocated", "saved", "reserved", f"largest {advice.axis}", "added time")
     rows = [TableRow(change.name, _cells(advice, change), 1, note=change.note) for change in (advice.current, *advice)]
-    alike = {"checkpointing", "accumulation"}  # the code of one of these changes shows how to make the others
-    shown = {change.kind if change.kind in alike else change.name: change for change in advice}.values()
+    shown = {change.code.partition("\n")[0]: change for change in advice}.values()  # one of several similar changes
     code = [
         TableRow(line, (), 2 if number else 1)
         for change in shown

@@ -139,10 +139,11 @@ class Fit(PlainData, TableRepr):
         By default, this is the largest size that fits, or the smallest size if none fits. Raises the same errors as
         `predict`.
         """
-        self._require_scaled()
+        size = size or self._largest_size()
+        self._prediction(size)  # checks the size
         if self._advisor is None:
             raise OptionError(f"{self.step} has no recorded runs from which changes could be predicted")
-        return self._advisor.advice(size or self._largest_size())
+        return self._advisor.advice(size)
 
     def _largest_size(self) -> Size:
         fitting = [item for item in self.combinations if item.largest is not None]

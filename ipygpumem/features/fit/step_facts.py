@@ -35,7 +35,7 @@ class OptimizerUpdate:
         begin: Boundary before the update.
         end: Boundary after it.
         gradients: Allocations of the step that contain gradients.
-        old_gradients: Older blocks that contain gradients.
+        old_gradients: Older blocks that contain gradients, because the step keeps them.
         state: Older blocks that contain the state of the optimizer.
     """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import many
 from ipygpumem.features.fit.advice_model import Trial
 from ipygpumem.features.fit.blocks import Checkpointing
 from ipygpumem.features.fit.probes import FitError
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_trials(search: Search, runner: StepRunner, advisor: Advisor) -> Iterator[Trial]:
-    """Run the step with activation checkpointing of half of the blocks and of all blocks, at the largest size that ran.
+    """Run the step with activation checkpointing of some blocks and of all blocks, at the largest size that ran.
 
     With activation checkpointing, the step needs less memory than this run did. In a distributed program, there are no
     trials, because the ranks could choose other blocks.
@@ -27,10 +26,8 @@ def run_trials(search: Search, runner: StepRunner, advisor: Advisor) -> Iterator
         return
     size = max(probe.size for probe in search.probes)
     step = scaled if len(size) == 1 else scaled.at(1, size[1])
-    order = advisor.block_order(step, size[0])
-    for count in sorted({-(-len(order) // 2), len(order)} - {0}):
-        blocks = sorted(block for unit in order[:count] for block in unit)
-        name = f"checkpoint {len(blocks)} of {many(len(all_blocks), 'block')}"
+    for blocks in advisor.selections(step, size[0], 2):
+        name = advisor.selection_name(blocks)
         predicted = advisor.checkpointed(step, blocks).predict(size[0]).allocated
         try:
             with Checkpointing([all_blocks[block] for block in blocks]):

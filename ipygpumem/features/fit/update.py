@@ -141,7 +141,7 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
     """Run the update of an optimizer twice on fake parameters, with the gradients that the parameters have now.
 
     The first run creates the missing state. If no parameter has a gradient yet, gradients are created where required.
-    ``options`` replace options of the optimizer, such as ``foreach``.
+    ``options`` replace options of the optimizer, such as ``foreach``. Then, the first run creates the whole state.
     """
     fake = import_module("torch._subclasses.fake_tensor")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -154,10 +154,15 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
         copy = _without_parameters(optimizer)
         copies = {id(parameter): _like(torch, parameter).requires_grad_() for parameter in parameters}
         copy.param_groups = [
-            {**group, "params": [copies[id(parameter)] for parameter in group["params"]], **_foreach(group), **options}
+            {
+                **group,
+                "params": [copies[id(parameter)] for parameter in group["params"]],
+                **selected_foreach(group),
+                **options,
+            }
             for group in optimizer.param_groups
         ]
-        for parameter, state in optimizer.state.items():
+        for parameter, state in () if options else optimizer.state.items():
             if id(parameter) in copies:
                 copy.state[copies[id(parameter)]] = {
                     name: _like(torch, value, constants.get(id(value))) if torch.is_tensor(value) else value
@@ -201,7 +206,7 @@ def _nbytes(tensor: Any) -> int:
     return int(tensor.untyped_storage().nbytes())
 
 
-def _foreach(group: dict[str, Any]) -> dict[str, Any]:
+def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
     """Return a dict with the value of the option ``foreach`` that PyTorch selects for the real parameters."""
     if group.get("foreach", True) is not None or group.get("fused"):
         return {}

@@ -84,6 +84,10 @@ class StepEdit:
         self._removed = np.append(self._removed, np.zeros(len(sources), np.bool_))
         return indices
 
+    def keep(self, index: int) -> None:
+        """Let an allocation exist until the end of the step."""
+        self.end[index] = self._events * _STRIDE
+
     def remove(self, indices: Ints) -> None:
         """Remove allocations."""
         self._removed[indices] = True
