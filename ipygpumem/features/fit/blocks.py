@@ -38,7 +38,7 @@ class BlockName:
     @property
     def parent(self) -> str:
         """Expression for the list that contains the module."""
-        return indexed(f"{self.model}.{self.path}".rpartition(".")[0])
+        return _expression(self.model, self.path.rpartition(".")[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,8 +68,9 @@ def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[
         if id(root) not in children:
             model, enables = named.get(id(root), "model"), hasattr(root, "gradient_checkpointing_enable")
             for path, module in _blocks(root, ""):
-                parent = root.get_submodule(path.rpartition(".")[0])
-                siblings = len(parent) if type(parent).__name__ in _LISTS else 0
+                place, _, own = path.rpartition(".")
+                parent = root.get_submodule(place)
+                siblings = len(parent) if type(parent).__name__ in _LISTS and own.isdigit() else 0
                 name = BlockName(model, path, siblings, enables, type(module).__name__)
                 result.setdefault(id(module), Block(name, module))
     return list(result.values())
@@ -118,21 +119,25 @@ def checkpoint_code(blocks: Sequence[BlockName], count: int) -> str:
 
 
 def block_expressions(blocks: Sequence[BlockName]) -> list[str]:
-    """Return expressions for the blocks: slices of lists of modules, and a tuple of the other modules."""
+    """Return expressions for the blocks: slices of lists of modules, and a list of the other modules."""
     single: list[str] = []
     result = []
-    for parent, group in groupby(blocks, lambda block: block.parent):
+    for parent, group in groupby(blocks, lambda block: block.parent if block.siblings else ""):
         members = list(group)
-        numbers = [int(name) if (name := block.path.rpartition(".")[2]).isdigit() else -1 for block in members]
-        if len(members) > 1 and members[0].siblings and numbers == list(range(numbers[0], numbers[-1] + 1)):
-            whole = len(numbers) == members[0].siblings
-            result.append(parent if whole else f"{parent}[{numbers[0]}:{numbers[-1] + 1}]")
+        if not parent:
+            single += [_expression(block.model, block.path) for block in members]
+            continue
+        numbers = [int(block.path.rpartition(".")[2]) for block in members]
+        if len(numbers) == members[0].siblings:
+            result.append(parent)
+        elif numbers == list(range(numbers[0], numbers[-1] + 1)):
+            result.append(f"{parent}[{numbers[0]}:{numbers[-1] + 1}]")
         else:
-            single += [indexed(f"{block.model}.{block.path}") for block in members]
-    return result + ([f"({', '.join(single)},)"] if single else [])
+            result.append(f"[{parent}[i] for i in ({', '.join(map(str, numbers))})]")
+    return result + ([f"[{', '.join(single)}]"] if single else [])
 
 
-def indexed(expression: str) -> str:
-    """Return an expression in which numbers are indices: ``model.blocks[0].mlp`` for ``model.blocks.0.mlp``."""
-    first, *parts = expression.split(".")
-    return first + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
+def _expression(model: str, path: str) -> str:
+    """Return an expression for a module, such as ``model.encoder.layers``."""
+    names = path.split(".") if path else []
+    return ".".join([model, *names]) if all(map(str.isidentifier, names)) else f'{model}.get_submodule("{path}")'

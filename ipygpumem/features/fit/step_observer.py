@@ -174,6 +174,8 @@ class StepObserver:
         return [location.address for pairs in found for _, location in pairs]
 
     def _event(self) -> Any:
+        """Return a CUDA event that has been recorded, or None without a GPU."""
+
         def record() -> Any:
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
@@ -181,14 +183,13 @@ class StepObserver:
 
         return attempt(record)
 
-    def _elapsed(self, events: list[Any], seconds: float) -> float:
+    @staticmethod
+    def _elapsed(events: list[Any], seconds: float) -> float:
         """Return the time between two CUDA events, or the duration on the host if there are none."""
-        if len(events) != len(("start", "end")) or None in events:
-            return seconds
 
         def elapsed() -> float:
-            events[1].synchronize()
-            return float(events[0].elapsed_time(events[1])) / 1000
+            events[-1].synchronize()
+            return float(events[0].elapsed_time(events[-1])) / 1000
 
         result = attempt(elapsed)
         return seconds if result is None else result

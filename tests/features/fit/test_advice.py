@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import ipygpumem
 from ipygpumem import OptionError
+from ipygpumem.features.fit.blocks import BlockName, block_expressions
 from ipygpumem.sources.storages import StorageInspector
 
 SIZE = 64
@@ -172,6 +173,20 @@ def test_optimizers():
     names = [change.name for change in result.advice(4000)]
     assert "AdamW(fused=True)" not in names
     assert "accumulate gradients over 8 parts" in names
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["h.0", "h.1", "h.2"], ["m.h"]),
+        (["h.1", "h.2"], ["m.h[1:3]"]),
+        (["h.0", "h.2"], ["[m.h[i] for i in (0, 2)]"]),
+        (["h.2", "down", "up.0.mlp"], ["m.h[2:3]", '[m.down, m.get_submodule("up.0.mlp")]']),
+    ],
+)
+def test_expressions(paths, expected):
+    names = [BlockName("m", path, 3 * path.startswith("h"), False, "Block") for path in paths]
+    assert block_expressions(names) == expected
 
 
 def test_gradients_that_are_kept():
