@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ipygpumem.core.serialization import PlainData
@@ -168,7 +167,3 @@ class Reading(PlainData):
     def only(self, names: tuple[str, ...]) -> Reading:
         """Return a copy of the reading that contains only the devices with the given names."""
         return Reading(self.time, {name: self.devices[name] for name in names if name in self.devices}, self.host)
-
-
-reading_values = attrgetter(*(attribute.name for attribute in fields(DeviceReading)))
-"""Function that returns the values of all fields of a `DeviceReading` as a tuple."""

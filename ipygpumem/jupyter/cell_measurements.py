@@ -26,7 +26,7 @@ from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
 from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.cell_source_code import notebook_sources
-from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement
+from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement, MeasurementOptions
 from ipygpumem.measurement.plan import FinishedMeasurement, Plan
 from ipygpumem.measurement.recorder import CellInfo
 
@@ -79,13 +79,17 @@ class CellMeasurements:
             self.ooms.recording.start_cell()
         if cell.stored and (magics.record.recorder is not None or self.ooms.recording.template is not None):
             self._set_cell(next_execution_count(self._shell))
-        settings = magics.for_cells
+        settings = magics.values
         measured = settings.report != "off" or settings.limit is not None or magics.record.recorder is not None
         # for a %%gpumem cell, the magic starts the measurement
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
             cell.plan = self.presenter.default_plan()
-            cell.measurement = cell.plan.begin(self._runtime, settings.options)
+            cell.measurement = cell.plan.begin(self._runtime, self._measurement_options())
             self._begin_live(cell)
+
+    def _measurement_options(self) -> MeasurementOptions:
+        settings = self._magics.values
+        return MeasurementOptions(settings.peaks == "exact", settings.host_peak == "reset", settings.synchronize)
 
     @shown_warnings_kept()
     def begin(self, options: CellOptions) -> None:
@@ -105,7 +109,7 @@ class CellMeasurements:
         cell.code = (calling_cell(), self.text)
         cell.options, cell.plan = options, plan
         try:
-            cell.measurement = plan.begin(self._runtime, self._magics.for_cells.options)
+            cell.measurement = plan.begin(self._runtime, self._measurement_options())
         except Exception as error:
             raise UsageError(f"%%gpumem: {error}") from error
         self._set_cell(cell.number)
@@ -128,9 +132,9 @@ class CellMeasurements:
                 measurement.excluded += perf_counter() - began
 
     def _begin_live(self, cell: RunningCell) -> None:
-        settings = self._magics.for_cells
+        settings = self._magics.values
         shown = settings.report != "off" or cell.options is not None
-        if shown and cell.stored and self.live.available and settings.live:
+        if shown and cell.stored and self.live.available and settings.live == "auto":
             cell.live = self.live.begin(lambda: cell.number)
 
     def _end_live(self, cell: RunningCell) -> None:
@@ -230,7 +234,7 @@ class CellMeasurements:
         finished, success = None, False
         with DeferredInterrupts():
             try:
-                measurement = options.plan.begin(self._runtime, self._magics.for_cells.options)
+                measurement = options.plan.begin(self._runtime, self._measurement_options())
             except Exception as error:
                 raise UsageError(f"%gpumem: {error}") from error
             self._set_cell(None if outer is None else outer.number)

@@ -87,13 +87,14 @@ class ReportPresenter:
     def default_plan(self) -> Plan:
         """Return the plan for cells without options. The plan is cached to reduce the overhead of each cell."""
         magics = self._magics
-        settings = magics.for_cells
+        settings = magics.values
+        outside = settings.outside == "library"
         key = (settings, magics.record.recorder is not None)
         # with memory by library, the plan has state for each cell, so it cannot be cached
-        if self._default_plan is None or self._default_plan[0] != key or settings.outside:
+        if self._default_plan is None or self._default_plan[0] != key or outside:
             extra = self.collectors(requested=False)
             limits = Limits(peak=settings.limit)
-            plan = make_plan(magics.session, outside=settings.outside, limits=limits, every_cell=True, extra=extra)
+            plan = make_plan(magics.session, outside=outside, limits=limits, every_cell=True, extra=extra)
             self._default_plan = (key, plan)
         return self._default_plan[1]
 
@@ -153,7 +154,7 @@ class ReportPresenter:
             self._magics.show_line(report, display_id)
 
     def _is_shown(self, report: Report) -> bool:
-        settings = self._magics.for_cells
+        settings = self._magics.values
         if settings.report != "changed":
             return bool(settings.report == "always")
         if self._modes.changed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from traitlets import All, Bool, Enum, TraitError, TraitType, observe
@@ -15,7 +15,6 @@ from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
 from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.oom.recording import oom_path
-from ipygpumem.measurement.measurement import MeasurementOptions
 from ipygpumem.measurement.runtime import current
 
 
@@ -59,18 +58,6 @@ def _log_path(value: Any) -> str:
 
 
 _SIZE = "a size such as '4 MiB', or a number of bytes"
-
-
-@dataclass(frozen=True, slots=True)
-class CellSettings:
-    """The settings that each cell needs, in an object because reading traits takes longer."""
-
-    report: str
-    min_change: int
-    live: bool
-    outside: bool
-    limit: int | None
-    options: MeasurementOptions
 
 
 class Settings(Configurable):
@@ -155,20 +142,18 @@ class Settings(Configurable):
         "fails. A limited number of events is recorded continuously. In the name, {n} expands to a counter, {host} to "
         "the host name and {time} to the current time, as in 'oom_{n}.pickle'. None: record nothing.",
     ).tag(config=True)
-    _for_cells: CellSettings | None = None
+    _values: Any = None
 
     @observe(All)
-    def _discard_cell_settings(self, _: Any) -> None:
-        self._for_cells = None
+    def _discard_values(self, _: Any) -> None:
+        self._values = None
 
     @property
-    def for_cells(self) -> CellSettings:
-        """The current settings that each cell needs."""
-        if self._for_cells is None:
-            options = MeasurementOptions(self.peaks == "exact", self.host_peak == "reset", self.synchronize)
-            live, outside = self.live == "auto", self.outside == "library"
-            self._for_cells = CellSettings(self.report, self.min_change, live, outside, self.limit, options)
-        return self._for_cells
+    def values(self) -> Any:
+        """Namespace with the values of all settings, which takes less time to read than the traits."""
+        if self._values is None:
+            self._values = SimpleNamespace(**self.trait_values(config=True))
+        return self._values
 
 
 def without_invalid_values(config: Config, section: str) -> tuple[Config, list[str]]:

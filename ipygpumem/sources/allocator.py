@@ -49,14 +49,14 @@ def allocator_statistics(stats: dict[str, Any]) -> AllocatorStatistics:
     active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
     segments = stats["segment"]["all"]
     return AllocatorStatistics(
-        now=Counters(allocated["current"], reserved["current"], active["current"], requested["current"]),
-        peak=Counters(allocated["peak"], reserved["peak"], active["peak"], requested["peak"]),
-        inactive_split=stats["inactive_split_bytes"]["all"]["current"],
-        retries=stats["num_alloc_retries"],
-        ooms=stats["num_ooms"],
-        rejections=stats.get("num_oom_rejections"),  # since PyTorch 2.12
-        allocations=stats["allocation"]["all"]["allocated"],
-        segments=segments["allocated"] + segments["freed"],
+        Counters(allocated["current"], reserved["current"], active["current"], requested["current"]),
+        Counters(allocated["peak"], reserved["peak"], active["peak"], requested["peak"]),
+        stats["inactive_split_bytes"]["all"]["current"],
+        stats["num_alloc_retries"],
+        stats["num_ooms"],
+        stats.get("num_oom_rejections"),  # since PyTorch 2.12
+        stats["allocation"]["all"]["allocated"],
+        segments["allocated"] + segments["freed"],
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.reading import DeviceMemory, DeviceReading, Mode, reading_values
+from ipygpumem.core.reading import DeviceMemory, DeviceReading, Mode
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
 from ipygpumem.sources.allocator import AllocatorStatistics
@@ -75,9 +75,9 @@ class Device:
     others: int = 0
     counter_source: str = ""
     name: str = field(init=False)
-    _newest: DeviceReading | None = None
-    _readings: dict[bool | None, DeviceReading] = field(default_factory=dict)
-    """Newest reading by the value of ``busy``, which is None at the start of a measurement."""
+    _newest: tuple[Any, ...] = ()
+    _readings: dict[bool | None, tuple[tuple[Any, ...], DeviceReading]] = field(default_factory=dict)
+    """Newest reading and its values by the value of ``busy``, which is None at the start of a measurement."""
 
     def __post_init__(self) -> None:
         self.name = f"cuda:{self.index}"
@@ -240,14 +240,13 @@ class Device:
             process, others, listed, highest = None if context else 0, None, (), None
         usage: tuple[Any, ...] = (used, reserved, process, others, total)
         values = (self.name, context, *allocator, *usage, mode, why, source, busy, torch_why, listed, highest)
-        same = self._readings.get(busy)
-        if same is not None and reading_values(same) == values:
-            return same
-        if self._newest is not None:
-            pairs = zip(reading_values(self._newest), values, strict=True)
-            values = tuple([old if old == new else new for old, new in pairs])
-        self._newest = self._readings[busy] = reading = DeviceReading(*values)
-        return reading
+        earlier = self._readings.get(busy)
+        if earlier is None or earlier[0] != values:
+            if self._newest:
+                values = tuple([old if old == new else new for old, new in zip(self._newest, values, strict=True)])
+            self._newest = values
+            earlier = self._readings[busy] = values, DeviceReading(*values)
+        return earlier[1]
 
 
 def device_memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
