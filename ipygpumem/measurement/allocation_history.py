@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
+from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.measurement.stack_removal import remove_allocation_stacks
 from ipygpumem.sources import allocator, pytorch
@@ -85,7 +86,7 @@ class ActiveRecording:
 
     def start(self, history: AllocationHistory, arguments: Mapping[str, Any]) -> bool:
         """Start a recording for an `AllocationHistory`. Return False if PyTorch is already recording."""
-        with self._lock:
+        with self._lock, DeferredInterrupts():
             if allocator.is_recording():
                 return False
             record = history.torch.cuda.memory._record_memory_history
@@ -102,7 +103,7 @@ class ActiveRecording:
         Without an argument, the value with which the recording was started is restored. If that value is None,
         nothing is changed.
         """
-        with self._lock:
+        with self._lock, DeferredInterrupts():
             history = self._history
             if history is not None and history.context is not None:
                 arguments = {name: value for name, value in history.arguments.items() if name != "clear_history"}
@@ -116,7 +117,7 @@ class ActiveRecording:
 
     def stop(self, history: AllocationHistory) -> None:
         """Stop the running recording if it was started for this `AllocationHistory`."""
-        with self._lock:
+        with self._lock, DeferredInterrupts():
             if self._history is history:
                 self._release()
                 history.torch.cuda.memory._record_memory_history(enabled=None)

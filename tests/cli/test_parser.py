@@ -120,10 +120,10 @@ def test_progress_is_shown_in_terminals_only(monkeypatch, capsys):
         time.sleep(0.2)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with output.progress("reading x"):
+    with output.progress("reading \x1b[31mx"):
         time.sleep(0.2)
     stderr = capsys.readouterr().err
-    assert stderr.startswith("\r\x1b[Kreading x ... 0 s")
+    assert stderr.startswith("\r\x1b[Kreading ?[31mx ... 0 s")
     assert stderr.endswith("\r\x1b[K")
 
 

@@ -60,7 +60,7 @@ def _show_progress(operation: str, finished: threading.Event) -> None:
     began = time.monotonic()
     text = ""
     while not finished.wait(_PROGRESS_SECONDS):
-        text = f"{_CLEAR_LINE}{operation} ... {time.monotonic() - began:.0f} s"
+        text = f"{_CLEAR_LINE}{printable(operation)} ... {time.monotonic() - began:.0f} s"
         print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
     if text:
         print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)  # noqa: T201

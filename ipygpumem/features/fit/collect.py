@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
-from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 from ipygpumem.features.fit.advice import Advisor
 from ipygpumem.features.fit.advice_model import Trial
 from ipygpumem.features.fit.axes import Axis
@@ -86,15 +86,16 @@ def fit_step(
     except FitError as refusal:
         return _result(search, margin, str(refusal))
     advisor, trials = None, []
-    try:
-        with Updates(runner.torch, search.allows_update) as updates:
-            refusal_text = search.run(saved.objects, updates)
-            if search.scaled is not None and search.capacity is not None:
-                facts = search.observations.facts(search.scaled, updates)
-                advisor = Advisor(search.scaled, facts, code.axes, search.capacity)
-                trials = [*run_trials(search, runner, advisor)] if try_changes else []
-    finally:
-        with DeferredInterrupts():
+    with DeferredInterrupts():  # an interrupt immediately before the restoration must not prevent it
+        try:
+            with Updates(runner.torch, search.allows_update) as updates, AllowedInterrupts():
+                refusal_text = search.run(saved.objects, updates)
+                if search.scaled is not None and search.capacity is not None:
+                    facts = search.observations.facts(search.scaled, updates)
+                    advisor = Advisor(search.scaled, facts, code.axes, search.capacity)
+                    trials = [*run_trials(search, runner, advisor)] if try_changes else []
+        finally:
+            search.files.__exit__()
             search.notes += [*search.files.notes(), *saved.restore()]
             runner.close()
     try:

@@ -84,6 +84,7 @@ class StepRunner:
         self.torch = sys.modules["torch"]
         self._runtime = runtime
         self._code = code
+        self._collects = gc.isenabled()
 
     def start(self) -> None:
         """Check that allocations can be recorded, and create a CUDA context if there is none.
@@ -151,7 +152,10 @@ class StepRunner:
         return Snapshot.load(recorder.snapshot)
 
     def close(self) -> None:
-        """Exclude the runs from the peaks that PyTorch reports to the program."""
+        """Exclude the runs from the peaks that PyTorch reports to the program, and finish an interrupted run."""
+        self._runtime.active_recording.close()
+        if self._collects:
+            gc.enable()
         gc.collect(1)
         for index in pytorch.devices_in_use():
             with contextlib.suppress(RuntimeError):

@@ -11,6 +11,10 @@ from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, Fr
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
 
+class LongReplayError(Exception):
+    """A replay takes too long."""
+
+
 class ExpandableSegments(FreeBlocks):
     """The free and unmapped blocks of all pools, including those of expandable segments.
 
@@ -27,7 +31,10 @@ class ExpandableSegments(FreeBlocks):
     Attributes:
         limit: Limit of reserved memory in bytes.
         ranges: End and pool index of the address range of each expandable segment, by start.
+        steps: Remaining number of unmapped blocks that the replay may examine.
     """
+
+    steps = 4_000_000
 
     def __init__(  # noqa: PLR0917
         self,
@@ -98,6 +105,9 @@ class ExpandableSegments(FreeBlocks):
 
     def _expandable_block(self, pool: int, rounded: int) -> int:
         """Return the start of the first free or unmapped block from which enough adjacent memory is available."""
+        self.steps -= len(self._unmapped[pool])
+        if self.steps < 0:
+            raise LongReplayError
         for unmapped in self._unmapped[pool]:
             start = end = unmapped if unmapped in self._bounds else self._starts.get(unmapped, unmapped)
             while end - start < rounded and (end == start or end not in self._bounds):

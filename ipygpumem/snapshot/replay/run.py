@@ -11,6 +11,7 @@ from ipygpumem.core.units import GIB, MIB
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
 from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
+from ipygpumem.snapshot.replay.expandable_segments import LongReplayError
 from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.replay.recording import Recording
 
+_STEPS_PER_EVENT = 100
 _UNKNOWN_TOTAL = 140 * GIB
 """Assumed memory of the device, which determines the address range of expandable segments, if it is unknown."""
 _HIGHEST = 1 << 51
@@ -146,6 +148,7 @@ def run(
         choose_address=lambda size: choose(allocator, size),
     )
     allocator.raises_limit = raises_limit
+    allocator.steps += _STEPS_PER_EVENT * len(recording.trace)
     rows = len(rounded)
     result = ReplayRun(recording, allocator, [0] * rows, [0] * rows)
     address_of, size_of = result.addresses, result.sizes
@@ -172,6 +175,8 @@ def run(
     except ReplayedOutOfMemoryError:
         result.end = result.event_of(operation)
         result.fail(result.end, rounded[operation])
+    except LongReplayError as error:
+        raise recording.error("the expandable segments have too many unmapped blocks") from error
     except (KeyError, IndexError, ValueError, OverflowError) as error:  # a file can contain any events
         raise recording.error("the events contradict each other") from error
     return result

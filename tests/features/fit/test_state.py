@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import itertools
 import pickle
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -15,6 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 import ipygpumem
+from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.measurement.allocation_history import AllocationHistory
+from ipygpumem.measurement.runtime import current
 
 SIZES = range(1, 65)
 
@@ -255,6 +260,36 @@ def test_each_object_is_restored_independently(allocations):
     assert square.tolist() == [[0, 1], [2, 3]]
     (note,) = (note for note in result.notes if "could not be restored" in note)
     assert note.startswith("1 object could not be restored (the first: dict, ZeroDivisionError: ")
+
+
+@pytest.mark.parametrize("place", ["record", "stop", "collect", "enter"])
+def test_state_after_an_interrupt_outside_the_step(allocations, default_handler, monkeypatch, place):
+    owner, name = {
+        "record": (torch.cuda.memory, "_record_memory_history"),
+        "stop": (AllocationHistory, "stop"),
+        "collect": (gc, "enable"),
+        "enter": (DeferredInterrupts, "__enter__"),
+    }[place]
+    original, interrupts = getattr(owner, name), [signal.SIGINT] * (2 if place == "enter" else 1)
+
+    @functools.wraps(original)
+    def interrupted(*arguments, **options):
+        if place == "record":
+            original(*arguments, **options)
+        if interrupts and (place != "enter" or training.steps):
+            signal.raise_signal(interrupts.pop())
+        return None if place == "record" else original(*arguments, **options)
+
+    training = Training()
+    before = training.digest()
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ipygpumem.fit(training.step, SIZES)
+    monkeypatch.undo()
+    assert training.digest() == before
+    assert gc.isenabled()
+    assert not torch._C._cuda_isHistoryEnabled()
+    assert not current().active_recording.running
 
 
 def test_host_memory_is_insufficient(allocations, monkeypatch):

@@ -15,6 +15,7 @@ from ipygpumem.snapshot.model.stacks import StackTable
 from ipygpumem.snapshot.queries import overview
 from ipygpumem.snapshot.replay import result, verification
 from ipygpumem.snapshot.replay.allocator import Allocator
+from ipygpumem.snapshot.replay.expandable_segments import ExpandableSegments
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
@@ -220,6 +221,15 @@ def test_many_releases_streams_and_failed_requests(monkeypatch):
     recording = Recording(snapshot, 0)
     releases = [item for item in recording.special if not isinstance(item, int)]
     assert (len(releases), any(item.retry for item in releases), len(walks)) == (20, False, 1)
+
+
+def test_expandable_segments_with_many_unmapped_blocks(monkeypatch):
+    monkeypatch.setattr("ipygpumem.snapshot.replay.run._STEPS_PER_EVENT", 0)
+    monkeypatch.setattr(ExpandableSegments, "steps", 3)
+    snapshot = Snapshot.load(files.raw("two_streams_expandable"))
+    with pytest.raises(ReplayError, match="the expandable segments have too many unmapped blocks"):
+        snapshot.replay()
+    assert snapshot.summary()
 
 
 def test_impossible_addresses():
