@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ipygpumem.core.introspection import attempt
 from ipygpumem.features.modules.attribution import DDP, AttributedAllocations, Mask
+from ipygpumem.features.modules.checkpointing import checkpointing_note
 from ipygpumem.features.modules.hooks import cause_recompilation
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKind, MemoryKindUsage, ModuleRow, ModuleTree
 from ipygpumem.features.modules.storages import ModuleInfo
@@ -45,6 +47,7 @@ class ModulesCollector(RecordingAnalysisCollector):
         for kind in MEMORY_KINDS:
             rows = allocations.of_kind(kind)
             parts.append(MemoryKindUsage(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
+        advice = attempt(lambda: checkpointing_note(recording, allocations, lookup, tracker)) or ""
         peak_bytes, end_bytes = allocator_bytes(recording.report, timeline)
         _, rounding, pending, allocated = zip(peak_bytes, end_bytes, strict=True)
         return ModuleTree(
@@ -55,7 +58,7 @@ class ModulesCollector(RecordingAnalysisCollector):
             rounding,
             pending,
             allocated,
-            _notes(tracker),
+            (*_notes(tracker), *([advice] if advice else [])),
         )
 
 

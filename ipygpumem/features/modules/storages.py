@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,6 +17,7 @@ from ipygpumem.core.introspection import instance_dict, is_instance, mro, slot_v
 from ipygpumem.sources.storages import StorageInspector
 
 _MAX_DEPTH = 5
+_LISTS = ("ModuleList", "ModuleDict", "Sequential")
 _TENSOR_TABLES = (("parameters", "_parameters"), ("buffers", "_buffers"))
 
 
@@ -193,6 +195,10 @@ class ModelStorages:
                 if location.device.startswith("cuda"):
                     yield StorageAddress(kind, location.device, location.address, index)
 
+    def values_of_call(self, value: Any) -> list[int]:
+        """Return the addresses of the tensors in the arguments or in the result of a call."""
+        return [location.address for location in self._addresses_of("activations", value, 0)]
+
     def _tensors_in(self, value: Any, depth: int) -> Iterator[Any]:
         cls = type(value)
         parts: Iterable[Any] = ()
@@ -207,6 +213,22 @@ class ModelStorages:
             parts = dict.values(value)
         for part in parts if depth else ():
             yield from self._tensors_in(part, depth - 1)
+
+
+def repeated_modules(modules: Sequence[ModuleInfo]) -> list[int]:
+    """Return the indices of the outermost modules with submodules that are repeated in a list of modules."""
+    siblings = Counter((module.parent, module.type) for module in modules)
+    parents = {module.parent for module in modules}
+    result: list[int] = []
+    inside: set[int] = set()
+    for index, module in enumerate(modules):  # the indices of submodules follow the index of their parent
+        in_list = module.parent >= 0 and modules[module.parent].type in _LISTS
+        if module.parent in inside:
+            inside.add(index)
+        elif in_list and index in parents and siblings[module.parent, module.type] > 1 and not module.compiled:
+            inside.add(index)
+            result.append(index)
+    return result
 
 
 def _compiled(module: Any, members: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import is_instance
 from ipygpumem.features.modules.hooks import GlobalHooks, OptimizerStepObservers, running_optimizer, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
-from ipygpumem.features.modules.storages import ModelStorages, StorageAddress
+from ipygpumem.features.modules.storages import ModelStorages, StorageAddress, repeated_modules
 from ipygpumem.measurement.backward_passes import BackwardPassObservers
 from ipygpumem.measurement.compiled_graphs import CompiledGraph, CompiledGraphObservers
 from ipygpumem.measurement.event_position import EventPosition, event_position
@@ -59,6 +59,7 @@ class ModuleTracker:
     Attributes:
         modules: The modules, each before its submodules.
         calls: Starts and ends of module calls in chronological order.
+        values: Addresses of the arguments and results of calls of `repeated_modules`, by index in ``calls``.
         scans: Positions in the recorded events, each with the model's storage addresses at that position.
         spans: Name, start and end of each backward pass and optimizer step.
         phases: Memory usage and time by phase.
@@ -73,6 +74,7 @@ class ModuleTracker:
         if torch is None or not is_instance(model, torch.nn.Module):
             raise OptionError(f"modules must be a torch.nn.Module, not {type(model).__name__}")
         self.calls: list[ModuleCallEvent] = []
+        self.values: dict[int, list[int]] = {}
         self.scans: list[tuple[EventPosition, list[StorageAddress]]] = []
         self.spans: list[tuple[str, EventPosition, EventPosition]] = []
         self.phases = PhaseTracker(reset=reset)
@@ -80,6 +82,7 @@ class ModuleTracker:
         self._torch = torch
         self._storages = ModelStorages(torch, model)
         self.modules = self._storages.modules
+        self._repeated = frozenset(repeated_modules(self.modules))
         self._undo = contextlib.ExitStack()
         self._thread_state = threading.local()
         self._open_spans: list[tuple[str, EventPosition]] = []
@@ -127,7 +130,7 @@ class ModuleTracker:
 
     # Module calls. Errors in the hooks are suppressed so that they cannot affect the model.
 
-    def _on_forward(self, record: Callable[..., None], module: Any, *_: Any) -> None:
+    def _on_forward(self, record: Callable[..., None], module: Any, *values: Any) -> None:
         if self._torch.compiler.is_compiling():
             return
         with contextlib.suppress(Exception):
@@ -143,6 +146,8 @@ class ModuleTracker:
                     return
             if index is not None:
                 record(index)
+                if index in self._repeated:
+                    self.values[len(self.calls) - 1] = self._storages.values_of_call(values[-1])
 
     def _stack(self) -> list[tuple[int, str]]:
         """Return the calls that are running in this thread, outermost first, each as ``(module index, kind)``."""
