@@ -15,6 +15,7 @@ replying.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # as in core.interrupts
+import sys
 import threading
 import time
 import weakref
@@ -119,8 +120,7 @@ class RunningCells:
     def push(self, info: Any) -> tuple[RunningCell, bool]:
         """Add a cell that is about to run. Return a tuple of the cell and whether it is the outermost of its thread."""
         stack = self.stacks[threading.get_ident()]
-        ended = getattr(getattr(self._shell, "last_execution_result", None), "info", None) if stack else None
-        while stack and (stack[-1].info() is None or stack[-1].info() is ended):  # ended without a post_run_cell event
+        while stack and not self._is_running(stack[-1].info(), info):  # ended without a post_run_cell event
             self._drop(stack.pop())
         cell = RunningCell(self._shell, weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
         stack.append(cell)
@@ -141,6 +141,18 @@ class RunningCells:
         del stack[index:]
         cell.read_number(result)
         return cell, not stack
+
+    def _is_running(self, info: Any, inner: Any) -> bool:
+        """Return whether a cell is running that contains the cell with the ExecutionInfo object ``inner``."""
+        running, frame = [], sys._getframe()  # noqa: SLF001 (the stack of this call)
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if frame.f_code.co_name == "run_cell_async":
+                running.append(frame.f_locals.get("info"))
+        if inner in running:  # otherwise, this shell does not run cells with IPython's method
+            return info in running
+        ended = getattr(getattr(self._shell, "last_execution_result", None), "info", None)
+        return info is not None and info is not ended
 
     @staticmethod
     def _index(stack: list[RunningCell], result: Any) -> int | None:

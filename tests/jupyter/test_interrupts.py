@@ -150,7 +150,8 @@ def test_interrupt_between_any_instructions_of_the_hooks(notebook, code):
     check_closed(notebook)
 
 
-def test_cell_without_a_post_run_cell_event(notebook, monkeypatch):
+@pytest.mark.parametrize("silent", [False, True])
+def test_cell_without_a_post_run_cell_event(notebook, monkeypatch, silent):
     """An interrupt between IPython's own instructions can prevent the event, while the shell keeps the last result."""
     shell, trigger = notebook.shell, notebook.shell.events.trigger
 
@@ -161,10 +162,13 @@ def test_cell_without_a_post_run_cell_event(notebook, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(shell.events, "trigger", without_end)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as raised:  # keeps the ExecutionInfo object alive
             notebook.run("x = 1")
+    if silent:
+        shell.run_cell("", silent=True)  # a request of the front end, which replaces the last result
     assert current().open_intervals != set()
     assert len(notebook.run("1 + 1").texts) == 1, "the next cell is measured"
+    del raised
     check_closed(notebook)
 
 
