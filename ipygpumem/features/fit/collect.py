@@ -9,8 +9,9 @@ from typing import Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
-from ipygpumem.features.fit.advice import Advisor
-from ipygpumem.features.fit.advice_model import Trial
+from ipygpumem.features.fit.advice.advisor import Advisor
+from ipygpumem.features.fit.advice.model import Trial
+from ipygpumem.features.fit.advice.trials import run_trials
 from ipygpumem.features.fit.axes import Axis
 from ipygpumem.features.fit.model import Combination, Fit
 from ipygpumem.features.fit.probes import FitError, StepRunner
@@ -18,7 +19,6 @@ from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.search import MAX_SHARE, Search
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
-from ipygpumem.features.fit.trials import run_trials
 from ipygpumem.features.fit.update import Updates
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.cell_source_code import notebook_sources

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.tables import Table, TableRepr
-from ipygpumem.features.fit.advice_model import Advice, Trial
+from ipygpumem.features.fit.advice.model import Advice, Trial
 from ipygpumem.features.fit.axes import Axis, Size
 from ipygpumem.snapshot.scaling.results import Prediction, PredictionPiece
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice import Advisor
+    from ipygpumem.features.fit.advice.advisor import Advisor
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 

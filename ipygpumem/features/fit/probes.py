@@ -16,9 +16,9 @@ from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.units import parse_size
 from ipygpumem.core.units import size as size_text
+from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.features.fit.axes import Size, size_name
 from ipygpumem.features.fit.step_code import StepCode, check_result
-from ipygpumem.features.fit.step_observer import StepObserver
 from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import size as size_text
+from ipygpumem.features.fit.advice.facts import StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
 from ipygpumem.features.fit.model import Probe, Role
 from ipygpumem.features.fit.probes import Capacity, FitError, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.step_code import StepCode
-from ipygpumem.features.fit.step_facts import StepObservations
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.update import ComputedUpdate, Updates
 from ipygpumem.snapshot.scaling.results import PredictionFailedError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, precise_size, size
-from ipygpumem.features.fit.advice_table import trial_table
+from ipygpumem.features.fit.advice.table import trial_table
 from ipygpumem.features.fit.axes import size_name
 from ipygpumem.snapshot.scaling.step import OPTIMIZER
 

@@ -124,12 +124,14 @@ class StepEdit:
     def build(self, requests: EditedRequests) -> None:
         """Fill a copy of the original requests with the changed requests."""
         original, limit = self.step.step_requests, self._events * _STRIDE
-        count, blocks = len(self.start), len(self.block_end)
+        existing = np.flatnonzero(self.block_factor)
+        block_end, factor = self.block_end[existing], self.block_factor[existing]
+        count, blocks = len(self.start), len(existing)
         kept = np.flatnonzero(~self._removed)
-        freed, freed_blocks = kept[self.end[kept] < limit], np.flatnonzero(self.block_end < limit)
-        special = np.flatnonzero(np.asarray(original.operations, np.int64) >= self._count + blocks)
+        freed, freed_blocks = kept[self.end[kept] < limit], np.flatnonzero(block_end < limit)
+        special = np.flatnonzero(np.asarray(original.operations, np.int64) >= self._count + len(self.block_end))
         codes = [kept, ~freed, ~(count + freed_blocks), count + blocks + np.arange(len(special))]
-        times = np.concatenate([self.start[kept], self.end[freed], self.block_end[freed_blocks], special * _STRIDE])
+        times = np.concatenate([self.start[kept], self.end[freed], block_end[freed_blocks], special * _STRIDE])
         order = np.argsort(times, kind="stable")
         operations = np.concatenate(codes)[order]
         total = len(operations)
@@ -144,14 +146,12 @@ class StepEdit:
         requests.special = [ReleasedSegments(event, 1, retry=False, private=frozenset()) for event in releases.tolist()]
         requests.start, requests.end, requests.block_ends = place[0, :count], place[1, :count], place[1, count:]
         requests.sources = self._sources
-        old = original.state.state.blocks
-        changed = old.copy()
-        scaled = self.block_factor != 1
+        changed = original.state.state.blocks[existing]
         for name in ("requested", "rounded"):
-            changed[name][scaled] = np.rint(old[name][scaled] * self.block_factor[scaled])
+            changed[name] = np.where(factor == 1, changed[name], np.rint(changed[name] * factor))
         requests.state = replace(original.state, state=replace(original.state.state, blocks=changed))
         pool_of = original.pool_of
-        requests.pool_of = np.concatenate([pool_of[: self._count][self._sources], pool_of[self._count :]])
+        requests.pool_of = np.concatenate([pool_of[: self._count][self._sources], pool_of[self._count :][existing]])
         requests.count = count
 
 

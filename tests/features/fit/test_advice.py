@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import ipygpumem
 from ipygpumem import OptionError
-from ipygpumem.features.fit.blocks import BlockName, block_expressions
+from ipygpumem.features.fit.advice.blocks import BlockName, block_expressions
 from ipygpumem.sources.storages import StorageInspector
 
 SIZE = 64
@@ -200,6 +201,51 @@ def test_gradients_that_are_kept():
     training.step(2)
     training.optimizer.zero_grad()
     assert change.allocated == pytest.approx(training.measured(256), rel=0.02)
+
+
+class LanguageModel(Transformer):
+    """A model with a large output, whose loss is optionally computed in chunks."""
+
+    def __init__(self):
+        super().__init__(2, 32, 2000)
+        self.chunks = 1
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x)
+        x, target = x.flatten(0, 1), ids.flatten()
+        if self.chunks == 1:
+            return functional.cross_entropy(self.head(x), target)
+
+        def chunk_loss(x, target):
+            return functional.cross_entropy(self.head(x), target, reduction="sum")
+
+        parts = zip(x.chunk(self.chunks), target.chunk(self.chunks), strict=True)
+        return sum(checkpoint(chunk_loss, *part, use_reentrant=False) for part in parts) / target.numel()
+
+
+def test_loss_in_chunks():
+    training = Training(LanguageModel(), words)
+    training.step(2)
+    advice = ipygpumem.fit(training.step, range(1, 4097), most=0.0001).advice(SIZE)
+    change = next(change for change in advice if change.kind == "loss")
+    training.model.chunks = 8
+    training.step(SIZE)
+    assert change.allocated == pytest.approx(training.measured(SIZE), rel=0.02)
+    assert advice.current.allocated > 2 * change.allocated
+
+
+def test_variables_that_the_step_does_not_use(monkeypatch):
+    training = Training(Layers(), lambda batch: torch.randn(batch, 128))
+    training.step(2)
+    monkeypatch.setitem(globals(), "outputs", [torch.zeros(1 << 20), torch.zeros(1 << 18)])
+    monkeypatch.setitem(globals(), "weight", training.model.layers[0].weight)
+    result = ipygpumem.fit(lambda batch: training.step(batch) or Layers, range(1, 4097), most=0.0002)
+    change = next(change for change in result.advice(100) if change.kind == "variables")
+    assert change.code == "del outputs"
+    globals()["outputs"].clear()
+    assert change.allocated == training.measured(100)
 
 
 def test_trials():

@@ -19,7 +19,7 @@ from ipygpumem.sources.storages import StorageInspector
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ipygpumem.features.fit.blocks import Block
+    from ipygpumem.features.fit.advice.blocks import Block
 
 
 _MAX_NODES = 100

@@ -10,7 +10,7 @@ from ipygpumem.core.units import size
 from ipygpumem.features.fit.axes import size_name
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice_model import Advice, Change, Trial
+    from ipygpumem.features.fit.advice.model import Advice, Change, Trial
 
 
 def advice_tables(advice: Advice) -> list[Table]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.core.errors import RecordingError
-from ipygpumem.features.fit.blocks import find_blocks
-from ipygpumem.features.fit.step_observer import StepObserver
+from ipygpumem.core.introspection import is_instance
+from ipygpumem.features.fit.advice.blocks import find_blocks
+from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot.scaling.recomputation import ModuleCall
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.blocks import BlockName
+    from ipygpumem.features.fit.advice.blocks import BlockName
     from ipygpumem.features.fit.probes import RecordedStep
     from ipygpumem.features.fit.step_objects import StepObjects
     from ipygpumem.features.fit.update import Updates
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
     from ipygpumem.snapshot.scaling.step import StepRecording
+
+
+_MAX_ITEMS = 1000
+"""Number of items from which the tensors of a list or dict are not searched."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,12 +61,14 @@ class StepFacts:
         calls: Calls of blocks whose backward pass was observed.
         updates: Updates of optimizers.
         seconds: Duration of the step without the updates.
+        unused: Names of variables that the step does not use, each with the older blocks of their tensors.
     """
 
     blocks: tuple[BlockName, ...] = ()
     calls: tuple[ModuleCall, ...] = ()
     updates: tuple[OptimizerUpdate, ...] = ()
     seconds: float = 0.0
+    unused: tuple[tuple[str, Ints], ...] = ()
 
 
 class StepObservations:
@@ -77,7 +84,7 @@ class StepObservations:
 
     def __init__(self, torch: Any, objects: StepObjects) -> None:
         self.blocks = find_blocks(torch, objects.instances, objects.namespaces)
-        self._torch = torch
+        self._torch, self._objects = torch, objects
         self._recorded: dict[int, RecordedStep] = {}
 
     def observer(self) -> StepObserver:
@@ -92,7 +99,21 @@ class StepObservations:
         """Return the observations of the run from which a step is predicted."""
         states = {key: self.observer().addresses(values) for key, values in updates.states().items()}
         recorded = self._recorded[id(scaled.step_requests.step)]
-        return find_facts(scaled, recorded, [block.name for block in self.blocks], states)
+        facts = find_facts(scaled, recorded, [block.name for block in self.blocks], states)
+        return replace(facts, unused=self._unused(scaled.step_requests.state.state.blocks["address"]))
+
+    def _unused(self, addresses: Ints) -> tuple[tuple[str, Ints], ...]:
+        """Return the names of variables with tensors that the step does not use, and the blocks of these tensors."""
+        find, tensors = self.observer().addresses, self._objects.tensors
+        used = set(find([tensors, [tensor.grad for tensor in tensors if tensor.is_leaf]]))
+        result = []
+        for name, value in [item for variables in self._objects.namespaces for item in variables.items()]:
+            items = value if type(value) in {list, tuple} else value.values() if type(value) is dict else (value,)
+            own = [item for item in items if is_instance(item, self._torch.Tensor)] if len(items) < _MAX_ITEMS else ()
+            places = set(find(own)) - used if own and name[0] != "_" and name != "Out" else ()
+            if places:
+                result.append((name, np.flatnonzero(np.isin(addresses, [*places]))))
+        return tuple(result)
 
 
 def find_facts(

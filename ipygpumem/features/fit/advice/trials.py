@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ipygpumem.features.fit.advice_model import Trial
-from ipygpumem.features.fit.blocks import Checkpointing
+from ipygpumem.features.fit.advice.blocks import Checkpointing
+from ipygpumem.features.fit.advice.model import Trial
 from ipygpumem.features.fit.probes import FitError
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice import Advisor
+    from ipygpumem.features.fit.advice.advisor import Advisor
     from ipygpumem.features.fit.probes import StepRunner
     from ipygpumem.features.fit.search import Search
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.tables import Table, TableRepr
 
-Kind: TypeAlias = Literal["checkpointing", "accumulation", "optimizer", "settings"]
+Kind: TypeAlias = Literal["checkpointing", "accumulation", "optimizer", "loss", "settings", "variables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Advice(PlainData, TableRepr):
 
     def tables(self) -> list[Table]:
         """Return the tables to display."""
-        from ipygpumem.features.fit.advice_table import advice_tables
+        from ipygpumem.features.fit.advice.table import advice_tables
 
         return advice_tables(self)
 

@@ -1,0 +1,229 @@
+"""Changes that reduce the memory usage of a step, each predicted by a replay of the changed requests.
+
+No saved bytes are added up: a change lowers the peak only until another part of the step determines it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ipygpumem.core.units import many
+from ipygpumem.features.fit.advice.blocks import block_expressions, checkpoint_code
+from ipygpumem.features.fit.advice.candidates import Candidate
+from ipygpumem.features.fit.advice.facts import StepFacts
+from ipygpumem.features.fit.advice.model import Advice, Change
+from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
+from ipygpumem.features.fit.axes import Axis, Size
+from ipygpumem.snapshot.scaling.edits import StepEdit, peak_order
+from ipygpumem.snapshot.scaling.recomputation import ModuleCall, checkpoint
+from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
+
+_MIN_SAVED = 0.01
+"""Share of the peak that a change must save."""
+_MAX_UNITS = 48
+"""Largest number of groups of blocks among which those to checkpoint are chosen."""
+_ROWS = 4
+"""Number of selections of blocks that are shown."""
+_PARTS = (2, 4, 8)
+_CHUNKS = 8
+_MIN_LOSS = 0.1
+"""Share of the peak from which the output of the last layer is computed in chunks."""
+_LOSS_CODE = """\
+def chunk_loss(x, target):  # x: input of the last layer
+    return torch.nn.functional.cross_entropy(last_layer(x), target, reduction="sum")
+parts = zip(x.chunk(8), target.chunk(8))
+losses = [torch.utils.checkpoint.checkpoint(chunk_loss, *part, use_reentrant=False) for part in parts]
+loss = sum(losses) / target.numel()"""
+_NAMES = 5
+"""Largest number of variables in the name of a change."""
+_EXPANDABLE = "expandable_segments:True"
+_SHORT = (np.asarray([0]), np.asarray([1]))
+"""Start and end of a temporary tensor that is freed at once."""
+
+
+class Advisor:
+    """Prediction of changes of a step.
+
+    Args:
+        scaled: The prediction of the step.
+        facts: Observations of the step.
+        axes: Variables that determine the size.
+        capacity: Memory that PyTorch can use.
+    """
+
+    def __init__(self, scaled: ScaledRecording, facts: StepFacts, axes: tuple[Axis, ...], capacity: int) -> None:
+        self._scaled, self._facts, self._axes, self._capacity = scaled, facts, axes, capacity
+
+    def advice(self, size: Size) -> Advice:
+        """Return the changes that save at least 1% of the peak at a size."""
+        step = self._scaled if len(size) == 1 else self._scaled.at(1, size[1])
+        first = size[0]
+        current = self._predicted(Candidate("as it is", None, step, 0.0, ""), first)
+        changes = []
+        candidates = itertools.chain(
+            self._checkpointing(step, first),
+            self._accumulation(step, first),
+            set_to_none(self._facts, step, first),
+            other_options(self._facts, step),
+            self._loss_in_chunks(step, first),
+            self._settings(step),
+            self._unused_variables(step),
+        )
+        for candidate in candidates:
+            change = self._predicted(candidate, first)
+            before, after = current.allocated, change.allocated
+            if candidate.settings is not None:
+                before, after = current.reserved, change.reserved
+            if after <= (1 - _MIN_SAVED) * before:
+                changes.append(change)
+        return Advice(size, self._axes[0].name, current, tuple(changes))
+
+    def checkpointed(self, step: ScaledStep, blocks: Sequence[int]) -> ScaledStep:
+        """Return a step with activation checkpointing of some blocks."""
+        return self._checkpoint_edit(step, blocks).apply()
+
+    def block_order(self, step: ScaledStep, size: int) -> list[list[int]]:
+        """Return groups of blocks in the order in which checkpointing them lowers the peak most per added time."""
+        seconds: dict[int, float] = {}
+        for call in self._facts.calls:
+            seconds[call.block] = seconds.get(call.block, 0.0) + call.seconds
+        kinds = {block: self._facts.blocks[block].type for block in seconds}
+        of_kind: dict[str, list[float]] = {}
+        for block, kind in kinds.items():
+            of_kind.setdefault(kind, []).append(seconds[block])
+        means = {kind: sum(values) / len(values) for kind, values in of_kind.items()}  # a single time is irregular
+        blocks = sorted(seconds)
+        length = -(-len(blocks) // _MAX_UNITS)
+        units = [blocks[start : start + length] for start in range(0, len(blocks), length)] if blocks else []
+        costs = [sum(means[kinds[block]] for block in unit) for unit in units]
+        edits = [self._checkpoint_edit(step, unit) for unit in units]
+        return [units[number] for number in peak_order(step, edits, costs, (size,))]
+
+    def selections(self, step: ScaledStep, size: int, count: int) -> list[list[int]]:
+        """Return about ``count`` selections of blocks, the last of which contains all blocks."""
+        order = self.block_order(step, size)
+        ends = sorted({-(-len(order) * number // count) for number in range(1, count + 1)} - {0})
+        chosen = [sorted(block for unit in order[:end] for block in unit) for end in ends]
+        every = sorted({call.block for call in self._facts.calls})
+        return chosen if not chosen or chosen[-1] == every else [*chosen, every]
+
+    def selection_name(self, blocks: Sequence[int]) -> str:
+        """Return the name of the change that applies activation checkpointing to blocks."""
+        return f"checkpoint {len(blocks)} of {many(len({call.block for call in self._facts.calls}), 'block')}"
+
+    def _checkpoint_edit(self, step: ScaledStep, blocks: Sequence[int]) -> StepEdit:
+        edit = StepEdit(step)
+        for call in self._calls(blocks):
+            checkpoint(edit, call)
+        return edit
+
+    def _calls(self, blocks: Sequence[int]) -> list[ModuleCall]:
+        return [call for call in self._facts.calls if call.block in blocks]
+
+    def _checkpointing(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
+        total = len({call.block for call in self._facts.calls})
+        for blocks in self.selections(step, size, _ROWS):
+            seconds = sum(call.seconds for call in self._calls(blocks))
+            names = [self._facts.blocks[block] for block in blocks]
+            yield Candidate(
+                self.selection_name(blocks),
+                "checkpointing",
+                self.checkpointed(step, blocks),
+                seconds / self._facts.seconds if self._facts.seconds else None,
+                checkpoint_code(names, total),
+                ", ".join(block_expressions(names)),
+            )
+
+    def _accumulation(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
+        updates = self._facts.updates
+        if not updates or updates[0].begin <= step.step_requests.backward:
+            return
+        edit = StepEdit(step)
+        requests = step.step_requests
+        gradients = np.unique(np.concatenate([update.gradients for update in updates]))
+        sizes = step.model.sizes((size,))
+        blocks = requests.state.state.blocks["requested"]
+        replaced = np.isin(blocks, sizes[gradients]) & (requests.block_ends < len(requests.operations))
+        edit.block_end[replaced] = edit.time(0)
+        order = np.arange(len(gradients))
+        temporary = [
+            edit.insert(int(requests.start[number]) + 1, np.asarray([number]), *_SHORT) for number in gradients
+        ]
+        del temporary
+        edit.start[gradients] = edit.time(0) + 1 + order
+        accumulated = edit.apply()
+        for parts in _PARTS:
+            if size // parts >= self._axes[0].first_run:
+                code = (
+                    "optimizer.zero_grad()\n"
+                    f"for part in range({parts}):\n"
+                    f"    loss = ...  # for 1/{parts} of the batch\n"
+                    f"    (loss / {parts}).backward()\n"
+                    "optimizer.step()"
+                )
+                note = "batch normalization uses the statistics of each part" if parts == _PARTS[0] else ""
+                yield Candidate(
+                    f"accumulate gradients over {parts} parts", "accumulation", accumulated, None, code, note, parts
+                )
+
+    def _loss_in_chunks(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
+        """Yield the step with parts of the last layer's output, which is often the largest tensor of a language model.
+
+        Each part and its loss are recomputed in the backward pass, so that only one part exists at a time.
+        """
+        calls, edit, requests = self._facts.calls, StepEdit(step), step.step_requests
+        if not calls:
+            return
+        begin, end = max(call.end for call in calls), min(call.backward for call in calls)
+        sizes = step.model.sizes((size,))
+        levels = requests.base + requests.levels(sizes)
+        last = np.flatnonzero((requests.start >= begin) & (requests.start < end))
+        growing = last[edit.grows(last)]
+        large = growing[4 * sizes[growing] >= sizes[growing].max(initial=0)]
+        at_peak = np.isin(large, requests.live(int(np.argmax(levels)) - 1)[0])
+        if sizes[large[at_peak]].sum() < _MIN_LOSS * levels.max():
+            return
+        edit.scale(large, 1 / _CHUNKS)
+        gradients = last[(requests.start[last] >= requests.backward) & (requests.end[last] >= end)]
+        edit.start[gradients] = edit.time(requests.backward) + np.arange(len(gradients))  # the parts are added up
+        for gradient in gradients[~edit.grows(gradients)].tolist():
+            edit.insert(int(requests.start[gradient]) + 1, np.asarray([gradient]), *_SHORT)
+        yield Candidate(
+            f"loss in {_CHUNKS} chunks", "loss", edit.apply(), None, _LOSS_CODE, "recomputes the last layer"
+        )
+
+    def _unused_variables(self, step: ScaledStep) -> Iterator[Candidate]:
+        """Yield the step without tensors of variables that the step does not use."""
+        edit = StepEdit(step)
+        names = [name for name, blocks in self._facts.unused if len(blocks)]
+        if names:
+            edit.block_factor[np.concatenate([blocks for _, blocks in self._facts.unused]).astype(np.int64)] = 0
+            code = f"del {', '.join(names)}"
+            shown = code if len(names) <= _NAMES else f"del {', '.join(names[:_NAMES])}, ..."
+            yield Candidate(shown, "variables", edit.apply(), 0.0, code, "the step does not use these variables")
+
+    def _settings(self, step: ScaledStep) -> Iterator[Candidate]:
+        if not step.step_requests.state.recording.settings.expandable:
+            fresh = ScaledStep(step.model, step.step_requests, keeps_state=False)
+            code = f'import os\nos.environ["PYTORCH_ALLOC_CONF"] = "{_EXPANDABLE}"  # before torch is imported'
+            yield Candidate(_EXPANDABLE, "settings", fresh, 0.0, code, "in a new process", settings=_EXPANDABLE)
+
+    def _predicted(self, candidate: Candidate, size: int) -> Change:
+        parts, settings, axis = candidate.parts, candidate.settings, self._axes[0]
+        prediction = candidate.step.predict(-(-size // parts), settings=settings)
+        largest = candidate.step.largest(
+            self._capacity, first=-(-axis.first // parts), last=max(axis.last // parts, 1), settings=settings
+        )
+        return Change(
+            candidate.name,
+            candidate.kind,
+            prediction.allocated,
+            prediction.reserved,
+            None if largest is None else axis.at_most(largest * parts),
+            candidate.added_time,
+            candidate.code,
+            candidate.note,
+        )

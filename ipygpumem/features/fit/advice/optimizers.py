@@ -1,0 +1,126 @@
+"""Changes of the gradients and of the optimizers of a step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ipygpumem.core.introspection import attempt
+from ipygpumem.features.fit.advice.candidates import Candidate
+from ipygpumem.features.fit.advice.facts import OptimizerUpdate, StepFacts
+from ipygpumem.features.fit.update import ComputedUpdate, computed_update, selected_foreach
+from ipygpumem.snapshot.scaling.edits import StepEdit
+from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
+
+_BLOCKWISE = 1 / 4 + 1 / 64
+"""Size of optimizer state with 8 bits relative to 32 bits, including one scale for each block of 256 elements."""
+_MIN_8_BIT = 4096 * 4
+"""Size in bytes from which bitsandbytes stores the state of a parameter with 8 bits."""
+_8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}
+
+
+def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[Candidate]:
+    """Yield the step without gradients that exist before its backward pass."""
+    if not facts.updates:
+        return
+    edit, requests = StepEdit(step), step.step_requests
+    old = np.unique(np.concatenate([update.old_gradients for update in facts.updates]))
+    edit.block_end[old] = edit.time(0)
+    sizes, nbytes = step.model.sizes((size,)), requests.state.state.blocks["requested"]
+    before = facts.updates[0].begin
+    added = np.flatnonzero((requests.start >= requests.backward) & (requests.end < before)).tolist()
+    for gradient in old.tolist():  # the backward pass computes each gradient before it is added to the old one
+        found = next((number for number in added if sizes[number] == nbytes[gradient]), None)
+        if found is not None:
+            added.remove(found)
+            edit.keep(found)
+    if len(old):
+        code = "optimizer.zero_grad(set_to_none=True)"
+        yield Candidate(code, "optimizer", edit.apply(), 0.0, code)
+
+
+def other_options(facts: StepFacts, step: ScaledStep) -> Iterator[Candidate]:
+    """Yield the step with other options of its optimizers, and with 8-bit state."""
+    by_optimizer: dict[Any, list[OptimizerUpdate]] = {}
+    for update in facts.updates:
+        by_optimizer.setdefault(update.optimizer, []).append(update)
+    for reference, updates in by_optimizer.items():
+        optimizer = reference()
+        if optimizer is None:
+            continue
+        name = type(optimizer).__name__
+        devices = {str(parameter.device) for group in optimizer.param_groups for parameter in group["params"]}
+        for options, text in (
+            ({"foreach": False, "fused": False}, "foreach=False"),
+            ({"foreach": False, "fused": True}, "fused=True"),
+        ):
+            changed = _update_with(optimizer, options)
+            if changed is not None:
+                candidate = _with_update(step, updates, changed.events, devices)
+                code = f"optimizer = {_constructor(optimizer)}(..., {text})"
+                slower = "slower if there are many parameters" if text == "foreach=False" else ""
+                yield Candidate(f"{name}({text})", "optimizer", candidate, None, code, slower)
+        if name in _8_BIT and type(optimizer).__module__.startswith("torch.optim"):
+            state = np.concatenate([update.state for update in updates])
+            nbytes = step.step_requests.state.state.blocks["requested"][state]
+            code = f"import bitsandbytes\noptimizer = bitsandbytes.optim.{name}8bit(...)"
+            yield Candidate(
+                f"{name} with 8-bit state",
+                "optimizer",
+                _with_update(step, updates, (), (), state[nbytes >= _MIN_8_BIT]),
+                None,
+                code,
+                "rounds the state, which can change training",
+            )
+
+
+def _constructor(optimizer: Any) -> str:
+    name = type(optimizer).__name__
+    return f"torch.optim.{name}" if type(optimizer).__module__.startswith("torch.optim") else name
+
+
+def _update_with(optimizer: Any, options: dict[str, bool]) -> ComputedUpdate | None:
+    """Return the update of an optimizer with other options; None if it does not have them."""
+    groups = [{**group, **selected_foreach(group)} for group in optimizer.param_groups]
+    if any(name not in group for group in groups for name in options):
+        return None
+    if all(bool(group[name]) == value for group in groups for name, value in options.items()):
+        return None
+    result: ComputedUpdate | None = attempt(lambda: computed_update(sys.modules["torch"], optimizer, **options))
+    return result
+
+
+def _with_update(
+    step: ScaledStep,
+    updates: Sequence[OptimizerUpdate],
+    events: Sequence[tuple[int, str, int | None]],
+    devices: Container[str] = (),
+    small_state: Any = (),
+) -> ScaledStep:
+    """Return a step in which the temporary tensors of updates are replaced by those of ``events`` on some devices.
+
+    The blocks ``small_state`` are reduced to 8 bits.
+    """
+    edit, requests = StepEdit(step), step.step_requests
+    order: dict[int, list[int]] = {}
+    for place, (number, device, nbytes) in enumerate(events):
+        if device in devices and nbytes is None:
+            order[number][1] = place
+        elif device in devices:
+            order[number] = [place, len(events), nbytes or 0]
+    starts, ends, sizes = np.asarray([*order.values()], np.int64).reshape(-1, 3).T
+    for update in updates:
+        inside = (requests.start >= update.begin) & (requests.end < update.end)
+        removed = np.flatnonzero(inside)
+        edit.remove(removed)
+        if len(sizes) and len(requests.start):
+            source = removed[0] if len(removed) else np.argmax(requests.start >= update.begin)
+            coefficients = np.zeros((len(sizes), *step.model.coefficients.shape[1:]))
+            coefficients.reshape(len(sizes), -1)[:, 0] = sizes
+            edit.insert(update.begin, np.full(len(sizes), source), starts, ends, coefficients)
+    state = np.asarray(small_state, np.int64)
+    edit.block_factor[state] = _BLOCKWISE
+    return edit.apply(keeps_state=not len(state))
