@@ -29,7 +29,7 @@ PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
 OLDEST_PYTHON ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))
 FAST := --ignore=tests/gpu --ignore=tests/browser --ignore=tests/kernel -m "not node and not cluster"
 
-.PHONY: demo test fast test-cuda test-oldest lint docs docs-links bench bench-viewer fuzz gpu workloads viewer clean $(OLD_IPYTHONS:%=test-%)
+.PHONY: demo test fast test-cuda test-oldest lint docs docs-links bench bench-fit bench-viewer fuzz gpu workloads viewer clean $(OLD_IPYTHONS:%=test-%)
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
@@ -68,6 +68,11 @@ docs-links: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.benchmarks
+
+# Predictions compared with runs on an H200. Each run continues the results in bench-fit.json, until all cases are done.
+bench-fit: $(VENV)/.test
+	$(BIN)/python -m tests.gpu.fit_accuracy --json bench-fit.json
+	$(BIN)/python -m tests.gpu.fit_accuracy --docs bench-fit.json
 
 bench-viewer: $(VENV)/.browser
 	$(BIN)/python -m tests.benchmarks viewer
