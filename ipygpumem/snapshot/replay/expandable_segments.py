@@ -12,7 +12,7 @@ from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
 
 class LongReplayError(Exception):
-    """A replay takes too long."""
+    """Raised if a replay takes too long."""
 
 
 class ExpandableSegments(FreeBlocks):

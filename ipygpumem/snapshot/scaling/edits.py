@@ -85,7 +85,7 @@ class StepEdit:
         return indices
 
     def keep(self, index: int) -> None:
-        """Let an allocation exist until the end of the step."""
+        """Keep an allocation until the end of the step."""
         self.end[index] = self._events * _STRIDE
 
     def remove(self, indices: Ints) -> None:

@@ -84,8 +84,8 @@ class StepRecording:
     def keys(self, numbers: dict[tuple[Frame, ...], int]) -> Ints:
         """Return a number for the call stack of each allocation in ``rows``.
 
-        ``numbers`` is a dict from call stacks to their numbers, to which new call stacks are added. Notebook cells with
-        the same code and other numbers have different file names, which are not part of the keys.
+        ``numbers`` is a dict from call stacks to their numbers, to which new call stacks are added. The file
+        names of notebook cells differ between executions of a cell and are not part of the keys.
         """
         unique, inverse = np.unique(self.timeline.allocations.stack[self.rows], return_inverse=True)
         stacks = map(self.snapshot.stacks.stack, unique.tolist())
