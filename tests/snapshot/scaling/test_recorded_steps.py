@@ -6,6 +6,8 @@ import pytest
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.scaling.edits import StepEdit
+from ipygpumem.snapshot.scaling.recomputation import ModuleCall, checkpoint
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import InitialState
@@ -91,3 +93,26 @@ def test_other_sizes_of_a_long_recording():
             assert 0 <= prediction.requested - step.peak < 50_000  # the previous step's input and loss are not freed
             assert prediction.allocated == pytest.approx(replay.allocated.bytes[window].max(), rel=1e-4)
             assert prediction.reserved == replay.reserved.bytes[window].max()
+
+
+@pytest.mark.parametrize(("blocks", "expected"), [(0, 1740.3711), (6, 1289.668), (12, 838.9649)])
+def test_activation_checkpointing(scaled, blocks, expected):
+    """The peaks are those of runs of the checkpointed model on fake tensors, plus 65 MiB for libraries on the GPU.
+
+    The model has 12 blocks with 15 allocations each.
+    """
+    requests, edit = scaled.step_requests, StepEdit(scaled)
+    first = 2  # the first two allocations are the input and its embedding
+    for start in range(first, first + 15 * blocks, 15):
+        output = start + 14
+        begin, end = (int(requests.start[number]) for number in (start, output + 1))
+        backward = int(requests.end[output]) + 1  # the next block needs the output until then
+        arguments = np.asarray([start - 1]), np.asarray([output])
+        assert checkpoint(edit, ModuleCall(0, begin, end, backward, *arguments, autocast=False, seconds=1.0))
+    changed = edit.apply()
+    prediction = changed.predict(2560)
+    assert prediction.requested / MIB == pytest.approx(expected + 65, rel=1e-6)
+    assert prediction.requested <= prediction.allocated <= prediction.reserved
+    assert changed.largest("24 GiB") >= scaled.largest("24 GiB")
+    if not blocks:
+        assert prediction == scaled.predict(2560)

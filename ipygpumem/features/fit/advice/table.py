@@ -34,7 +34,7 @@ def advice_tables(advice: Advice) -> list[Table]:
 
 def _cells(advice: Advice, change: Change) -> tuple[str, ...]:
     current = advice.current
-    saved = "" if change is current else size(current.allocated - change.allocated)
+    saved = "" if change.kind in {None, "settings"} else size(current.allocated - change.allocated)
     time = "" if change is current or change.added_time is None else f"{change.added_time:+.0%}"
     largest = "none" if change.largest is None else f"{change.largest:,}"
     return size(change.allocated), saved, size(change.reserved), largest, time
