@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import functools
 import operator
@@ -13,14 +14,28 @@ from ipygpumem.core.introspection import attempt, instance_dict, is_instance, mr
 
 def _base(container: Any) -> type[Any]:
     """Return the built-in base class of a container, whose methods are used even if a subclass overrides them."""
-    bases = (collections.OrderedDict, collections.defaultdict, dict, list, set, collections.deque, bytearray)
-    return next(base for base in bases if isinstance(container, base))
+    bases = (
+        collections.OrderedDict,
+        collections.defaultdict,
+        dict,
+        list,
+        set,
+        collections.deque,
+        bytearray,
+        array.array,
+    )
+    return next(base for base in bases if issubclass(type(container), base))
 
 
 def items_of(container: Any) -> Any:
     """Return the items of a container, or the key-value pairs of a dict, as a list."""
     base = _base(container)
     return list(base.items(container)) if issubclass(base, dict) else list(base.__iter__(container))
+
+
+def added_items(container: Any, items: list[Any]) -> int:
+    """Return how many items a container has more than when `items_of` was called."""
+    return int(_base(container).__len__(container)) - len(items)
 
 
 def restore_items(container: Any, items: list[Any]) -> None:
@@ -41,17 +56,19 @@ def restore_items(container: Any, items: list[Any]) -> None:
     elif not _identical(current, items):
         if base is bytearray or base is list:
             base.__setitem__(container, slice(None), items)  # a bytearray with a memoryview cannot be cleared
+        elif base is array.array:
+            base.__setitem__(container, slice(None), base(container.typecode, items))
         else:
             base.clear(container)
             base.extend(container, items)
 
 
-def restore_array(array: Any, contents: Any) -> None:
+def restore_array(values: Any, contents: Any) -> None:
     """Restore the shape and the elements of a writable NumPy array from a copy."""
-    array.flags.writeable = True
-    if array.shape != contents.shape:
-        array.resize(contents.shape, refcheck=False)
-    array[...] = contents
+    values.flags.writeable = True
+    if values.shape != contents.shape:
+        values.resize(contents.shape, refcheck=False)
+    values[...] = contents
 
 
 def _identical(first: list[Any], second: list[Any]) -> bool:
@@ -99,3 +116,11 @@ def restore_names(variables: dict[str, Any], saved: dict[str, Any]) -> None:
     for name, value in saved.items():
         if name not in variables or variables[name] is not value:
             variables[name] = value
+
+
+def restore_cell(cell: types.CellType, contents: tuple[Any, ...]) -> None:
+    """Restore a variable of an enclosing function. ``contents`` is empty if it had no value."""
+    if contents:
+        cell.cell_contents = contents[0]
+    else:
+        del cell.cell_contents

@@ -119,7 +119,7 @@ class Search:
         __tracebackhide__ = True
         self._before = {index: self._runner.capacity(index) for index in pytorch.devices_in_use()}
         self.index = int(self._runner.torch.cuda.current_device())
-        self._leaves.update(tensor.nbytes for tensor in objects.tensors if tensor.is_leaf)
+        self._leaves.update(tensor.numel() * tensor.element_size() for tensor in objects.tensors if tensor.is_leaf)
         self._check_lower_bound(objects, updates)
         first = tuple(axis.first_run for axis in self.code.axes)
         yield first, "warm-up", None
@@ -142,7 +142,7 @@ class Search:
         needed = dict.fromkeys(self._before, 0)
         for leaf in objects.tensors:
             if leaf.requires_grad and leaf.is_leaf and leaf.grad is None and leaf.device.index in needed:
-                needed[leaf.device.index] += leaf.nbytes
+                needed[leaf.device.index] += leaf.numel() * leaf.element_size()
         for update in filter(None, map(updates.prepare, objects.optimizers)):
             for index in needed:
                 needed[index] += update.total(f"cuda:{index}")

@@ -17,13 +17,16 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.units import many, size
 from ipygpumem.features.fit.containers import (
+    added_items,
     attributes,
     items_of,
     restore_array,
     restore_attributes,
+    restore_cell,
     restore_items,
     restore_names,
 )
+from ipygpumem.features.fit.references import cell_contents
 from ipygpumem.features.fit.side_effects import position
 from ipygpumem.features.fit.step_objects import StepObjects, random_state
 from ipygpumem.sources.host import read_host
@@ -75,6 +78,7 @@ class SavedState:
         self._items = [(name, container, items_of(container)) for name, container in objects.containers]
         self._attributes = [(instance, dict(attributes(instance))) for instance in objects.instances]
         self._variables = [(variables, dict(variables)) for variables in objects.namespaces]
+        self._cells = [(cell, cell_contents(cell)) for cell in objects.cells]
         self._positions = [(name, iterator, position(iterator)) for name, iterator in objects.iterators]
         self._grad_enabled = torch.is_grad_enabled()
 
@@ -86,13 +90,14 @@ class SavedState:
             if position(iterator) != saved_position
         ]
         for name, container, items in self._items:
-            added = len(container) - len(items)
+            added = added_items(container, items)
             if added > 0 and name and type(container) in {list, collections.deque}:
                 notes.append(f"{name} grew by {many(added, 'item')}, which were removed.")
         torch = self._torch
         torch.set_grad_enabled(self._grad_enabled)
         notes += _restore_each(lambda restore: restore(), [(restore,) for restore in self._random])
         notes += _restore_each(restore_names, self._variables)
+        notes += _restore_each(restore_cell, self._cells)
         notes += _restore_each(restore_attributes, self._attributes)
         notes += _restore_each(restore_items, [(container, items) for _, container, items in self._items])
         notes += _restore_each(restore_array, self._arrays)
@@ -117,7 +122,7 @@ class SavedState:
         seen = set()
         for _, alias, _, _ in self._aliases:
             key = _key(alias)
-            if key in seen:
+            if key in seen or _is_sparse(alias):  # the components of a sparse tensor are saved
                 continue
             seen.add(key)
             yield alias, _nbytes(alias), self._bytes(alias).to("cpu", copy=True)
@@ -194,8 +199,10 @@ def _restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]
 
 
 def _restore_alias(tensor: Any, alias: Any, _: int | None, requires_grad: bool) -> None:
-    layout, saved_layout = ((attempt(item.data_ptr), item.shape, attempt(item.stride)) for item in (tensor, alias))
-    if layout != saved_layout:
+    layout, saved_layout = (
+        (attempt(item.data_ptr), attempt(item.size), attempt(item.stride)) for item in (tensor, alias)
+    )
+    if layout != saved_layout or _is_sparse(tensor):
         tensor.data = alias
     if tensor.requires_grad != requires_grad and tensor.is_leaf:
         tensor.requires_grad_(requires_grad)
@@ -217,6 +224,12 @@ def _key(tensor: Any) -> tuple[Any, ...]:
     return (id(tensor),) if storage is None else (tensor.device, storage.data_ptr(), storage.nbytes())
 
 
+def _is_sparse(tensor: Any) -> bool:
+    return str(attempt(lambda: tensor.layout)).startswith("torch.sparse")
+
+
 def _nbytes(tensor: Any) -> int:
     storage = attempt(tensor.untyped_storage)
-    return tensor.numel() * tensor.element_size() if storage is None else int(storage.nbytes())
+    if storage is None:
+        return 0 if _is_sparse(tensor) else tensor.numel() * tensor.element_size()
+    return int(storage.nbytes())

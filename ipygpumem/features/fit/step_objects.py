@@ -7,21 +7,43 @@ example, a logger with a background thread could break it.
 
 from __future__ import annotations
 
+import array
 import collections
 import functools
+import gc
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.introspection import instance_dict, is_instance, is_library_file, mro, slot_values, type_dict
+from ipygpumem.core.introspection import (
+    attempt,
+    instance_dict,
+    is_instance,
+    is_library_file,
+    mro,
+    slot_values,
+    type_dict,
+)
 from ipygpumem.features.fit.containers import items_of
+from ipygpumem.features.fit.references import cell_contents, is_reference, referents, sparse_components
 
-_CONTAINERS = (dict, list, set, collections.deque, bytearray)
-_ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType, types.BuiltinFunctionType)
+_CONTAINERS = (dict, list, set, collections.deque, bytearray, array.array)
+_ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType)
 _PACKAGES = ("torch", "accelerate")
 """Libraries whose objects are searched although their classes may have no ``state_dict``."""
+_STANDARD = {
+    "argparse.Namespace",
+    "collections.ChainMap",
+    "collections.UserDict",
+    "collections.UserList",
+    "queue.LifoQueue",
+    "queue.PriorityQueue",
+    "queue.Queue",
+    "types.SimpleNamespace",
+}
+"""Classes of the standard library whose instances contain the user's objects as attributes."""
 _EXCLUDED = ("torch.utils.data", "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._")
 _MAX_OBJECTS = 3_000_000
 
@@ -38,6 +60,7 @@ class StepObjects:
         containers: Instances of the built-in mutable containers and of their subclasses, with their names.
         instances: Objects with attributes, including user-defined classes.
         namespaces: Global variables of user-defined functions.
+        cells: Variables of enclosing functions.
         arrays: NumPy arrays.
         generators: Random number generators of PyTorch, NumPy and Python.
         iterators: Iterators with their names.
@@ -51,6 +74,7 @@ class StepObjects:
         self.containers: list[tuple[str, Any]] = []
         self.instances: list[Any] = []
         self.namespaces: list[dict[str, Any]] = []
+        self.cells: list[types.CellType] = []
         self.arrays: list[Any] = []
         self.generators: list[Any] = []
         self.iterators: list[tuple[str, Any]] = []
@@ -73,22 +97,26 @@ class StepObjects:
         kind = type(value)
         if is_instance(value, self._torch.Tensor):
             self.tensors.append(value)
+            self._push(name, sparse_components(value))
         elif self._is_generator(value):
             self.generators.append(value)
         elif self._numpy is not None and issubclass(kind, self._numpy.ndarray):
             self.arrays.append(value)
         elif hasattr(kind, "__next__"):
             self.iterators.append((name, value))
+            self._visit_iterator(name, value)
         elif issubclass(kind, _CONTAINERS):
             self.containers.append((name, value))
             self._visit_items(name, value)
             if kind not in {*_CONTAINERS, collections.OrderedDict, collections.defaultdict}:
                 self._visit_instance(value)
+        elif is_reference(value):
+            self._push(name, referents(value))
         elif not self._visit_code_object(name, value) and self._is_followed(kind):
             self._visit_instance(value)
 
     def _visit_code_object(self, name: str, value: Any) -> bool:
-        """Visit a value if it is a function, class, module, tuple or view. Return whether it is one of these."""
+        """Visit a value if it is a function, class, module or tuple. Return whether it is one of these."""
         kind = type(value)
         if issubclass(kind, types.FunctionType):
             self._visit_function(value)
@@ -102,13 +130,21 @@ class StepObjects:
             self._push(name, (value.func, value.args, value.keywords))
         elif issubclass(kind, staticmethod | classmethod):
             self._push(name, (value.__func__,))
-        elif issubclass(kind, memoryview):
-            self._push(name, (value.obj,))
+        elif issubclass(kind, types.BuiltinFunctionType):
+            self._push(name, (value.__self__,))
         elif issubclass(kind, property):
             self._push(name, (value.fget, value.fset))
         else:
             return issubclass(kind, types.ModuleType)
         return True
+
+    def _visit_iterator(self, name: str, value: Any) -> None:
+        frame = attempt(lambda: value.gi_frame)
+        if type(frame) is types.FrameType:
+            self._pending += frame.f_locals.items()
+            self._visit_user_code(frame.f_code, frame.f_globals)
+        elif type(value).__module__ in {"builtins", "itertools"}:
+            self._push(name, gc.get_referents(value))
 
     def _push(self, name: str, values: Iterable[Any]) -> None:
         self._pending += [(name, value) for value in values]
@@ -118,7 +154,7 @@ class StepObjects:
             named = dict.items(value)
             self._pending += [(key if isinstance(key, str) else name, item) for key, item in named]
             self._push(name, [key for key in dict.keys(value) if not issubclass(type(key), _ATOMIC)])
-        elif not isinstance(value, bytearray):
+        elif not isinstance(value, bytearray | array.array):
             self._push(name, [item for item in items_of(value) if not issubclass(type(item), _ATOMIC)])
 
     def _visit_instance(self, value: Any) -> None:
@@ -142,13 +178,14 @@ class StepObjects:
         self._push("", [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
         names = function.__code__.co_freevars
         for name, cell in zip(names, function.__closure__ or (), strict=True):
-            try:
-                self._pending.append((name, cell.cell_contents))
-            except ValueError:  # an empty cell
-                continue
+            self.cells.append(cell)
+            self._push(name, cell_contents(cell))
         self._push("", [vars(function)])  # such as the wrapped function
-        if not is_library_file(function.__code__.co_filename):
-            self.visit_code(function.__code__, function.__globals__)
+        self._visit_user_code(function.__code__, function.__globals__)
+
+    def _visit_user_code(self, code: types.CodeType, variables: dict[str, Any]) -> None:
+        if not is_library_file(code.co_filename):
+            self.visit_code(code, variables)
 
     def visit_code(self, code: types.CodeType, variables: dict[str, Any]) -> None:
         """Add the global variables that a code object refers to."""
@@ -172,11 +209,13 @@ class StepObjects:
         )
 
     def _is_followed(self, kind: type) -> bool:
-        module = kind.__module__ or ""
+        module = str(kind.__module__)
         if self._torch.nn.Module in mro(kind):
             return True
         if module.startswith(_EXCLUDED):
             return False
+        if f"{module}.{kind.__qualname__}" in _STANDARD:
+            return True
         known = module.partition(".")[0] in _PACKAGES or hasattr(kind, "state_dict")
         return known or any(_is_user_class(base) for base in mro(kind))
 

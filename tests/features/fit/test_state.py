@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import array
+import collections
+import contextvars
 import copy
 import functools
 import gc
 import itertools
 import pickle
+import queue
 import random
 import signal
+import threading
+import types
+import weakref
 
 import numpy as np
 import pytest
@@ -290,6 +298,94 @@ def test_state_after_an_interrupt_outside_the_step(allocations, default_handler,
     assert gc.isenabled()
     assert not torch._C._cuda_isHistoryEnabled()
     assert not current().active_recording.running
+
+
+REFERENCES = {
+    "SimpleNamespace": lambda state: (types.SimpleNamespace(**state), vars),
+    "Namespace": lambda state: (argparse.Namespace(**state), vars),
+    "UserDict": lambda state: (collections.UserDict(state), lambda value: value),
+    "ChainMap": lambda state: (collections.ChainMap(state), lambda value: value),
+    "mappingproxy": lambda state: (types.MappingProxyType({"all": state}), lambda value: value["all"]),
+    "threading.local": lambda state: (_thread_local(state), vars),
+    "weakref": lambda state: (weakref.ref(state["holder"]), lambda value: vars(value())),
+    "Queue": lambda state: (_queue(state), lambda value: value.queue[0]),
+    "lru_cache": lambda state: (_cached(state, 8), lambda value: value()),
+    "cache": lambda state: (_cached(state, None), lambda value: value()),
+    "ContextVar": lambda state: (_context_variable(state), lambda value: value.get()),
+    "bound method": lambda state: (state.get, lambda value: value.__self__),
+    "generator": lambda state: ((state for _ in range(99)), next),
+    "zip": lambda state: (zip(itertools.repeat(state)), lambda value: next(value)[0]),
+}
+
+
+def _thread_local(state):
+    local = threading.local()
+    vars(local).update(state)
+    return local
+
+
+def _queue(state):
+    result = queue.Queue()
+    result.put(state)
+    return result
+
+
+def _cached(state, maxsize):
+    @functools.lru_cache(maxsize)
+    def cached():
+        return states.pop()
+
+    states = [state]
+    cached()
+    return cached
+
+
+def _context_variable(state):
+    variable = contextvars.ContextVar("state")
+    variable.set(state)
+    return variable
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_state_in_objects_of_the_standard_library(allocations, name):
+    """A model, a counter and an array are restored, through whatever object the step refers to them."""
+    holder = argparse.Namespace(counter=0, values=array.array("d", [1.0]), model=nn.BatchNorm1d(8))
+    value, get = REFERENCES[name](vars(holder) | {"holder": holder})
+    nonlocal_counter = 0
+
+    def step(batch):
+        nonlocal nonlocal_counter
+        nonlocal_counter += 1
+        state = get(value)
+        state["counter"] += 1
+        state["values"][0] += 1
+        state["model"](torch.randn(batch + 1, 8)).sum().backward()
+
+    result = ipygpumem.fit(step, range(1, 17))
+    assert not result.refusal
+    state = get(value)
+    assert (nonlocal_counter, state["counter"], list(state["values"])) == (0, 0, [1.0])
+    assert not state["model"].num_batches_tracked
+    assert not state["model"].running_mean.any()
+    assert state["model"].weight.grad is None
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested tensors")
+def test_sparse_and_nested_tensors(allocations):
+    adjacency = torch.eye(4).to_sparse()
+    rows = torch.eye(4).to_sparse_csr()
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+    def step(batch):
+        torch.zeros(batch, 1 << 18)
+        adjacency.mul_(2)
+        rows.values().add_(1)
+        nested.mul_(2)
+
+    assert not ipygpumem.fit(step, range(1, 17)).refusal
+    assert torch.equal(adjacency.to_dense(), torch.eye(4))
+    assert torch.equal(rows.to_dense(), torch.eye(4))
+    assert [part.tolist() for part in nested.unbind()] == [[1.0] * 2, [1.0] * 3]
 
 
 def test_host_memory_is_insufficient(allocations, monkeypatch):

@@ -1,0 +1,66 @@
+"""Objects that other objects refer to, but not by attributes or items."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import gc
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ipygpumem.core.introspection import attempt
+
+_REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
+    memoryview: lambda value: [value.obj],
+    weakref.ref: lambda value: [weakref.ref.__call__(value)],
+    weakref.WeakValueDictionary: lambda value: list(value.values()),
+    weakref.WeakSet: list,
+    contextvars.ContextVar: lambda value: [value.get(None)],
+    threading.local: lambda value: [value.__dict__],
+    types.MappingProxyType: lambda value: list(value.values()),
+    functools._lru_cache_wrapper: lambda value: [value.__wrapped__, *_cached_values(value)],
+}
+
+
+def is_reference(value: Any) -> bool:
+    """Return whether a value is an object of the standard library with references, such as ``weakref.ref``."""
+    return issubclass(type(value), tuple(_REFERENTS))
+
+
+def referents(reference: Any) -> Iterable[Any]:
+    """Return the objects that a reference refers to."""
+    read = next(read for kind, read in _REFERENTS.items() if issubclass(type(reference), kind))
+    return attempt(lambda: read(reference)) or ()
+
+
+def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
+    """Return a tuple of the value of a variable of an enclosing function; an empty tuple if it has no value."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
+def sparse_components(tensor: Any) -> tuple[Any, ...]:
+    """Return the tensors of indices and values of which a sparse tensor consists; an empty tuple for other tensors."""
+    layout = str(attempt(lambda: tensor.layout))
+    if not layout.startswith("torch.sparse"):
+        return ()
+    rows = ("crow", "col") if layout in {"torch.sparse_csr", "torch.sparse_bsr"} else ("ccol", "row")
+    names = ("_indices", "_values") if layout == "torch.sparse_coo" else (*(f"{row}_indices" for row in rows), "values")
+    return tuple(getattr(tensor.detach(), name)() for name in names)
+
+
+def _cached_values(cached_function: Any) -> list[Any]:
+    """Return cached values, but not the internal dict of the cache, which must not be changed."""
+    values = gc.get_referents(cached_function)
+    if cached_function.cache_parameters()["maxsize"] is None:
+        return [item for value in values if type(value) is dict for item in value.values()]
+    return [value for value in values if type(value) is not dict or not any(map(_is_link, value.values()))]
+
+
+def _is_link(value: Any) -> bool:
+    return type(value).__name__ == "_lru_list_elem"
