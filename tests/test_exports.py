@@ -11,7 +11,7 @@ import pytest
 
 import ipygpumem
 
-MODULES = ["", ".compat.ipyexperiments", ".compat.zeta", ".errors", ".mem", ".parallel", ".snapshot", ".viewer"]
+MODULES = ["", ".compat.ipyexperiments", ".compat.zeta", ".errors", ".mem", ".parallel", ".snapshot"]
 """The modules that users import."""
 HEAVY = ("torch", "IPython", "numpy", "pynvml", "psutil", "anywidget", "matplotlib", "jinja2", "humanize", "traitlets")
 

@@ -18,7 +18,8 @@ LOWER_PACKAGES = {
     "features": {"core", "sources", "snapshot", "viewer", "measurement"},
 }
 """For each package the packages that it may import. Those not listed here may import every other one."""
-EXCEPTIONS = {("snapshot/snapshot.py", "ipygpumem.viewer")}  # Snapshot.view loads the viewer on first use
+EXCEPTIONS = {("snapshot/snapshot.py", f"ipygpumem.viewer.{name}") for name in ("view", "write")}
+"""Imports on first use, by `Snapshot.view` and the methods that write a view."""
 LIBRARIES = {
     "torch": {"sources/pytorch.py"},
     "pynvml": {"sources/nvml.py"},
@@ -116,3 +117,22 @@ def test_no_import_cycles():
         packages = {module} & graph.keys() if len(submodules) < max(len(names), 1) else set()
         graph[modules[file]] |= (submodules | packages) - {modules[file]}
     TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle
+
+
+def test_loading_the_extension_imports_no_snapshot_code():
+    """Most notebooks read no snapshot, and this code would occupy several MiB of memory in each kernel."""
+    loaded, pending = set(), ["ipygpumem.jupyter.extension"]
+    while pending:
+        name = pending.pop()
+        path = PACKAGE.parent / name.replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if name in loaded or not path.exists():
+            continue
+        loaded.add(name)
+        pending.append(name.rpartition(".")[0])
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("ipygpumem"):
+                pending += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    lazy = ("snapshot", "viewer.view", "features.fit.collect", "features.modules.collect", "features.ranks.collect")
+    assert [name for name in loaded if name.removeprefix("ipygpumem.").startswith(lazy)] == []
+    assert "ipygpumem.features.report.short_report" in loaded

@@ -34,7 +34,7 @@ def _page_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _html(arguments: argparse.Namespace) -> int:
-    from ipygpumem.viewer import write_page
+    from ipygpumem.viewer.write import write_page
 
     target = arguments.output
     if target is None:
@@ -53,7 +53,7 @@ def _html(arguments: argparse.Namespace) -> int:
 
 
 def _view(arguments: argparse.Namespace) -> int:
-    from ipygpumem.viewer import open_page
+    from ipygpumem.viewer.write import open_page
 
     snapshots = _load(arguments)
     with progress("writing"):

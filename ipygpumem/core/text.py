@@ -9,6 +9,8 @@ _CONTROL = re.compile(
 )
 _FORMULA = re.compile(r"(^|;)(?=[\s\u00ad\u180e\u200b-\u200d\u2060-\u2064\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 """Start of a formula after invisible characters, including full-width signs. In some languages, ``;`` ends a cell."""
+_LABEL = 100
+_CLIPPED = 20
 
 
 def printable(text: str) -> str:
@@ -19,3 +21,10 @@ def printable(text: str) -> str:
 def csv_text(text: str) -> str:
     """Replace control characters, which terminals interpret, and escape spreadsheet formulas."""
     return _FORMULA.sub(r"\1'", _CONTROL.sub(" ", text).replace("\t", " "))
+
+
+def clip(text: str, width: int = _LABEL) -> str:
+    """Return the text as one line of at most ``width`` characters without control characters."""
+    text = text[: _CLIPPED * width]  # the rest could be long
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return line if len(line) <= width else line[: width - 1] + "…"

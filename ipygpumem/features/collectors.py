@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.limits.collect import LimitsCollector
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.lines.collect import LinesCollector
-from ipygpumem.features.lines.peak import PeakLinesCollector
-from ipygpumem.features.lines.source_code import SourceRegion
-from ipygpumem.features.modules.collect import ModulesCollector
-from ipygpumem.features.modules.tracker import ModuleTracker
-from ipygpumem.features.outside.collect import OutsideCollector
 from ipygpumem.features.processes.collect import ProcessesCollector
-from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.plan import Collector, Plan
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import pytorch
+
+if TYPE_CHECKING:
+    from ipygpumem.features.lines.source_code import SourceRegion
+    from ipygpumem.features.modules.tracker import ModuleTracker
+    from ipygpumem.features.profile.collect import ProfileCollector
 
 
 def make_plan(
@@ -66,16 +64,26 @@ def make_plan(
         raise OptionError("--lines requires allocation stacks: use --stacks python or --stacks all")
     collectors: list[Collector] = []
     if outside:
+        from ipygpumem.features.outside.collect import OutsideCollector
+
         collectors.append(OutsideCollector(every_cell=every_cell))
     if lines is not None:
+        from ipygpumem.features.lines.collect import LinesCollector
+
         collectors.append(LinesCollector(lines, all_functions=all_functions))
     elif peak_lines and path is not None:
+        from ipygpumem.features.lines.peak import PeakLinesCollector
+
         collectors.append(PeakLinesCollector())
     if modules is not None:
+        from ipygpumem.features.modules.collect import ModulesCollector
+
         collectors.append(ModulesCollector(modules))
     if profile is not None:
         collectors.append(profile)
     if limits:
+        from ipygpumem.features.limits.collect import LimitsCollector
+
         collectors.append(LimitsCollector(limits, recorded=not every_cell))
     collectors.append(ProcessesCollector(unchanged=not every_cell))
     needed = path is not None or lines is not None or modules is not None

@@ -93,8 +93,8 @@ class DisplayMixin:
     def show_snapshots(self, files: Sequence[str], settings: str | None = None) -> None:
         """Display snapshot files side by side, optionally also with other allocator settings."""
         from ipygpumem.snapshot import Snapshot
-        from ipygpumem.viewer import View
         from ipygpumem.viewer.display_target import shell_target
+        from ipygpumem.viewer.view import View
 
         View([Snapshot.load(file) for file in files], settings=settings).publish(shell_target(self.shell))
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traitlets import TraitError
 
@@ -14,8 +14,6 @@ from ipygpumem.core.introspection import frame_label
 from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.reference_graph import naming_functions, notebook_roots, python_roots
-from ipygpumem.features.outside.collect import OutsideSetting
-from ipygpumem.features.ranks.engines.enable import active, disable
 from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.completion import matcher
@@ -24,6 +22,9 @@ from ipygpumem.jupyter.magics import GPUMem
 from ipygpumem.jupyter.method_patch import replace_method
 from ipygpumem.jupyter.settings import without_invalid_values
 from ipygpumem.measurement.runtime import close, current
+
+if TYPE_CHECKING:
+    from ipygpumem.features.outside.collect import OutsideSetting
 
 _MAGICS = (("line", "gpumem"), ("cell", "gpumem"), ("line", "_gpumem_begin"))
 _NAME = "GPUMem"
@@ -37,10 +38,15 @@ class _Extension:
         self.shell = shell
         config, self._faults = without_invalid_values(shell.config, _NAME)
         self.magics = GPUMem(shell, current(), config)
-        self._outside_setting = OutsideSetting()
         self._installed = contextlib.ExitStack()
         # other code may have removed objects that the extension added
         self._installed.enter_context(contextlib.suppress(ValueError, AttributeError))
+
+    @functools.cached_property
+    def _outside_setting(self) -> OutsideSetting:
+        from ipygpumem.features.outside.collect import OutsideSetting  # on first use, because most sessions do not
+
+        return OutsideSetting()
 
     def install(self) -> None:
         shell, magics, cells, undo = self.shell, self.magics, self.magics.cells, self._installed.callback
@@ -65,7 +71,6 @@ class _Extension:
             session_reports().log = magics.log
         cells.ooms.install()
         undo(cells.ooms.remove)
-        undo(self._outside_setting.remove)
         cells.clearing.install()
         undo(cells.clearing.remove)
         undo(self._close_recording)
@@ -110,7 +115,8 @@ class _Extension:
         session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:
             self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
-        self._outside_setting.apply(enabled=magics.outside == "library")
+        if magics.outside == "library":
+            self._outside_setting.apply(enabled=True)
         for fault in self._faults:
             print(f"ipygpumem: {fault}")  # noqa: T201 (printed once, when the extension is loaded)
         self._faults.clear()
@@ -144,6 +150,9 @@ class _Extension:
         names.roots, names.label = python_roots, frame_label
         session.sampler.close()
         session.peaks.remove()
+        self._outside_setting.remove()
+        from ipygpumem.features.ranks.engines.enable import active, disable
+
         if active() is not None:
             print("ipygpumem: engines are no longer monitored; to monitor them again, run %gpumem engines CLIENT")  # noqa: T201 (also on reload)
             disable()

@@ -25,11 +25,9 @@ from ipygpumem.features.commands.command import Command, Option, parse_line, sho
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source_code import resolve_name
 from ipygpumem.features.live.monitor import Monitor
-from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
-from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
 from ipygpumem.features.recordings.command import recording_options
 from ipygpumem.features.recordings.multi_cell_recording import MultiCellRecording
 from ipygpumem.features.report.table import breakdown_tables
@@ -200,6 +198,8 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
             self.print(help_text())
             return None
         if arguments.engines:
+            from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
+
             with _usage_errors("%%gpumem --engines"):
                 engines = engines_for_cell(arguments)
             return run_on_engines(engines, self.shell, arguments, split_line(line), cell)
@@ -222,6 +222,8 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         path = None if snapshot is None else self.output_path(snapshot)
         modules = None
         if arguments.modules is not None:
+            from ipygpumem.features.modules.tracker import ModuleTracker
+
             modules = ModuleTracker(self.evaluate(arguments.modules), reset=self.peaks == "exact")
         limits = (arguments.limit_held, arguments.limit_outside, arguments.limit_host)
         with_lines = arguments.lines or arguments.function

@@ -9,10 +9,8 @@ from ipygpumem.core.report import Report
 from ipygpumem.core.tables import tables_bundle
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.history.model import output_metadata
-from ipygpumem.features.oom import collect as oom
 from ipygpumem.features.oom.observer import failed_allocations
 from ipygpumem.features.oom.recording import OomRecording
-from ipygpumem.features.oom.table import oom_tables
 
 
 class OomPanel:
@@ -50,6 +48,9 @@ class OomPanel:
             if result is not None and result.success:
                 self.recording.earlier_runs.end(source, self._magics.shell.user_ns)
             return
+        from ipygpumem.features.oom import collect as oom  # on first use, because few cells run out of memory
+        from ipygpumem.features.oom.table import oom_tables
+
         snapshot, self.recording.saved = self.recording.saved, None
         # a cell that failed did not catch the error, even if it raised a different one
         with AllowedInterrupts():  # searches the heap

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import GPUMemLimitExceeded, IpyGpuMemError, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
@@ -19,7 +20,9 @@ from ipygpumem.measurement.measurement import (
 )
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
-from ipygpumem.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot import Snapshot
 
 
 @dataclass
@@ -164,6 +167,8 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
         return None, "it is unknown whether the ring buffer dropped events"
     if info.dropped:
         return None, f"the ring buffer dropped the events of {many(info.dropped, 'allocation')}: raise max_entries"
+    from ipygpumem.snapshot import Snapshot  # on first use, because most cells record nothing
+
     try:
         return Snapshot.load(recorded), ""
     except IpyGpuMemError as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.model.timeline import Curve
     from ipygpumem.snapshot.queries.groups import Group
-    from ipygpumem.viewer import View
+    from ipygpumem.viewer.view import View
 
 
 class Snapshot(EventRangeQueries):
@@ -225,7 +225,7 @@ class Snapshot(EventRangeQueries):
             OptionError: There are more than eight snapshots, or the settings are invalid.
             ReplayError: A snapshot cannot be replayed with the settings.
         """
-        from ipygpumem.viewer import View  # on first use, because reading and querying do not require it
+        from ipygpumem.viewer.view import View  # on first use, because reading and querying do not require it
 
         return View([self, *others], device, source=source, paths=paths, settings=settings)
 
@@ -256,7 +256,7 @@ class Snapshot(EventRangeQueries):
                 more than eight snapshots.
             ReplayError: A snapshot cannot be replayed with the settings.
         """
-        from ipygpumem.viewer import write_page
+        from ipygpumem.viewer.write import write_page
 
         return write_page(path, [self, *others], source=source, paths=paths, theme=theme, settings=settings)
 
@@ -271,6 +271,6 @@ class Snapshot(EventRangeQueries):
             OptionError: The file cannot be written, or matplotlib is not installed.
             DeviceError: The snapshot has no such device.
         """
-        from ipygpumem.viewer import write_image
+        from ipygpumem.viewer.write import write_image
 
         return write_image(path, self, device)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.text import clip
 from ipygpumem.core.units import duration, many, precise_size, size
-from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.viewer.plot_image import (
     INK,

@@ -212,8 +212,8 @@ def test_kernel_that_dies(lab, tab):
 
 
 def test_picture_in_an_untrusted_notebook(lab, browser, snapshot):
-    from ipygpumem.viewer import View
     from ipygpumem.viewer.display_target import DisplayTarget
+    from ipygpumem.viewer.view import View
 
     shown_pictures = []
     View([snapshot]).publish(DisplayTarget("live", lambda data, metadata: shown_pictures.append((data, metadata))))
@@ -235,8 +235,8 @@ def test_picture_in_an_untrusted_notebook(lab, browser, snapshot):
 def test_nbconvert_shows_the_picture(snapshot):
     from nbconvert import HTMLExporter
 
-    from ipygpumem.viewer import View
     from ipygpumem.viewer.display_target import DisplayTarget
+    from ipygpumem.viewer.view import View
 
     shown_pictures = []
     View([snapshot]).publish(DisplayTarget("live", lambda data, metadata: shown_pictures.append((data, metadata))))

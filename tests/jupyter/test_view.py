@@ -8,8 +8,8 @@ import pytest
 from IPython.core.error import UsageError
 
 from ipygpumem import Snapshot
-from ipygpumem.viewer import View
 from ipygpumem.viewer.display_target import DisplayTarget
+from ipygpumem.viewer.view import View
 from snapshot import files
 from snapshot.decoding import decode
 

@@ -13,10 +13,11 @@ import pytest
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.snapshot.export.encode import encode
-from ipygpumem.viewer import View, view, widget
+from ipygpumem.viewer import view, widget
 from ipygpumem.viewer.display_target import DisplayTarget, current_target, shell_target
 from ipygpumem.viewer.page import script
 from ipygpumem.viewer.plot_image import SCALES
+from ipygpumem.viewer.view import View
 from snapshot import files
 from snapshot.decoding import decode
 

@@ -19,8 +19,8 @@ from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.snapshot.export import encoded_replay
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.recording import ReplayError
-from ipygpumem.viewer import open_page
 from ipygpumem.viewer.plot_image import SCALES
+from ipygpumem.viewer.write import open_page
 from snapshot import files
 from snapshot.decoding import decode
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ipygpumem.core.device_names import HOST
+from ipygpumem.core.text import clip
 from ipygpumem.core.units import duration, many, size
 from ipygpumem.features.history.model import ReportRow
-from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.plot_image import (
     INK,
     LEFT,

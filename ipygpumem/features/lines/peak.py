@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ipygpumem.core.report import DeviceReport, Report
+from ipygpumem.core.text import clip
 from ipygpumem.features.lines.model import AllocationSite, PeakLines
 from ipygpumem.features.recording_analysis import allocator_bytes, device_timeline
 from ipygpumem.measurement.plan import Collector, Outcome
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.queries.groups import Group
 from ipygpumem.snapshot.queries.live_set import LiveSet
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.features.holders.model import Holders
-from ipygpumem.features.oom.earlier_runs import EarlierRuns
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import allocator, pytorch
+
+if TYPE_CHECKING:
+    from ipygpumem.features.oom.earlier_runs import EarlierRuns
 
 _MAX_EVENTS = 100_000
 _COST = (
@@ -45,7 +49,6 @@ class OomRecording:
     Attributes:
         template: Template for the path of snapshots; None if the recording is turned off.
         saved: Path of the snapshot that was saved since this attribute was last set to None.
-        earlier_runs: The last runs of cells that succeeded.
     """
 
     def __init__(
@@ -57,8 +60,14 @@ class OomRecording:
         self._recorder: Recorder | None = None
         self.template: str | None = None
         self.saved: Path | None = None
-        self.earlier_runs = EarlierRuns()
         self._number = 0
+
+    @cached_property
+    def earlier_runs(self) -> EarlierRuns:
+        """The last runs of cells that succeeded."""
+        from ipygpumem.features.oom.earlier_runs import EarlierRuns  # imports the code for predictions
+
+        return EarlierRuns()
 
     def configure(self, template: str | None) -> str:
         """Set the template for snapshot paths, start or stop recording, and return a message, which may be empty."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.text import clip
 from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.timeline import CategoryTimeline
-from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.plot_image import (
     INK,
     LEFT,

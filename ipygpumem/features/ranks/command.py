@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_ending, check_path, write_file
@@ -12,8 +13,10 @@ from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_json, print_lines, print_skipped, progress
-from ipygpumem.features.ranks.collect import Ranks, read_ranks
-from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
+from ipygpumem.features.ranks.model import DEFAULT_ROWS
+
+if TYPE_CHECKING:
+    from ipygpumem.features.ranks.collect import Ranks
 
 _COLUMNS = ("rank", "held", "peak", "outside", "time")
 _WORKERS = min(os.cpu_count() or 1, 8)
@@ -21,6 +24,9 @@ _ENDINGS = {"plot": ("image", ".png"), "html": ("page", ".html", ".htm")}
 
 
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    from ipygpumem.features.ranks.collect import read_ranks
+    from ipygpumem.features.ranks.table import ranks_tables
+
     ranks = read_ranks(notebook.expand(arguments.directory), workers=_WORKERS)
     notebook.claim_cell()
     notebook.show_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top))
@@ -45,6 +51,9 @@ def _viewer_files(ranks: Ranks) -> tuple[str, ...]:
 
 
 def _shell(arguments: argparse.Namespace) -> int:
+    from ipygpumem.features.ranks.collect import read_ranks
+    from ipygpumem.features.ranks.table import ranks_tables
+
     for option, (kind, *endings) in _ENDINGS.items():
         path = getattr(arguments, option)
         if path is not None:
@@ -69,7 +78,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 def _write_page(target: str, ranks: Ranks) -> None:
     from ipygpumem.snapshot import Snapshot
-    from ipygpumem.viewer import write_page
+    from ipygpumem.viewer.write import write_page
 
     files = _viewer_files(ranks)
     with progress("writing"):

@@ -13,6 +13,8 @@ from ipygpumem.features.lines.model import AllocationSite
 SCHEMA = 1
 """Schema version of the JSON data that `RankResult.to_dict` returns."""
 MAX_RANKS = 1 << 24
+DEFAULT_ROWS = 32
+"""Default maximum number of rows per table."""
 _MAX_TEXT = 200
 """Maximum length of strings read from another process."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.text import clip
 from ipygpumem.core.units import many, size
 from ipygpumem.features.ranks.comparison import compare_ranks
 from ipygpumem.features.ranks.model import RankPeak, RankResult
-from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.plot_image import LEFT, POINT, RIGHT, PlotLayout, PngImage, render, time_ticks
 
 _TOP, _PLOT_HEIGHT, _FOOT = 54, 260, 40

@@ -25,10 +25,8 @@ from ipygpumem.features.ranks.comparison import (
     slow_ranks,
     spreads,
 )
-from ipygpumem.features.ranks.model import RankInfo, RankResult
+from ipygpumem.features.ranks.model import DEFAULT_ROWS, RankInfo, RankResult
 
-DEFAULT_ROWS = 32
-"""Default maximum number of rows per table."""
 _UUID_DIGITS = 8
 _MAX_LINES = 8
 _MAX_NAMES = 8

@@ -11,7 +11,6 @@ from typing import Any
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, positive
 from ipygpumem.measurement.allocation_history import RecordingOptions
-from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
 
 def _key_value(text: str) -> list[tuple[str, Any]]:
@@ -70,6 +69,8 @@ def _stop(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: A
 
 
 def _settings(text: str) -> str:
+    from ipygpumem.snapshot.replay.settings import AllocatorSettings
+
     AllocatorSettings.parse(text)
     return text
 

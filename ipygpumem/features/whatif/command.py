@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, byte_count
 from ipygpumem.features.commands.output import print_json, print_lines, progress
-from ipygpumem.features.whatif.table import blockers_table, comparison_table
-from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.replay.settings_comparison import SettingsComparison, compare_settings
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.settings_comparison import SettingsComparison
 
 
 class _Tables(TableRepr):
@@ -21,16 +20,23 @@ class _Tables(TableRepr):
         self._result = result
 
     def tables(self) -> list[Table]:
+        from ipygpumem.features.whatif.table import blockers_table, comparison_table
+
         blockers = self._result.blockers
         return [comparison_table(self._result), *([] if blockers is None else [blockers_table(blockers)])]
 
 
 def _settings(text: str) -> list[str]:
+    from ipygpumem.snapshot.replay.settings import AllocatorSettings
+
     AllocatorSettings.parse(text)
     return [text]
 
 
 def _read(arguments: argparse.Namespace, file: str) -> SettingsComparison:
+    from ipygpumem.snapshot import Snapshot
+    from ipygpumem.snapshot.replay.settings_comparison import compare_settings
+
     snapshot = Snapshot.load(file)
     return compare_settings(snapshot, arguments.device, arguments.set, arguments.capacity)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.text import clip
 from ipygpumem.core.units import duration, many, signed, size
 
 if TYPE_CHECKING:
@@ -14,16 +15,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedBytesPeak
     from ipygpumem.snapshot.snapshot import Snapshot
 
-_LABEL = 100
-_CLIPPED = 20
 _INDENT = "  "
-
-
-def clip(text: str, width: int = _LABEL) -> str:
-    """Return the text as one line of at most ``width`` characters without control characters."""
-    text = text[: _CLIPPED * width]  # the rest could be long
-    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
-    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def share(part: int, whole: int) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
-from ipygpumem.snapshot.export.text import clip
+from ipygpumem.core.text import clip
 from ipygpumem.snapshot.model.columns import Action, Trace
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
 from ipygpumem.snapshot.queries.groups import label_rows

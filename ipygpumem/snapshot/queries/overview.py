@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.text import clip
 from ipygpumem.core.units import many, size
-from ipygpumem.snapshot.export.text import clip, group_lines, peak_line
+from ipygpumem.snapshot.export.text import group_lines, peak_line
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.replay.recording import ReplayError
